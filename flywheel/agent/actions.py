@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 MAX_JSON_DEPTH = 32  # of JSON in a tool's arguments
-
-
 # Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
 ACTION_NAMES: dict[type[Action], str] = {}
 
 
 class Action:
-    """What an agent does in one step."""
+    """What an agent does in one step. Fields named point are places on the screen; keys are named in lower case."""
 
     def __init_subclass__(cls, name: str) -> None:
         ACTION_NAMES[cls] = name
@@ -29,6 +27,8 @@ class Action:
 
 @dataclass(frozen=True)
 class Point:
+    """A place on the screen. x, y: fractions of its width and height, 0 <= x < 1."""
+
     x: float
     y: float
 
@@ -83,7 +83,7 @@ class Scroll(Action, name="scroll"):
 
 @dataclass(frozen=True)
 class Wait(Action, name="wait"):
-    pass
+    """Do nothing for a moment."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Finished(Action, name="finished"):
 
 @dataclass(frozen=True)
 class CallUser(Action, name="call_user"):
-    pass
+    """Give the task back to the user."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Navigate(Action, name="navigate"):
 
 @dataclass(frozen=True)
 class NavigateBack(Action, name="navigate_back"):
-    pass
+    """Go to the page before."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,12 @@ class OpenApp(Action, name="open_app"):
 
 @dataclass(frozen=True)
 class PressHome(Action, name="press_home"):
-    pass
+    """Go to the phone's home screen."""
 
 
 @dataclass(frozen=True)
 class PressBack(Action, name="press_back"):
-    pass
+    """Press the phone's key Back."""
 
 
 @dataclass(frozen=True)
@@ -225,12 +225,8 @@ def replace_surrogates(text: str) -> str:
 def _deeper(value: Any, depth: int) -> bool:
     level = [value]
     for _ in range(depth):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+        nested = [one for one in level if isinstance(one, dict | list)]
+        level = [inner for one in nested for inner in (one.values() if isinstance(one, dict) else one)]
     return any(isinstance(one, dict | list) for one in level)
 
 
@@ -259,9 +255,6 @@ class ParsedResponse:
 
     thought: str
     action: Action | ParseError
-
-
-# Convert actions to JSON and back.
 
 
 def actions_to_json(actions: Sequence[Action]) -> str:

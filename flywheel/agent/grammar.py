@@ -50,6 +50,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class CoordinateSpace:
+    """What a model's numbers mean. kind: which space. x, y: its axes."""
+
     kind: SpaceKind
     x: Axis
     y: Axis
@@ -78,10 +80,7 @@ def norm1000_space() -> CoordinateSpace:
 
 def pixel_space(width: int, height: int) -> CoordinateSpace:
     """Make the space of pixels of the resized image. A pixel's number is its distance from the edge, as in UI-TARS's
-    code.
-
-    width, height: of the resized image, in pixels.
-    """
+    code. width, height: of the resized image, in pixels."""
     return CoordinateSpace("pixels", Axis(width, width - 1, 0.0), Axis(height, height - 1, 0.0))
 
 
@@ -92,19 +91,15 @@ def norm1_space() -> CoordinateSpace:
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """Compute width and height of the image that Qwen2-VL's processor makes of a screen.
+    """Compute (width, height), in pixels, of the image that Qwen2-VL's processor makes of a screen of width x height.
 
     Both are multiples of `factor`, their product lies in min_pixels..max_pixels as nearly as that allows, and their
     ratio is kept. Raises BadInput for an empty screen and for sides that differ by more than 200 times, which the
     processor refuses.
     """
     if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
-        raise BadInput(
-            f"no image processor takes a screen of {width} x {height}",
-            where="sandbox.width, sandbox.height",
-            fix=f"keep their ratio within {MAX_RATIO}",
-        )
-
+        what, fix = f"no image processor takes a screen of {width} x {height}", f"keep their ratio within {MAX_RATIO}"
+        raise BadInput(what, where="sandbox.width, sandbox.height", fix=fix)
     sides = tuple(round(side / factor) * factor for side in (width, height))
     area = sides[0] * sides[1]
     if area > max_pixels:
@@ -147,7 +142,7 @@ class Grammar:
 
     @classmethod
     def of_settings(cls, settings: config.Settings) -> Grammar:
-        """Make the grammar of a workspace, whose screens have the sandbox's size."""
+        """Make the grammar of a workspace, whose screens have the sandbox's size. Raises BadInput as `of`."""
         return cls.of(settings.policy, (settings.sandbox.width, settings.sandbox.height))
 
 
@@ -159,9 +154,8 @@ def _space(policy: config.PolicySettings, screen: tuple[int, int] | None) -> Coo
     if policy.coordinate_format == "norm1":
         return norm1_space()
     if screen is None:
-        raise BadInput(
-            "a point in pixels has no meaning without the size of the screen", where="policy.coordinate_format"
-        )
+        what = "a point in pixels has no meaning without the size of the screen"
+        raise BadInput(what, where="policy.coordinate_format")
     resized = smart_resize(*screen, policy.resize_factor, policy.min_pixels, policy.max_pixels)
     return pixel_space(*resized)
 

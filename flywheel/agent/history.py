@@ -8,8 +8,6 @@ from typing import Protocol
 
 from flywheel import config
 
-# Past steps, and the summary of one in a line.
-
 SUMMARY_CHARACTERS = 80
 
 
@@ -17,8 +15,8 @@ SUMMARY_CHARACTERS = 80
 class PastStep:
     """A step that is over. screenshot: the PNG it was chosen on (None where it was not kept, or there was none).
 
-    The fields are those of `trajectory.Step`, empty where it has None; typed: the text of a `type`. observation:
-    what was there to read, None where the screen was all.
+    The other fields are those of `store.schema.Step`, "" where it has None. action: its text; action_type: its kind.
+    typed: the text of a `type`. observation: what was there to read, None where the screen was all.
     """
 
     screenshot: bytes | None
@@ -72,13 +70,11 @@ def truncate_middle(text: str, characters: int) -> str:
     return (text[: kept - kept // 2] + mark + text[len(text) - kept // 2 :])[:characters]
 
 
-# Digests: one text of bounded length for all steps that are too old for a line of their own (section 2.1).
-#
-# `RuleSummarizer` writes it by rules (counts of actions, the pages visited, the words typed);
-# `policy/client/language_model.py` asks a language model.
+# Digests: one text of bounded length for all steps that are too old for a line of their own (section 2.1), by rules or
+# by a language model (`policy/client/language_model.py`).
 
 RULES = "rules"
-_KEPT = 8  # newest pages and typed texts that a counts remembers
+_KEPT = 8  # newest pages and typed texts that are remembered
 _TYPED_CHARACTERS = 24  # of each typed text
 _PAGE_CHARACTERS = 48
 
@@ -136,8 +132,8 @@ class HistorySummary:
 
 
 class Summarizer(Protocol):
-    """Make digests of old steps. every: so many steps must wait before the digest is renewed; each keeps its line
-    meanwhile."""
+    """Make digests of old steps. name: as the data say who wrote them. every: so many steps must wait before the digest
+    is renewed; each keeps its line meanwhile."""
 
     name: str
     every: int
@@ -163,25 +159,16 @@ class RuleSummarizer:
         return HistorySummary(before.steps + len(aged), counts.text(self._characters), self.name, counts)
 
 
-# Memory M_t = (W_t, E_t) (section 2.1): the last N steps in full, older ones compressed.
-#
-#     W_t   working memory: the last N - 1 steps with their screens (the step being chosen is the N-th)
-#     E_t   episodic memory: a line each for the newest `history_n_text` of the older steps, and, where
-#           `summary_max_chars` asks for it, one digest of bounded length for all that is older still
-#
-# A step is summarised when it leaves the working memory and digested once, so that neither the prompt nor the work of a
-# step grows with the trajectory.
-
-
 @dataclass(frozen=True)
 class EpisodeMemory:
-    """Hold M_t of one step.
+    """Hold M_t = (W_t, E_t) of one step (section 2.1): the last N steps in full, older ones compressed.
 
-    working: the newest past steps, kept with their screens; episodic: lines of older ones, oldest first.
-
-    before: how many steps are older than those (0 where nothing is said of them); digest: what is said of them. result:
-    what the newest step returned, where that is shown in full beside the screen that followed it. observation: what is
-    there to read now, None where the screen is all.
+    A step is summarised when it leaves the working memory and digested once, so that neither the prompt nor the work of
+    a step grows with the trajectory. working: W_t, the last N - 1 steps with their screens (the step being chosen is
+    the N-th). episodic: a line each for the newest `history_n_text` of the older ones, oldest first. before: how many
+    steps are older still (0 where nothing is said of them); digest: what is said of them, where `summary_max_chars`
+    asks for it. result: what the newest step returned, where that is shown in full beside the screen that followed it.
+    observation: what is there to read now, None where the screen is all.
     """
 
     working: tuple[PastStep, ...] = ()
@@ -193,10 +180,8 @@ class EpisodeMemory:
 
 
 class StepHistory:
-    """The steps of one trajectory so far, from which M_t is made at each step.
-
-    digest: of the oldest steps, as the newest `memory()` had it.
-    """
+    """The steps of one trajectory so far, from which M_t is made at each step. policy: block `policy`. summarizer:
+    None: by rules. digest: of the oldest steps, as the newest `memory()` had it."""
 
     def __init__(self, policy: config.PolicySettings, summarizer: Summarizer | None = None) -> None:
         self._policy, self._summarizer = policy, summarizer or RuleSummarizer(policy.summary_max_chars)
@@ -217,7 +202,7 @@ class StepHistory:
             self.digest = HistorySummary(steps, text, by, counts)
 
     def memory(self) -> EpisodeMemory:
-        """M_t for the step that comes next. Renews the digest where enough steps wait for it."""
+        """Make M_t for the step that comes next. Renews the digest where enough steps wait for it."""
         policy, count = self._policy, len(self._steps)
         older = count - min(policy.history_n_images - 1, count)
         begin = max(0, older - policy.history_n_text)
@@ -227,17 +212,14 @@ class StepHistory:
                 self.digest = self._summarizer.digest(self.digest, self._steps[self.digest.steps : begin])
             begin = min(self.digest.steps, older)
         shows_outcome = self._steps and (policy.history_n_images > 1 or policy.functions)
-        return EpisodeMemory(
-            working=tuple(self._steps[older:]),
-            episodic=tuple(summarise_step(step) for step in self._steps[begin:older]),
-            before=self.digest.steps if digested else 0,
-            digest=self.digest.text if digested else "",
-            result=format_outcome(self._steps[-1]) if shows_outcome else "",
-        )
+        result = format_outcome(self._steps[-1]) if shows_outcome else ""
+        lines = tuple(summarise_step(step) for step in self._steps[begin:older])
+        before, said = (self.digest.steps, self.digest.text) if digested else (0, "")
+        return EpisodeMemory(tuple(self._steps[older:]), lines, before, said, result)
 
 
 def build_memory(history: Sequence[PastStep], policy: config.PolicySettings) -> EpisodeMemory:
-    """M_t of a whole history at once, its digest by rules."""
+    """Make M_t of a whole history at once, its digest by rules."""
     past = StepHistory(policy)
     for step in history:
         past.add(step)

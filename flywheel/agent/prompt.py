@@ -21,8 +21,6 @@ from flywheel.agent.grammar import MAX_RATIO, NO_SCREEN, Grammar, format_respons
 from flywheel.agent.history import EpisodeMemory, PastStep, build_memory, format_outcome, truncate_middle
 from flywheel.utils.errors import BadInput
 
-# Screens: decoded; images that the policy cannot be shown are refused.
-
 MAX_SIDE = 4096  # the default of policy.max_image_side
 _WHERE = "policy context"
 
@@ -67,11 +65,8 @@ def _opened(data: bytes, max_side: int) -> Picture.Image:
     if max(width, height) > max_side:
         raise BadInput(f"the screen is too large: {width} x {height} pixels", where=_WHERE, fix=_smaller(max_side))
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise BadInput(
-            f"the screen is too narrow: {width} x {height} pixels",
-            where=_WHERE,
-            fix=f"its longer side may have {MAX_RATIO} times the pixels of the shorter one",
-        )
+        fix = f"its longer side may have {MAX_RATIO} times the pixels of the shorter one"
+        raise BadInput(f"the screen is too narrow: {width} x {height} pixels", where=_WHERE, fix=fix)
     return picture
 
 
@@ -94,9 +89,6 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-# A context: messages of texts and screens.
-
-
 @dataclass(frozen=True)
 class Image:
     """A screen, as the bytes of a PNG."""
@@ -115,9 +107,6 @@ class Message:
 Context = tuple[Message, ...]
 
 
-# The prompt of each text form, in the words of `prompt.yaml`, for models that do not know their action space from
-# training.
-
 _WORDS = yaml.safe_load(resources.files("flywheel.agent").joinpath("prompt.yaml").read_text("utf-8"))
 ACTION_SPACES = {name: tuple(actions.split()) for name, actions in _WORDS["action_spaces"].items()}
 SDK_FUNCTIONS = tuple(_WORDS["sdk_functions"].split())
@@ -135,7 +124,7 @@ def format_instructions(grammar: Grammar) -> str:
 
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
-    """List the calls of the grammar's action space, in its order, an example each, some with a comment behind ` #`."""
+    """List the calls of the grammar's action space, in its order, an example each, some with a comment behind `  #`."""
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
     places = _WORDS["point_places" if grammar.form in ("minimal", "point") else "box_places"]
     return [_WORDS["lines"][name].format(**places) for name in names]
@@ -172,9 +161,7 @@ def _screen_tool(grammar: Grammar) -> tuple[str, str, dict[str, Any], list[str]]
     about = "\n".join(f"* `{action}`: {_WORDS['about'][action]}." for action in actions)
     needed_by = _WORDS["needed_by"]
     options = {
-        name: option
-        for name, option in _WORDS["options"].items()
-        if name not in needed_by or needed_by[name] in actions
+        name: one for name, one in _WORDS["options"].items() if name not in needed_by or needed_by[name] in actions
     }
     action = {"type": "string", "enum": actions, "description": about}
     description = f"{what} {scale} Point at the middle of an element."
@@ -185,9 +172,6 @@ def _signature(name: str, about: str, properties: dict[str, Any], required: list
     parameters = {"type": "object", "properties": properties, "required": required}
     return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
 
-
-# The context of a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (section 2.1). Rollout and training build it by the
-# same function, so that training sees what the policy saw.
 
 _SHORTEST_RESULT = 32  # characters of a tool's result: a shorter one is useless
 
@@ -201,7 +185,7 @@ def build_context(
     *,
     observation: str | None = None,
 ) -> Context:
-    """Build the context of one step, of at most `policy.max_context_tokens`.
+    """Build the context of one step, of at most `policy.max_context_tokens`, for rollout and training alike.
 
     instruction: the task. history: the past steps, or the memory that a `StepHistory` made of them. screenshot: PNG;
     None where there is none to see. policy: block `policy`. count: tokens of a context (an Encoder's); without it an
@@ -212,7 +196,7 @@ def build_context(
     result is shortened, and last the observation. Instruction and screen always stay.
 
     Raises BadInput for an empty instruction, where there is nothing to see nor to read, for a screen that cannot be
-    used, and where instruction and screen do not fit by themselves.
+    used, and where instruction and screen do not fit by themselves; and what `count` raises.
     """
     instruction = instruction.strip()
     if not instruction:
@@ -235,11 +219,8 @@ def build_context(
     smaller = list(_reductions(memory, policy))
     context, tokens = attempt(smaller[-1])
     if tokens > policy.max_context_tokens:
-        raise BadInput(
-            f"the instruction and one {'observation' if screenshot is None else 'screen'} take {tokens} tokens",
-            where="policy.max_context_tokens",
-            fix=f"raise it above {policy.max_context_tokens}",
-        )
+        what = f"the instruction and one {'observation' if screenshot is None else 'screen'} take {tokens} tokens"
+        raise BadInput(what, where="policy.max_context_tokens", fix=f"raise it above {policy.max_context_tokens}")
     # Halving what is left to try: the first of them that fits, in a handful of counts.
     first, last = 0, len(smaller) - 1
     while first < last:
@@ -279,12 +260,7 @@ def _shorter(text: str, characters: int) -> Iterator[str]:
 
 
 def _render(
-    told: str,
-    task: str,
-    memory: EpisodeMemory,
-    screenshot: bytes | None,
-    grammar: Grammar,
-    policy: config.PolicySettings,
+    told: str, task: str, memory: EpisodeMemory, screen: bytes | None, grammar: Grammar, policy: config.PolicySettings
 ) -> Context:
     """told: what a model that does not know its action space is told first; "" for one that does."""
     if memory.before:
@@ -297,12 +273,11 @@ def _render(
         shown = _shown(step.screenshot, step.observation, policy.observation_characters)
         if result or shown:
             messages.append(Message("user", (*_returned(result, grammar, policy.result_characters), *shown)))
-        messages.append(
-            Message("assistant", (format_response(step.thought, restore_box_tokens(step.action, grammar)),))
-        )
+        said = format_response(step.thought, restore_box_tokens(step.action, grammar))
+        messages.append(Message("assistant", (said,)))
         result = format_outcome(step)
     returned = _returned(memory.result, grammar, policy.result_characters)
-    shown = _shown(screenshot, memory.observation, policy.observation_characters)
+    shown = _shown(screen, memory.observation, policy.observation_characters)
     messages.append(Message("user", (*returned, *shown, *(() if told else (task,)))))
     return tuple(messages)
 
@@ -329,7 +304,8 @@ def count_tokens_upper_bound(context: Context, policy: config.PolicySettings | N
 
     A token for each byte of text, 8 a message for the form, 24 for a system message that it may add, and for each
     screen those of the image that `policy.resize_factor`, `min_pixels` and `max_pixels` resize it to; their defaults
-    are no less than those of the embedded model, Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+    are no less than those of the embedded model, Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Raises BadInput as
+    `screenshot_size`.
     """
     policy = policy or config.PolicySettings()
     total = 32
@@ -347,8 +323,6 @@ def _bytes(text: str) -> int:
 
 
 def _image_tokens(png: bytes, policy: config.PolicySettings) -> int:
-    factor = policy.resize_factor
-    width, height = smart_resize(
-        *screenshot_size(png, policy.max_image_side), factor, policy.min_pixels, policy.max_pixels
-    )
+    factor, size = policy.resize_factor, screenshot_size(png, policy.max_image_side)
+    width, height = smart_resize(*size, factor, policy.min_pixels, policy.max_pixels)
     return (width // factor) * (height // factor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +17,7 @@ from flywheel.policy.encoding import break_control_tokens
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import BadInput, PolicyError, first_line
 
-# Requests. Client and server both read and write them here. The fields added to OpenAI's are vLLM's:
-# `return_token_ids` and `ignore_eos`.
+# Requests. The fields added to OpenAI's are vLLM's: `return_token_ids` and `ignore_eos`.
 
 MAX_SAMPLES = 128  # of one request
 _SEEDS = 2**63
@@ -30,7 +28,10 @@ _FIELDS = json.loads(resources.files("flywheel.policy").joinpath("chat_fields.js
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One request, read. samples: one for each answer that is wanted; they differ in their seeds alone."""
+    """One request, read. samples: one for each answer that is wanted; they differ in their seeds alone.
+
+    logprobs, token_ids: whether the answer is to have them. usage_in_stream: whether a stream ends with its usage.
+    """
 
     model: str
     context: Context
@@ -91,26 +92,22 @@ class _RequestBody(_Part):
 
 
 def format_chat_request(context: Context, sampling: SamplingParams, model: str) -> dict[str, Any]:
-    """Build the request for one completion with its token ids and log-probabilities. model: its name at the server.
+    """Build the body of the request for one completion with its token ids and log-probabilities.
+
+    context: what is answered. sampling: how; `action` and `session` are not sent. model: its name at the server.
 
     Neutral values are spelled out because a server may have other defaults (vLLM takes those of the checkpoint's
     generation_config.json), and training assumes the model's own distribution.
     """
-    messages = [
-        {
-            "role": message.role,
-            "content": [
-                {"type": "image_url", "image_url": {"url": png_data_url(part.png)}}
-                if isinstance(part, Image)
-                else {"type": "text", "text": break_control_tokens(part)}
-                for part in message.parts
-            ],
-        }
-        for message in context
-    ]
+
+    def written(part: str | Image) -> dict[str, Any]:
+        if isinstance(part, Image):
+            return {"type": "image_url", "image_url": {"url": png_data_url(part.png)}}
+        return {"type": "text", "text": break_control_tokens(part)}
+
     return {
         "model": model,
-        "messages": messages,
+        "messages": [{"role": message.role, "content": list(map(written, message.parts))} for message in context],
         "temperature": sampling.temperature,
         "max_tokens": sampling.max_new_tokens,
         "seed": sampling.seed,
@@ -145,23 +142,14 @@ def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], in
         raise _bad_field(error) from None
     limit = request.max_completion_tokens or request.max_tokens or max_new_tokens
     first = seed() if request.seed is None else request.seed
-    context = tuple(
-        Message(
-            message.role, tuple(_part(part, f"messages.{at}.content.{n}") for n, part in enumerate(message.content))
-        )
-        for at, message in enumerate(request.messages)
-    )
+    context = []
+    for at, message in enumerate(request.messages):
+        parts = (_part(part, f"messages.{at}.content.{n}") for n, part in enumerate(message.content))
+        context.append(Message(message.role, tuple(parts)))
     seeds = ((first + number + _SEEDS) % (2 * _SEEDS) - _SEEDS for number in range(request.n))  # back into 64 bits
     samples = tuple(SamplingParams(request.temperature, limit, one, request.ignore_eos) for one in seeds)
-    return ChatRequest(
-        request.model,
-        context,
-        samples,
-        request.logprobs,
-        request.return_token_ids,
-        request.stream,
-        request.stream_options.include_usage,
-    )
+    wanted = (request.logprobs, request.return_token_ids, request.stream, request.stream_options.include_usage)
+    return ChatRequest(request.model, tuple(context), samples, *wanted)
 
 
 def _understood(body: dict[str, Any]) -> dict[str, Any]:
@@ -172,11 +160,8 @@ def _understood(body: dict[str, Any]) -> dict[str, Any]:
             continue
         if (neutral := _FIELDS["neutral"].get(name)) is not None:
             if value not in neutral:
-                raise BadInput(
-                    f"{name} is not honoured by this server",
-                    where=name,
-                    fix=f"leave it out, or give {json.dumps(neutral[0])}",
-                )
+                fix = f"leave it out, or give {json.dumps(neutral[0])}"
+                raise BadInput(f"{name} is not honoured by this server", where=name, fix=fix)
             continue
         if name not in _RequestBody.model_fields:
             raise BadInput(f"Unrecognized request argument supplied: {name[:80]}", where=name[:80], fix="leave it out")
@@ -201,34 +186,29 @@ def _part(part: _Text | _Picture, where: str) -> str | Image:
     try:
         part.text.encode()
     except UnicodeEncodeError:
-        raise BadInput(
-            "the text holds half a surrogate pair", where=f"{where}.text", fix="send whole characters"
-        ) from None
+        fix = "send whole characters"
+        raise BadInput("the text holds half a surrogate pair", where=f"{where}.text", fix=fix) from None
     return part.text
 
 
 def png_data_url(png: bytes) -> str:
-    """Write a PNG as a data: URL."""
+    """Write the bytes of a PNG as a data: URL."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def _picture(url: str, where: str) -> bytes:
     scheme, _, rest = url.partition(":")
     if scheme.lower() != "data":
-        raise BadInput(
-            f"a picture's address is not fetched ({scheme[:20]}: ...): this server makes no outgoing requests",
-            where=where,
-            fix="send the picture itself, as data:image/png;base64,...",
-        )
+        what = f"a picture's address is not fetched ({scheme[:20]}: ...): this server makes no outgoing requests"
+        raise BadInput(what, where=where, fix="send the picture itself, as data:image/png;base64,...")
     head, comma, payload = rest.partition(",")
     if not comma or not head.lower().startswith("image/") or not head.lower().endswith(";base64"):
         raise BadInput("not a picture in base64", where=where, fix="send data:image/png;base64,...")
     try:
         return base64.b64decode(payload, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise BadInput(
-            f"the picture is not base64: {first_line(str(error))}", where=where, fix="encode it again"
-        ) from None
+    except ValueError as error:
+        what = f"the picture is not base64: {first_line(str(error))}"
+        raise BadInput(what, where=where, fix="encode it again") from None
 
 
 # Answers. The fields added to OpenAI's are vLLM's, `prompt_token_ids` in an answer and `token_ids` in each of its
@@ -250,12 +230,12 @@ def format_chat_answer(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> dict[str, Any]:
-    """Build the body of an answer. head: id, created and model. completions: one for each choice asked for. prompt_ids:
-    token ids of the prompt. spell: returns the text of one token."""
-    choices = []
-    for index, completion in enumerate(completions):
-        choice = {"index": index, "message": {"role": "assistant", "content": completion.text}}
-        choices.append(choice | _rest_of_choice(asked, completion, spell))
+    """Build the body of an answer. head: id, created and model. asked: the request. completions: one for each choice
+    asked for. prompt_ids: token ids of the prompt. spell: returns the text of one token."""
+    choices = [
+        {"index": index, "message": {"role": "assistant", "content": one.text}, **_rest_of_choice(asked, one, spell)}
+        for index, one in enumerate(completions)
+    ]
     body = {**head, "object": "chat.completion", "choices": choices, "usage": _usage(completions)}
     if asked.token_ids:
         body["prompt_token_ids"] = list(prompt_ids)
@@ -302,8 +282,8 @@ def _usage(completions: Sequence[Completion]) -> dict[str, int]:
 
 
 def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
-    """Parse the one completion of an answer, with its token ids and log-probabilities. Raises PolicyError that names
-    what is missing or cannot be true. where: the server, for messages."""
+    """Parse the one completion of an answer, with its token ids and log-probabilities. body: its JSON. where: the
+    server, for messages. Raises PolicyError that names what is missing or cannot be true."""
     try:
         (choice,) = body["choices"]
         ids, text, reason = choice.get("token_ids"), choice["message"]["content"], choice["finish_reason"]
@@ -311,19 +291,15 @@ def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
         prompt, prompt_ids = body["usage"]["prompt_tokens"], body.get("prompt_token_ids")
         version = choice.get("weight_version", "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _wrong(
-            f"not an answer of a chat completion ({type(error).__name__}: {first_line(str(error))})", where
-        ) from None
+        reason = f"{type(error).__name__}: {first_line(str(error))}"
+        raise _wrong(f"not an answer of a chat completion ({reason})", where) from None
     if ids is None:
-        raise PolicyError(
-            "the server gives no token ids, and training must not guess them from the text",
-            where=where,
-            fix="use a server that honours return_token_ids: flywheel model serve, or vllm 0.10.2 and newer",
-        )
+        what = "the server gives no token ids, and training must not guess them from the text"
+        fix = "use a server that honours return_token_ids: flywheel model serve, or vllm 0.10.2 and newer"
+        raise PolicyError(what, where=where, fix=fix)
     if entries is None:
-        raise PolicyError(
-            "the server gives no log-probabilities", where=where, fix="use a server that honours logprobs"
-        )
+        fix = "use a server that honours logprobs"
+        raise PolicyError("the server gives no log-probabilities", where=where, fix=fix)
     if not _integers(ids) or not (prompt_ids is None or _integers(prompt_ids)) or not _integers([prompt]):
         raise _wrong("token ids and counts must be whole numbers of 0 or more", where)
     try:
@@ -338,9 +314,8 @@ def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
     if bad:
         raise _wrong(f"a log-probability of {bad[0]}", where)
     if not isinstance(text, str | None) or not isinstance(version, str | None) or reason not in ("stop", "length"):
-        raise _wrong(
-            f"a choice with finish_reason {first_line(str(reason))!r} and text of {type(text).__name__}", where
-        )
+        reason = first_line(str(reason))
+        raise _wrong(f"a choice with finish_reason {reason!r} and text of {type(text).__name__}", where)
     completion = Completion(text or "", tuple(ids), logprobs, prompt, version or "", reason == "stop")
     return ChatAnswer(completion, None if prompt_ids is None else tuple(prompt_ids))
 

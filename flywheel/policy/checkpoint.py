@@ -28,7 +28,8 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
 
     base: a path, or a repository's name, which is looked up in the hub's cache on this machine and fetched where it is
     not there. What begins with the name of a folder that is there (`models/none`) is a path, there or not. root: the
-    folder that relative paths count from. Raises ModelError where such a repository is not within reach.
+    folder that relative paths count from; None: the working directory. Raises ModelError where such a repository is not
+    within reach.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -38,20 +39,17 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
     try:
         return Path(snapshot_download(str(base), allow_patterns=_WANTED))
     except Exception as error:  # no network, no such repository, no permission: the hub has a class for each
-        raise ModelError(
-            f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: "
-            f"{summarise_error(error)}",
-            where="policy.base",
-            fix="give the folder of a checkpoint, or a name that the hub knows",
-        ) from None
+        what = f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: "
+        fix = "give the folder of a checkpoint, or a name that the hub knows"
+        raise ModelError(what + summarise_error(error), where="policy.base", fix=fix) from None
 
 
 def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
     """Check that a checkpoint's folder is whole, from headers alone, and return its config.json.
 
-    weights: False checks tokeniser and image settings only. Raises ModelError for a folder without configuration,
-    weights, tokeniser or image settings, for a model of another family, for a missing shard, and for a weights file
-    that is cut off.
+    folder: of the checkpoint. weights: False looks at no weights. Raises ModelError for a folder that is not there, or
+    without configuration, weights, tokeniser or image settings, for a model of another family, for a missing shard, and
+    for a weights file that is cut off or no safetensors file.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -61,13 +59,10 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
     config = read_json_object(folder / "config.json")
     kind = config.get("model_type")
     if kind not in FAMILY:
-        raise ModelError(
-            f"a model of the architecture {str(kind)[:40]!r} cannot see screens here",
-            where=folder,
-            fix=f"give policy.base one of the family {', '.join(FAMILY)}",
-        )
-    for file in weight_files(folder) if weights else ():
-        _check_header(file)
+        what = f"a model of the architecture {str(kind)[:40]!r} cannot see screens here"
+        raise ModelError(what, where=folder, fix=f"give policy.base one of the family {', '.join(FAMILY)}")
+    if weights:
+        count_parameters(folder)
     merges = all((folder / name).is_file() for name in ("vocab.json", "merges.txt"))
     if not (merges or (folder / "tokenizer.json").is_file()):
         raise ModelError("the model folder has no tokenizer.json", where=folder, fix=_COPY)
@@ -78,8 +73,7 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 def checkpoint_digest(folder: Path | str) -> str:
     """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files, which
-    are read once in a process, and again where they change. Raises ModelError where there are none, or a shard is
-    missing."""
+    are read once in a process, and again where they change. Raises ModelError as `weight_files`."""
     return cached_sha256(*weight_files(folder))[:16]
 
 
@@ -108,16 +102,18 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ModelError(
-            f"{path.name} is not JSON: {summarise_error(error)}", where=path.parent, fix="copy it again"
-        ) from None
+        what = f"{path.name} is not JSON: {summarise_error(error)}"
+        raise ModelError(what, where=path.parent, fix="copy it again") from None
     if not isinstance(raw, dict):
         raise ModelError(f"{path.name} is not a JSON object", where=path.parent, fix="copy it again")
     return raw
 
 
 def count_parameters(folder: Path | str) -> int:
-    """Count the numbers in the checkpoint's weights files, from their headers."""
+    """Count the numbers in the checkpoint's weights files, from their headers. folder: its folder.
+
+    Raises ModelError as `weight_files`, and for a file that is cut off or no safetensors file.
+    """
     return sum(_check_header(file) for file in weight_files(folder))
 
 
@@ -137,9 +133,8 @@ def _check_header(file: Path) -> int:
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise ModelError(f"{file.name} is not a safetensors file", where=file.parent, fix="copy it again") from None
     if size < wanted:
-        raise ModelError(
-            f"{file.name} is cut off: it has {size} bytes of {wanted}", where=file.parent, fix="copy it again"
-        )
+        what = f"{file.name} is cut off: it has {size} bytes of {wanted}"
+        raise ModelError(what, where=file.parent, fix="copy it again")
     return numbers
 
 

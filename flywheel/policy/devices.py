@@ -13,8 +13,6 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-# Cores: how passes of a model share them.
-#
 # A pass of a small model is many small operations, which threads share badly: on two cores, passes one after the other
 # on both take 1.5 times as long as two side by side on one each. It is worse beside other work, such as browsers: each
 # operation waits for the last of its threads.
@@ -31,7 +29,7 @@ def is_small_model(model: nn.Module) -> bool:
 
 def count_parallel_passes(model: nn.Module) -> int:
     """Count how many passes over parts of a batch are best made side by side, each on one core: the calling thread's
-    share of the cores; 1 on a GPU and for a large model."""
+    share of the cores, 8 at most; 1 on a GPU and for a large `model`."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
 
@@ -65,11 +63,9 @@ def _use_one_core() -> None:
     torch.get_num_threads()  # a thread that never called this would take the others' number when it first computes
 
 
-# GPU kernels, for inference and training.
-#
-# The flash kernels take half precision alone, and no mask but the causal one. So masks are left out where the causal
-# one is enough (`policy/inference/cache.py`), and the windows of a vision tower, a call each in the library, go through
-# one kernel together. None of this is used on a CPU, whose passes stay as they are, bit for bit.
+# On a GPU the flash kernels take half precision alone, and no mask but the causal one. So masks are left out where that
+# is enough (`policy/inference/cache.py`), and the windows of a vision tower, a call each in the library, go through one
+# kernel together. None of this is used on a CPU, whose passes stay as they are, bit for bit.
 
 # The library passes all windows of a tower in one call where the name of its attention contains "flash".
 WINDOW_ATTENTION = "flywheel_flash_tower"
@@ -125,7 +121,10 @@ def window_attention(
 
 
 def window_attention_by_length(query: Tensor, key: Tensor, value: Tensor, ends: list[int], scaling: float) -> Tensor:
-    """Compute the same in any type: windows of one length are a batch. ends: where each begins, and the end."""
+    """Compute the same in any type: windows of one length are a batch. ends: where each begins, and the end.
+
+    query, key, value: [1, heads, patches, width] each. scaling: of the scores. Returns [1, patches, heads, width].
+    """
     starts: dict[int, list[int]] = {}
     for start, stop in pairwise(ends):
         if stop > start:

@@ -19,14 +19,13 @@ from flywheel.agent.prompt import Context, Image, Message
 from flywheel.policy import checkpoint
 from flywheel.utils.errors import ModelError, PolicyError
 
-# Patches of pictures: what the Qwen-VL image processors compute, bit for bit, in a seventh of their time.
-#
-# They turn every pixel into float64 and back and move four bytes where one would do. A channel has only 256 values, so
-# the processor is asked once for the result of each, and patches are cut from bytes.
-
 
 class PatchExtractor:
-    """`patches` of pictures, for one image processor."""
+    """Cut pictures into patches as a Qwen-VL image processor does, bit for bit, in a seventh of its time.
+
+    It turns every pixel into float64 and back and moves four bytes where one would do. A channel has only 256 values,
+    so it is asked once for the result of each, and patches are cut from bytes.
+    """
 
     def __init__(self, images: Qwen2VLImageProcessorPil) -> None:
         self._images = images
@@ -38,8 +37,8 @@ class PatchExtractor:
         self._values = np.ascontiguousarray(ramp[:, 0], dtype=np.float32)  # [channel, level]
 
     def patches(self, pictures: Sequence[Picture.Image]) -> tuple[np.ndarray, np.ndarray]:
-        """RGB pictures, resized to the model's size, to pixel_values, float32 [patches of all, channels x frames x
-        patch x patch], and image_grid_thw, int64 [pictures, 3]."""
+        """Resize RGB pictures to the model's size and cut them: pixel_values, float32 [patches of all, channels x
+        frames x patch x patch], and image_grid_thw, int64 [pictures, 3]."""
         images, size = self._images, self._images.patch_size
         sizes = [self._size(picture) for picture in pictures]
         found = [self._cut(picture, wanted) for picture, wanted in zip(pictures, sizes, strict=True)]
@@ -55,15 +54,9 @@ class PatchExtractor:
 
     def _size(self, picture: Picture.Image) -> tuple[int, int]:
         """(width, height) after the resize."""
-        images = self._images
-        height, width = smart_resize(
-            picture.height,
-            picture.width,
-            factor=images.patch_size * images.merge_size,
-            min_pixels=images.size["shortest_edge"],
-            max_pixels=images.size["longest_edge"],
-        )
-        return width, height
+        factor, size = self._images.patch_size * self._images.merge_size, self._images.size
+        least, most = size["shortest_edge"], size["longest_edge"]
+        return smart_resize(picture.height, picture.width, factor=factor, min_pixels=least, max_pixels=most)[::-1]
 
     def _cut(self, picture: Picture.Image, wanted: tuple[int, int]) -> np.ndarray:
         """uint8 [patches, channels, patch, patch], in the order of the merged blocks. wanted: (width, height)."""
@@ -82,7 +75,8 @@ class PatchExtractor:
 class EncodedSequence:
     """Hold one sequence. input_ids, mm_token_type_ids: int64 [tokens]; 1 marks an image token.
 
-    pixel_values: float32 [patches of all images, channels x 2 x patch x patch]; image_grid_thw: int64 [images, 3].
+    pixel_values: float32 [patches of all images, channels x frames x patch x patch]. image_grid_thw: int64 [images, 3],
+    the patches of each: frames, rows, columns.
     """
 
     input_ids: np.ndarray
@@ -94,13 +88,10 @@ class EncodedSequence:
         return len(self.input_ids)
 
     def extended(self, token_ids: Sequence[int]) -> EncodedSequence:
-        """Return this prompt followed by a response. token_ids: [response tokens], as sampled."""
+        """Return this prompt followed by a response. token_ids: [response tokens], none of them an image's."""
         extra = np.asarray(token_ids, dtype=np.int64)
-        return replace(
-            self,
-            input_ids=np.concatenate([self.input_ids, extra]),
-            mm_token_type_ids=np.concatenate([self.mm_token_type_ids, np.zeros_like(extra)]),
-        )
+        ids, kinds = np.append(self.input_ids, extra), np.append(self.mm_token_type_ids, np.zeros_like(extra))
+        return replace(self, input_ids=ids, mm_token_type_ids=kinds)
 
 
 # UI-TARS 1.0 writes points between these: the only control tokens that a text may spell.
@@ -115,8 +106,9 @@ def break_control_tokens(text: str) -> str:
 class Encoder:
     """Encode by a checkpoint's tokeniser and image processor.
 
-    image_id: the token that stands for a piece of a screen; end_id: the one that ends a response. max_image_side:
-    screens with a longer side, in pixels, are refused (policy.max_image_side).
+    tokenizer, images: the two. image_id: the token that stands for a piece of a screen; None: `<|image_pad|>`. end_id:
+    the one that ends a response. max_image_side: screens with a longer side, in pixels, are refused
+    (policy.max_image_side).
     """
 
     def __init__(
@@ -135,7 +127,8 @@ class Encoder:
 
     @classmethod
     def new(cls, tokenizer: PreTrainedTokenizerBase, side: int = 224) -> Encoder:
-        """Make the encoder of a new model. side: of its square screens, in pixels; patches of 16, merged 2 x 2."""
+        """Make the encoder of a new model. tokenizer: with Qwen's control tokens. side: of its square screens, in
+        pixels; patches of 16, merged 2 x 2."""
         area = {"shortest_edge": side * side, "longest_edge": side * side}
         half = [0.5, 0.5, 0.5]
         images = Qwen2VLImageProcessorPil(
@@ -147,8 +140,8 @@ class Encoder:
     def from_folder(cls, folder: Path | str, *, max_image_side: int = prompt.MAX_SIDE) -> Encoder:
         """Load the encoder of a checkpoint of the Qwen-VL family; its weights are not read.
 
-        Raises ModelError where the tokeniser or the image processor's settings are missing or broken, or do not belong
-        to the model that config.json describes.
+        folder: of the checkpoint. max_image_side: as in the class. Raises ModelError where config.json, tokeniser, chat
+        template or the image processor's settings are missing or broken, or do not belong to one model of the family.
         """
         folder = Path(folder)
         checkpoint.check_checkpoint(folder, weights=False)
@@ -170,12 +163,16 @@ class Encoder:
         return made
 
     def save(self, folder: Path | str) -> None:
-        """Write tokeniser and image processor to the folder `folder`."""
+        """Write tokeniser and image processor to the folder `folder`. Raises OSError where they cannot be written."""
         self.tokenizer.save_pretrained(folder)
         self.images.save_pretrained(folder)
 
     def encode(self, context: Context) -> EncodedSequence:
-        """Encode `context` as a prompt that ends where the assistant begins. Raises BadInput for a broken screen."""
+        """Encode `context` as a prompt that ends where the assistant begins.
+
+        Raises BadInput for a screen that is empty, no image, broken, too large or too narrow; PolicyError where its
+        images and image tokens do not match.
+        """
         pixels, grid = self._pixels.patches(
             [prompt.decode_screenshot(image.png, self.max_image_side) for image in _images(context)]
         )
@@ -185,13 +182,13 @@ class Encoder:
     def prompt_ids(self, context: Context) -> list[int]:
         """Return the token ids of `context`, [tokens], as `encode` has them, without decoding a pixel.
 
-        Raises BadInput for a screen that is empty, no image or too large.
+        Raises as `encode`, but not for a screen whose pixels alone are broken.
         """
         sizes = [prompt.screenshot_size(image.png, self.max_image_side) for image in _images(context)]
         return self._prompt(context, [self.images.get_number_of_image_patches(h, w) for w, h in sizes])
 
     def count(self, context: Context) -> int:
-        """Count the tokens of `context` once encoded, as the budget `policy.max_context_tokens` counts them."""
+        """Count the tokens of `context` once encoded, as `policy.max_context_tokens` does. Raises as `prompt_ids`."""
         return len(self.prompt_ids(context))
 
     def _prompt(self, context: Context, patches: Sequence[int]) -> list[int]:
@@ -206,16 +203,14 @@ class Encoder:
         text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if ids.count(self.image_id) != len(patches):
-            raise PolicyError(
-                f"{len(patches)} screens make {ids.count(self.image_id)} image tokens (id {self.image_id})",
-                where="policy context",
-                fix="tokeniser, chat template and config.json must be of one checkpoint",
-            )
+            what = f"{len(patches)} screens make {ids.count(self.image_id)} image tokens (id {self.image_id})"
+            fix = "tokeniser, chat template and config.json must be of one checkpoint"
+            raise PolicyError(what, where="policy context", fix=fix)
         blocks = (max(1, number // self.images.merge_size**2) for number in patches)
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Encode a response: the tokens of `text`, then the end token."""
+        """Encode a response: the token ids of `text`, control tokens in it broken up, then the end token."""
         return [*self.tokenizer(break_control_tokens(text), add_special_tokens=False)["input_ids"], self.end_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -235,9 +230,8 @@ def _load_part(what: str, kind: Any, folder: Path) -> Any:
 
 
 def _unusable(what: str, error: Exception, folder: Path) -> ModelError:
-    return ModelError(
-        f"{what} cannot be loaded: {checkpoint.summarise_error(error)}", where=folder, fix="copy it again"
-    )
+    what = f"{what} cannot be loaded: {checkpoint.summarise_error(error)}"
+    return ModelError(what, where=folder, fix="copy it again")
 
 
 def _read_chat_template(folder: Path) -> str:
@@ -245,11 +239,8 @@ def _read_chat_template(folder: Path) -> str:
     path = folder / "chat_template.json"
     template = checkpoint.read_json_object(path).get("chat_template") if path.is_file() else None
     if not isinstance(template, str) or not template:
-        raise ModelError(
-            "the tokeniser has no chat template",
-            where=folder,
-            fix="copy tokenizer_config.json with it, or chat_template.jinja or chat_template.json",
-        )
+        fix = "copy tokenizer_config.json with it, or chat_template.jinja or chat_template.json"
+        raise ModelError("the tokeniser has no chat template", where=folder, fix=fix)
     return template
 
 
@@ -259,11 +250,8 @@ def _check_match(
     """Raises ModelError where the tokeniser or the image settings are those of another model."""
     rows, last = config.get_text_config().vocab_size, max(tokenizer.get_vocab().values(), default=-1)
     if last >= rows:
-        raise ModelError(
-            f"the tokeniser's ids reach {last}, the model has {rows} embeddings",
-            where=folder,
-            fix="take the tokeniser that belongs to the model",
-        )
+        what = f"the tokeniser's ids reach {last}, the model has {rows} embeddings"
+        raise ModelError(what, where=folder, fix="take the tokeniser that belongs to the model")
     if "<|im_end|>" not in tokenizer.get_vocab() and tokenizer.eos_token_id is None:
         raise ModelError("the tokeniser has no token that ends a response", where=folder, fix="give it an eos_token")
     vision = config.vision_config
@@ -273,23 +261,19 @@ def _check_match(
         ("temporal_patch_size", images.temporal_patch_size, vision.temporal_patch_size),
     ):
         if mine != theirs:
-            raise ModelError(
-                f"preprocessor_config.json has {name} {mine}, the model {theirs}",
-                where=folder,
-                fix="take the file that belongs to the model",
-            )
+            what = f"preprocessor_config.json has {name} {mine}, the model {theirs}"
+            raise ModelError(what, where=folder, fix="take the file that belongs to the model")
     if images.do_resize is False or not all(images.size.get(edge) for edge in ("shortest_edge", "longest_edge")):
-        raise ModelError(
-            "preprocessor_config.json says no sizes", where=folder, fix="it needs min_pixels and max_pixels, or size"
-        )
+        fix = "it needs min_pixels and max_pixels, or size"
+        raise ModelError("preprocessor_config.json says no sizes", where=folder, fix=fix)
 
 
 def collate_sequences(items: Sequence[EncodedSequence], side: Literal["left", "right"]) -> dict[str, torch.Tensor]:
-    """Pad sequences into one batch for the model.
+    """Pad sequences into one batch for the model, on the CPU.
 
     items: of any lengths, at least one. side: where padding goes: left for generation, right for training. Returns
     input_ids, attention_mask, mm_token_type_ids: int64 [batch, longest]; and, where there are images, pixel_values and
-    image_grid_thw of all of them in order. Padding is id 0 and masked.
+    image_grid_thw of all of them in order, as in `EncodedSequence`. Padding is id 0 and masked.
     """
     longest = max(len(item) for item in items)
     ids = np.zeros((len(items), longest), dtype=np.int64)

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
 
-# The grammar of all answers in the form that a model is asked for.
-#
-# It is made of the action lines in the prompt (`agent/prompt.py`), in the syntax of Lark as llguidance reads it. The
-# parser reads every text of it. It holds all that `parser.serialise_action` writes, but for keys with other signs,
-# control characters, and long texts (tested).
+# The grammar of all answers is made of the action lines in the prompt (`agent/prompt.py`), in the syntax of Lark as
+# llguidance reads it. The parser reads every text of it. It holds all that `parser.serialise_action` writes, but for
+# keys with other signs, control characters, and long texts (tested).
 
 _ARGUMENT = re.compile(r"(\w+)='([^']*)'")
 # A thought is one line, without the signs that calls, tags and code begin with.
@@ -51,23 +49,18 @@ JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|
 
 
 def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
-    """Build the grammar of answers for Lark. tokens: of a thought, at most. Raises BadInput for a form without one."""
+    """Build the grammar of answers for Lark. grammar: whose actions they are. tokens: of a thought, at most. Raises
+    BadInput for a form without one."""
     if grammar.form not in GUIDED_DECODING_REQUIREMENTS["template"] or grammar.thinks:
-        raise BadInput(
-            f"answers of the form {grammar.form} cannot be constrained",
-            where="policy.guided_decoding",
-            fix=f"set it to never, or policy.template to {' or '.join(GUIDED_DECODING_REQUIREMENTS['template'])}, "
-            "without policy.thinks",
-        )
+        forms = " or ".join(GUIDED_DECODING_REQUIREMENTS["template"])
+        fix = f"set it to never, or policy.template to {forms}, without policy.thinks"
+        what = f"answers of the form {grammar.form} cannot be constrained"
+        raise BadInput(what, where="policy.guided_decoding", fix=fix)
     calls = [_call(line) for line in list_action_signatures(grammar)]
-    return _RULES.format(
-        tokens=tokens,
-        actions="\n    | ".join([*calls, '"finished()"']),
-        x=_number(grammar, 0),
-        y=_number(grammar, 1),
-        more_keys=MAX_KEYS - 1,
-        directions=" | ".join(f'"{direction}"' for direction in DIRECTIONS),
-    )
+    actions = "\n    | ".join([*calls, '"finished()"'])
+    directions = " | ".join(f'"{direction}"' for direction in DIRECTIONS)
+    x, y = (_number(grammar, axis) for axis in (0, 1))
+    return _RULES.format(tokens=tokens, actions=actions, x=x, y=y, more_keys=MAX_KEYS - 1, directions=directions)
 
 
 def _call(line: str) -> str:
@@ -115,10 +108,8 @@ def integers_regex(last: int) -> str:
     return "|".join([*found, digits])
 
 
-# Constrained sampling: tokens by which an answer would leave the grammar have probability 0.
-#
-# A constrained policy is another distribution than the model's own: the probabilities of the allowed tokens,
-# normalised. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
+# Tokens by which an answer would leave the grammar have probability 0: a constrained policy is another distribution
+# than the model's own. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
 
 log = logging.getLogger(__name__)
 BLOCKED_LOGIT = -1e30  # a logit: its probability is exactly 0, and what is computed with it stays finite
@@ -133,7 +124,7 @@ class AnswerState:
         self._ended = False
 
     def blocked(self) -> np.ndarray:
-        """Compute which tokens cannot come next, bool [vocabulary]; none where the answer has ended."""
+        """Return which tokens cannot come next, bool [vocabulary]; none where the answer has ended."""
         blocked = np.full(self._vocabulary, not self._ended)
         if self._ended:
             return blocked
@@ -145,7 +136,7 @@ class AnswerState:
         return blocked
 
     def add(self, token: int) -> None:
-        """Append a token to the answer. Raises PolicyError where its form does not allow the token.
+        """Append the token id `token` to the answer. Raises PolicyError where its form does not allow the token.
 
         A matcher that met an error is stopped too, which would look like a whole action, and the answer would be cut
         there in silence.
@@ -177,17 +168,17 @@ class _ByteTokenizer:
                 for number, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
             ]
         except (KeyError, TypeError):
-            raise _NotByteLevel(
-                "its tokeniser is not of bytes, as Qwen's is", where="policy.guided_decoding", fix="set it to never"
-            ) from None
+            what = "its tokeniser is not of bytes, as Qwen's is"
+            raise _NotByteLevel(what, where="policy.guided_decoding", fix="set it to never") from None
 
     def __call__(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 class AnswerConstraint:
-    """The form of all answers of one checkpoint. Raises BadInput for a form that is not written, ModelError for a
-    tokeniser that is not of bytes. vocabulary: the width of its logits."""
+    """The form of all answers of one checkpoint. encoder: of the checkpoint. vocabulary: the width of its logits.
+    policy: block `policy`. Raises BadInput for a form that cannot be constrained, ModelError for a tokeniser that is
+    not of bytes, or where llguidance refuses the grammar."""
 
     def __init__(self, encoder: Encoder, vocabulary: int, policy: config.PolicySettings) -> None:
         grammar = Grammar.of(policy)
@@ -197,9 +188,8 @@ class AnswerConstraint:
         form = LLMatcher.grammar_from_lark(build_lark_grammar(grammar, tokens))
         self._first = LLMatcher(LLTokenizer(TokenizerWrapper(_ByteTokenizer(encoder))), form, log_level=0)
         if self._first.is_error():
-            raise ModelError(
-                f"its answers cannot be constrained: {self._first.get_error()}", where="policy.guided_decoding"
-            )
+            what = f"its answers cannot be constrained: {self._first.get_error()}"
+            raise ModelError(what, where="policy.guided_decoding")
         self._end_id, self._vocabulary = encoder.end_id, vocabulary
 
     def begin(self) -> AnswerState:
@@ -207,7 +197,9 @@ class AnswerConstraint:
         return AnswerState(self._first.deep_copy(), self._end_id, self._vocabulary)
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:
-        """Compute which tokens could not come at each place, as bits: uint8 [response, vocabulary / 8]."""
+        """Return which tokens could not come at each place, as bits: uint8 [response, vocabulary / 8 rounded up], the
+        highest bit first. response: token ids, at least one. Raises PolicyError for one that its form does not allow.
+        """
         state, rows = self.begin(), []
         for token in response:
             rows.append(np.packbits(state.blocked()))
@@ -222,7 +214,7 @@ def open_constraint(
 
     encoder: of the checkpoint. model: its configuration. policy: block `policy`. Where the tokeniser alone stands in
     the way, logs that and returns None, or raises ModelError where `policy.guided_decoding` is always. Raises BadInput
-    for a form that cannot be written.
+    for a form that cannot be constrained, ModelError where llguidance refuses the grammar.
     """
     if not policy.holds_form:
         return None

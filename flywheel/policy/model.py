@@ -24,34 +24,25 @@ from transformers.utils.logging import disable_progress_bar
 
 from flywheel.policy import checkpoint
 from flywheel.utils.errors import ModelError
-from flywheel.utils.files import atomic_folder
+from flywheel.utils.files import atomic_folder, disk_full_errors
 
 if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
 
-# The tokeniser of the embedded model: a small byte-level BPE in the manner of Qwen's.
-#
-# About 2,000 entries: every digit is one token (a point is then two digits an axis), the words of the general
-# screens are one token each, and the fixed pieces of the action grammar are one token each, so that a step takes
-# about 16 tokens.
+# The tokeniser of the embedded model: a small byte-level BPE in the manner of Qwen's, of about 2,000 entries. Every
+# digit, word of the general screens and fixed piece of the action grammar is one token, so a step takes about 16.
 
 _TINY = json.loads(resources.files("flywheel.policy").joinpath("tiny_model.json").read_text(encoding="utf-8"))
 VOCABULARY_SIZE = _TINY["config"]["text_config"]["vocab_size"]
 SPECIAL_TOKENS, GRAMMAR_TOKENS = tuple(_TINY["special_tokens"]), tuple(_TINY["grammar_tokens"])
-
 # Qwen's chat form without its default system message; images stand where the message has them.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
-    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+CHAT_TEMPLATE = _TINY["chat_template"]
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Train a tokeniser on `texts`; the same texts give the same one. Special tokens have the first ids, in order."""
+    """Train the tokeniser of `VOCABULARY_SIZE` tokens on `texts`; the same texts give the same one. Special tokens have
+    the first ids, in order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -81,18 +72,13 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 disable_progress_bar()
 log = logging.getLogger(__name__)
 
-
 SCREEN_SIDE = 224  # the tiny model's screen, in pixels: 14 x 14 patches of 16, merged 2 x 2 into 49 tokens
 # Of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions.
 PATCH_STD = 0.02
 
 # Some vision heads begin by attending to neighbours, wider apart in each layer, as a convolution would; the others
 # begin at random. A vision tower this small takes long to learn by itself that shapes are local.
-NEIGHBOUR_OFFSETS = (
-    ((0, 1), (0, -1), (1, 0), (-1, 0)),
-    ((0, 2), (0, -2), (1, 0), (-1, 0)),
-    ((0, 3), (0, -3), (2, 0), (-2, 0)),
-)
+NEIGHBOUR_OFFSETS = tuple(((0, n), (0, -n), (m, 0), (-m, 0)) for n, m in ((1, 1), (2, 1), (3, 2)))
 # Size of the constant parts of query and key: nine tenths of the attention fall on the neighbour.
 NEIGHBOUR_ATTENTION = 7.0
 
@@ -103,7 +89,7 @@ def tiny_config() -> Qwen3VLConfig:
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
-    """Make a tiny Qwen3-VL with random weights of a seed, in float32. Torch's own random state stays as it is."""
+    """Make a tiny Qwen3-VL with random weights of `seed`, in float32 on the CPU. Torch's own random state stays."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(tiny_config())
@@ -173,9 +159,8 @@ def load_model(
             Path(folder), dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
-        raise ModelError(
-            f"the model cannot be loaded: {checkpoint.summarise_error(error)}", where=folder, fix="copy it again"
-        ) from None
+        what = f"the model cannot be loaded: {checkpoint.summarise_error(error)}"
+        raise ModelError(what, where=folder, fix="copy it again") from None
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise ModelError(f"the weights lack {missing[0]} ({len(missing)} in all)", where=folder, fix="copy it again")
@@ -188,10 +173,13 @@ def load_model(
 def save_checkpoint(
     model: PreTrainedModel, encoder: Encoder, folder: Path | str, *, dtype: torch.dtype = torch.float32
 ) -> Path:
-    """Write weights, tokeniser and image processor to `folder`, whole or not at all; returns the folder. folder:
-    replaced where it is there, with all in it. dtype: of the file; loading gives float32 again."""
+    """Write weights, tokeniser and image processor to `folder`, whole or not at all; returns the folder.
+
+    model: the network. encoder: its own. folder: replaced where it is there, with all in it. dtype: of the weights on
+    disk. Raises DiskFull.
+    """
     folder = Path(folder)
-    with atomic_folder(folder) as staged:
+    with disk_full_errors(folder), atomic_folder(folder) as staged:
         made: dict[tuple, torch.Tensor] = {}  # tied weights stay one tensor, which is written once
         state = {
             name: made.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().to(dtype))

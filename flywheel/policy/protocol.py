@@ -16,12 +16,14 @@ from flywheel.utils.errors import BadInput
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """temperature 0 is greedy. seed: the sampled tokens depend on it and on the context alone, not on the batch.
+    """Say how to sample an answer. temperature: 0 is greedy. max_new_tokens: most tokens, the end token included. seed:
+    of 64 bits; the sampled tokens depend on it and on the context alone, not on the batch.
 
     ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). action: the answer is to be an action,
     and is held to its form where the settings say so (`policy.guided_decoding`). session: the trajectory that asks,
     which changes nothing in the answer: of several servers one answers all requests of a session, since it keeps what
-    they begin with alike; "": any. Raises BadInput for numbers that nothing can be sampled with.
+    they begin with alike; "": any. Raises BadInput for a temperature that is negative or not finite, no new token, or a
+    longer seed.
     """
 
     temperature: float = 1.0
@@ -44,12 +46,12 @@ class SamplingParams:
 class Completion:
     """Hold the answer to one context.
 
-    text: decoded `token_ids` without the end token. token_ids include the end token where it was sampled. logprobs:
-    natural, of each sampled token under the untempered distribution at temperature 1. Where the answer is held to a
-    form (`SamplingParams.action`), all probabilities are those among the tokens that it allows. prompt_tokens: length
-    of the encoded context. sampled_logprobs: of each token under the distribution that it was drawn from, at the
-    request's temperature: what PPO's ratio is taken against. Empty where the back-end does not say them, and for greedy
-    answers.
+    text: decoded `token_ids` without the end token. token_ids: [tokens], the end token included where it was sampled.
+    logprobs: [tokens], natural, under the distribution at temperature 1. Where the answer is held to a form
+    (`SamplingParams.action`), all probabilities are those among the tokens that it allows. prompt_tokens: length of the
+    encoded context. weight_version: of the weights that answered. finished: whether it ended by the end token, not at
+    max_new_tokens. sampled_logprobs: [tokens], at the request's temperature: what PPO's ratio is taken against; empty
+    where the back-end does not say them, and for greedy answers.
     """
 
     text: str
@@ -62,23 +64,26 @@ class Completion:
 
 
 class PolicyBackend(Protocol):
-    """Answer contexts with a model. Requests may come singly and at once; the back-end batches them.
-
-    Raises BadInput for a request that cannot be answered as it is, PolicyTimeout after its deadline, PolicyBusy where
-    too many wait, PolicyError for the rest. One request's error leaves the others alone.
-    """
+    """Answer contexts with a model. Requests may come singly and at once; the back-end batches them."""
 
     @property
     def weight_version(self) -> str:
         """Name of the weights that answer now (a checkpoint's digest)."""
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context. sampling: temperature, limit and seed. Raises as the class says."""
+        """Answer one context. sampling: temperature, limit and seed.
+
+        Raises BadInput for a request that cannot be answered as it is, PolicyTimeout after its deadline
+        (`policy.timeout_s`), PolicyBusy where too many wait, PolicyError for the rest and once it is closed. One
+        request's error leaves the others alone.
+        """
 
     async def load(self, checkpoint: Path) -> None:
         """Swap the weights; running requests end on those they began with, waiting ones get the new ones.
 
-        checkpoint: its folder. Raises ModelError for one that cannot be loaded; the old weights then go on answering.
+        checkpoint: its folder. Raises ModelError for one that cannot be loaded, PolicyError (PolicyTimeout where it is
+        late) where the swap fails; the old weights then go on answering.
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Answer what is under way, then let go of the model or the connections. May be called twice."""

@@ -38,12 +38,10 @@ from flywheel.utils.errors import DataError
 log = logging.getLogger(__name__)
 
 
-# ---- examples of trajectories
-
-
 @dataclass(frozen=True)
 class Example:
-    """One step to train on. trajectory_id, step: where it comes from; of general data the sample_id, and 0.
+    """One step to train on. trajectory_id, step: where it comes from; of general data the sample_id, and 0. domain: of
+    its trajectory, or "general".
 
     prompt: encoded, or the function that encodes it. response: token ids [response], the end token included where it
     was sampled. logprobs: [response], as sampled, at temperature 1; None for human steps and general data. For RL,
@@ -62,7 +60,8 @@ class Example:
 
     @property
     def context(self) -> EncodedSequence:
-        """The prompt, encoded at each access and not cached: pixels are a hundred times the size of the PNG."""
+        """The prompt, encoded at each access and not cached: pixels are a hundred times the size of the PNG. Raises as
+        `Encoder.encode`, and DataError or BadInput where a screen is missing or the prompt does not fit."""
         return self.prompt() if callable(self.prompt) else self.prompt
 
 
@@ -78,9 +77,10 @@ def build_agent_examples(
 ) -> list[Example]:
     """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step).
 
-    images: PNG by sha256. encoder: of the model to train. settings: block `policy`. parse_errors: also include steps
-    that are not `is_trainable`, which RL needs. summarizer: as the rollout's, for steps without a stored digest (a
-    human's); None: by rules. Raises DataError for a step without its screen or any observation.
+    steps: of all of them, in any order. images: PNG by sha256. encoder: of the model to train. settings: block
+    `policy`. parse_errors: also include steps that are not `is_trainable`, which RL needs. summarizer: as the
+    rollout's, for steps without a stored digest (a human's); None: by rules. Raises DataError for a step without its
+    screen or any observation, BadInput as `build_context`.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -101,16 +101,10 @@ def build_step_example(
     trajectory: Trajectory, step: Step, prompt: EncodedSequence | Callable[[], EncodedSequence], encoder: Encoder
 ) -> Example:
     """Build the example of one step from its prompt. A step without token ids is encoded from its raw_text."""
-    return Example(
-        prompt,
-        step.token_ids or tuple(encoder.encode_text(step.raw_text)),
-        step.logprobs if step.token_ids else None,
-        trajectory.trajectory_id,
-        step.step,
-        trajectory.domain,
-        step.sampled_logprobs,
-        step.version,
-    )
+    response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
+    logprobs = step.logprobs if step.token_ids else None
+    origin = (trajectory.trajectory_id, step.step, trajectory.domain)
+    return Example(prompt, response, logprobs, *origin, step.sampled_logprobs, step.version)
 
 
 def is_trainable(step: Step) -> bool:
@@ -128,18 +122,16 @@ def _build_context(history: PromptHistory, step: Step, images: Mapping[str, byte
 def build_general_examples(
     rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> list[Example]:
-    """Build examples of rows of `grounding_examples`, sorted by sample_id: a screen, a question, the answer's text."""
-    return [
-        Example(
-            partial(_encode_general_prompt, row, images, encoder, settings),
-            tuple(encoder.encode_text(row["response"])),
-            None,
-            row["sample_id"],
-            0,
-            "general",
-        )
-        for row in sorted(rows, key=lambda row: row["sample_id"])
-    ]
+    """Build examples of rows of `grounding_examples`, sorted by sample_id: a screen, a question, the answer's text.
+
+    images: PNG by sha256. encoder: of the model to train. settings: block `policy`.
+    """
+    made = []
+    for row in sorted(rows, key=lambda row: row["sample_id"]):
+        prompt = partial(_encode_general_prompt, row, images, encoder, settings)
+        response = tuple(encoder.encode_text(row["response"]))
+        made.append(Example(prompt, response, None, row["sample_id"], 0, "general"))
+    return made
 
 
 def _encode_general_prompt(
@@ -153,12 +145,8 @@ def _get_screen(images: Mapping[str, bytes], sha256: str, where: str) -> bytes:
     try:
         return images[sha256]
     except KeyError:
-        raise DataError(
-            f"the screen {str(sha256)[:12]} is missing", where=where, fix="fetch it with `dvc checkout`"
-        ) from None
-
-
-# ---- batches
+        what = f"the screen {str(sha256)[:12]} is missing"
+        raise DataError(what, where=where, fix="fetch it with `dvc checkout`") from None
 
 
 class SupervisedDataset(Protocol):
@@ -225,11 +213,12 @@ class MixtureDataset(ShuffledDataset):
     ) -> Self:
         """Draw `training.num_examples` examples of the store `ct` or `sft` and of the general data, then read them.
 
-        manifest: what may be read. encoder: of the model to train. training: block `ct` or `sft`. folder: screens are
-        copied to it, and read from it for as long as the data set is used. mix_seed decides what is drawn, order_seed
-        the batches. weights: of a step in the mix, by its trajectory's source, 1 where it is not named. demonstrations:
-        share of the agent's steps that are people's, from the store `ct`, 0 <= demonstrations < 1. Raises DataError
-        where a file or a screen that was drawn is missing or damaged.
+        ws: the workspace. manifest: what may be read. encoder: of the model to train. settings: blocks `policy` and
+        `language_model` are read. training: block `ct` or `sft`. folder: screens are copied to it, and read from it for
+        as long as the data set is used. mix_seed decides what is drawn, order_seed the batches. weights: of a step in
+        the mix, by its trajectory's source, 1 where it is not named. demonstrations: share of the agent's steps that
+        are people's, from the store `ct`, 0 <= demonstrations < 1. Raises DataError where a file or a screen that was
+        drawn is missing or damaged, BadInput for a `language_model.endpoint` that is not an address, DiskFull.
         """
         agent = load_weighted_steps(ws, manifest, store, weights or {})
         if demonstrations:
@@ -257,8 +246,6 @@ def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
     order = np.random.default_rng(seed).permutation(count).tolist()
     return [order[start : start + batch] for start in range(0, count, batch)]
 
-
-# ---- what is drawn
 
 # Sources of demonstrations: recorded here, and taken in from other data sets. A step of each weighs the same.
 _DEMONSTRATIONS = {"recording": 1.0, "import": 1.0}
@@ -298,11 +285,8 @@ def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float
     if not own.total or not people.total:
         return own if own.total else people
     weight = share / (1 - share) * own.weight / people.weight
-    return WeightedSteps(
-        [*own.names, *people.names],
-        np.concatenate([own.steps, people.steps]),
-        np.concatenate([own.weights, people.weights * weight]),
-    )
+    steps = np.concatenate([own.steps, people.steps])
+    return WeightedSteps([*own.names, *people.names], steps, np.concatenate([own.weights, people.weights * weight]))
 
 
 def draw_mixture(
@@ -343,8 +327,6 @@ def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) 
     numbers = numbers.astype(int).clip(0, pool.steps[chosen] - 1)
     return [(pool.names[i], number) for i, number in zip(chosen.tolist(), numbers.tolist(), strict=True)]
 
-
-# ---- reading the training stores
 
 _FILTER_COLUMNS = ("trajectory_id", "parse_error", "misclick")  # what `is_trainable` reads
 # In neither prompts nor examples. All columns but these are read, so a new one needs no change here.
@@ -420,16 +402,15 @@ def load_examples(
     """Read the examples that were drawn, in that order.
 
     Rows are held in memory. Screens are copied to `folder`, and read and encoded each time that a prompt is asked for,
-    by whichever process asks. Raises DataError for a damaged file, and for a missing trajectory, screen or text.
+    by whichever process asks. Raises as `MixtureDataset.draw`.
     """
     general = {one for one in drawn if one.general}
     table, names = "grounding_examples", {one.name for one in general}
     files = _newest_files(ws, manifest, table)
     rows = partitions.find_rows(ws, table, files, "sample_id", names, TABLES[table].names).to_pylist()
     screens = {row["image_sha256"] for row in rows}
-    images = store_images.copy_images_to_file(
-        ws, _newest_files(ws, manifest, "images"), screens, folder / "general-screens"
-    )
+    files = _newest_files(ws, manifest, "images")
+    images = store_images.copy_images_to_file(ws, files, screens, folder / "general-screens")
     made = build_general_examples(rows, images, encoder, settings.policy)
     found = {ExampleRef(example.trajectory_id, 0, True): example for example in made}
     found |= _load_agent_examples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
@@ -437,12 +418,7 @@ def load_examples(
 
 
 def _load_agent_examples(
-    ws: Workspace,
-    manifest: TrainingManifest,
-    drawn: Collection[ExampleRef],
-    encoder: Encoder,
-    settings: Settings,
-    path: Path,
+    ws: Workspace, manifest: TrainingManifest, drawn: set[ExampleRef], encoder: Encoder, settings: Settings, path: Path
 ) -> dict[ExampleRef, Example]:
     numbers = defaultdict(list)
     for one in drawn:
@@ -463,9 +439,8 @@ def _load_agent_examples(
         trajectory, step = trajectories[one.name], steps[-1]
         if not step.token_ids:
             step = replace(step, raw_text=texts[step.trajectory_id, step.step])
-        made[one] = build_step_example(
-            trajectory, step, partial(_encode_agent_prompt, encoder, images, settings, trajectory, steps), encoder
-        )
+        prompt = partial(_encode_agent_prompt, encoder, images, settings, trajectory, steps)
+        made[one] = build_step_example(trajectory, step, prompt, encoder)
     return made
 
 
@@ -485,11 +460,8 @@ def _load_trajectories(ws: Workspace, manifest: TrainingManifest, names: Collect
     rows = partitions.find_rows(ws, "trajectories", files, "trajectory_id", names, _TRAJECTORY_COLUMNS).to_pylist()
     found = {row["trajectory_id"]: record_from_row("trajectories", Trajectory, row) for row in rows}
     if lost := names - found.keys():
-        raise DataError(
-            f"{len(lost)} trajectories of the stores are missing, the first is {min(lost)}",
-            where="table trajectories",
-            fix="fetch them with `dvc checkout`",
-        )
+        what = f"{len(lost)} trajectories of the stores are missing, the first is {min(lost)}"
+        raise DataError(what, where="table trajectories", fix="fetch them with `dvc checkout`")
     return found
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flywheel.policy import checkpoint
 from flywheel.utils.errors import BadInput, ModelError
-from flywheel.utils.files import atomic_folder, remove_unfinished
+from flywheel.utils.files import atomic_folder, disk_full_errors, remove_unfinished
 
 # Files that must be equal besides the tensors, and entries in them that do not count: a library's own.
 _ALIKE = ("config.json", "preprocessor_config.json", "tokenizer.json")
@@ -59,8 +59,8 @@ def merge_checkpoints(folders: Sequence[Path], weights: Sequence[float], out: Pa
     killed call left beside it is removed. The sum is taken in float64 and stored in the checkpoints' type, in shards as
     the first one's: no more is in memory than one of these and one tensor. Integer tensors must be equal. Raises
     BadInput for no checkpoints, another number of weights, and weights that are not finite, negative, or do not sum to
-    1; ModelError for checkpoints of different tensors, shapes, types or configurations, for a weight that is not
-    finite, and for a mean that the type cannot hold.
+    1; ModelError for a checkpoint that cannot be read, checkpoints of different tensors, shapes, types or
+    configurations, a weight that is not finite, and a mean that the type cannot hold; DiskFull.
     """
     if len(folders) != len(weights) or not folders:
         raise BadInput(f"{len(folders)} checkpoints but {len(weights)} weights", where="merge")
@@ -71,7 +71,7 @@ def merge_checkpoints(folders: Sequence[Path], weights: Sequence[float], out: Pa
         _same_tensors(models[0], other)
         _same_settings(folders[0], other.folder)
     remove_unfinished(out.parent, out.name)
-    with atomic_folder(out) as folder:
+    with disk_full_errors(out), atomic_folder(out) as folder:
         shutil.copytree(folders[0], folder, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
         for file in models[0].files:
             names = [name for name, holder in models[0].file_of.items() if holder == file]
@@ -90,11 +90,9 @@ def _same_tensors(first: _CheckpointTensors, other: _CheckpointTensors) -> None:
     for name in sorted(first.file_of.keys() | other.file_of.keys()):
         if name not in first.file_of or name not in other.file_of:
             raise ModelError(f"only one of the checkpoints has {name}", where=other.folder, fix=_ONE)
-        (shape, kind), (other_shape, other_kind) = first.shape(name), other.shape(name)
-        if shape != other_shape:
-            raise ModelError(f"{name} has shapes {shape} and {other_shape}", where=other.folder, fix=_ONE)
-        if kind != other_kind:
-            raise ModelError(f"{name} has types {kind} and {other_kind}", where=other.folder, fix=_ONE)
+        for what, mine, theirs in zip(("shapes", "types"), first.shape(name), other.shape(name), strict=True):
+            if mine != theirs:
+                raise ModelError(f"{name} has {what} {mine} and {theirs}", where=other.folder, fix=_ONE)
 
 
 def _same_settings(first: Path, other: Path) -> None:
@@ -103,10 +101,8 @@ def _same_settings(first: Path, other: Path) -> None:
         if (first / file).is_file() != (other / file).is_file():
             raise ModelError(f"only one of the checkpoints has {file}", where=other, fix=_ONE)
         if (first / file).is_file():
-            entry = _first_difference(
-                checkpoint.read_json_object(first / file), checkpoint.read_json_object(other / file)
-            )
-            if entry:
+            mine, theirs = (checkpoint.read_json_object(folder / file) for folder in (first, other))
+            if entry := _first_difference(mine, theirs):
                 raise ModelError(f"{file} differs from the first checkpoint's in {entry}", where=other, fix=_ONE)
 
 

@@ -19,7 +19,7 @@ from flywheel.config import PolicySettings
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.endpoint import PolicyEndpoint
-from flywheel.policy.client.remote import CannotPublish, ServePublisher, VllmPublisher
+from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher
 from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
@@ -153,8 +153,9 @@ async def test_vllm_is_paused_while_it_reads_and_resumed_after(vllm, folders):
     assert not vllm.paused
 
 
-async def test_vllm_is_resumed_where_the_swap_fails(vllm, folders):
-    vllm.refuse = {"POST /collective_rpc": says(500, {"error": {"message": "cannot read the file"}})}
+@pytest.mark.parametrize("status", [400, 500])
+async def test_vllm_is_resumed_where_the_swap_fails(vllm, folders, status):
+    vllm.refuse = {"POST /collective_rpc": says(status, {"error": {"message": "cannot read the file"}})}
     with pytest.raises(PolicyError, match="cannot read the file"):
         await publisher_of(vllm).publish(folders[1])
     assert vllm.calls[-1] == "resume"

@@ -14,10 +14,8 @@ from flywheel.agent.parsing import lexing, normalise
 from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name
 from flywheel.agent.parsing.normalise import MAX_KEYS
 
-# Fast path: a call in exactly the form that this module writes, read without looking for slips.
-#
-# Most of what a trained model writes is of this kind. It gives what the tolerant reader below gives, or None; a test
-# compares the two.
+# Fast path: a call in exactly the form that this module writes, as a trained model mostly does, read without looking
+# for slips. It gives what the tolerant reader below gives, or None; a test compares the two.
 
 _NUMBER = r"(\d{1,6}|0\.\d{1,4})"  # the second in a space of fractions alone
 _SPOT = rf"'(?:<point>|<\|box_start\|>\(|\(){_NUMBER}[ ,]{_NUMBER}(?:</point>|\)<\|box_end\|>|\))'"

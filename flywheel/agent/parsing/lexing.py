@@ -16,9 +16,7 @@ from flywheel.agent.actions import MAX_JSON_DEPTH, ParseError, refuse_constant, 
 
 SYNONYMS = yaml.safe_load(resources.files("flywheel.agent.parsing").joinpath("synonyms.yaml").read_text("utf-8"))
 
-# Failures, which the parsing modules raise among themselves; `parser.parse_response` turns them into a value.
-#
-# Where a text is understood and refused all the same, the reason begins with one of the phrases below.
+# Where a text is understood and refused all the same, the reason begins with one of these phrases.
 
 NO_SUCH_ACTION = "no such action here"  # understood, but nothing of the action set equals it
 AMBIGUOUS = "ambiguous"  # it may mean two things, and what models mean is not guessed
@@ -26,7 +24,7 @@ ONLY_THOUGHT = "only thinking"  # the thinking does not end, so nothing that was
 
 
 class ParseFailure(Exception):
-    """Signal a text that cannot be parsed. position: in the text."""
+    """Signal a text that cannot be parsed; `parser.parse_response` turns it into a value. position: in the text."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)
@@ -43,14 +41,13 @@ def ambiguous_text(what: str, at: int) -> ParseFailure:
     return ParseFailure(f"{AMBIGUOUS}: {what}", at)
 
 
-# A call as a model wrote it, before its names are translated.
-
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(slots=True)
 class RawCall:
-    """A call as it was written. values: by the model's own names. inline: those without a name. at: where it begins.
+    """A call as a model wrote it, before its names are translated. values: by the model's own names. inline: those
+    without a name. at: where it begins.
 
     tool: the module or the tool whose function it is. places: where in the text the values stand. behind: further
     calls of the same list.
@@ -276,12 +273,10 @@ def spell_keys(keys: tuple[str, ...]) -> list[str]:
     return [{"+": "plus", ",": "comma"}.get(key, key) for key in keys]
 
 
-# JSON as models write it: strict JSON, and the usual slips, read in linear time.
-#
-# The slips: single and curly quotes, quotes inside a string that nobody escaped, real line ends in strings, paths in
-# Windows, trailing commas, keys without quotes, Python's True, False and None, full-width punctuation, and closing
-# brackets left out before an end tag or the end. What is cut off in the middle is no value: half a number may be
-# another number.
+# JSON as models write it: strict JSON, and the usual slips, read in linear time. The slips: single and curly quotes,
+# quotes inside a string that nobody escaped, real line ends in strings, paths in Windows, trailing commas, keys without
+# quotes, Python's True, False and None, full-width punctuation, and closing brackets left out before an end tag or the
+# end. What is cut off in the middle is no value: half a number may be another number.
 
 _LONGEST_NUMBER = 400  # digits; a double has no more than 309 before its point
 

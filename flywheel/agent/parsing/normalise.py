@@ -13,8 +13,6 @@ from flywheel.agent.grammar import CoordinateSpace
 from flywheel.agent.parsing import lexing
 from flywheel.agent.parsing.lexing import SYNONYMS, ParseFailure, RawCall, ambiguous_text, fold_name, unsupported_action
 
-# An action from its name and its arguments.
-
 MAX_KEYS = 3
 DIRECTIONS = ("up", "down", "left", "right")
 
@@ -76,9 +74,8 @@ class CallArguments:
                 written = f"{number:g}" if isinstance(number, float) or abs(number) < 1e15 else "a huge number"
                 raise ParseFailure(f"{written} lies outside 0..{axis.last}", place)
         if self.space.kind != "norm1" and any(0 < number < 1 for number in numbers):
-            raise ambiguous_text(
-                f"{describe_value(value)[:40]} is a fraction of the screen, and policy.coordinate_format is not", place
-            )
+            said = describe_value(value)[:40]
+            raise ambiguous_text(f"{said} is a fraction of the screen, and policy.coordinate_format is not", place)
         if len(numbers) == 4:
             numbers = [(numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2]
         return Point(axes[0].read(numbers[0]), axes[1].read(numbers[1]))
@@ -192,8 +189,6 @@ _BUILDERS = {
 KNOWN_ACTIONS = tuple(_BUILDERS)
 
 
-# Other models' names of actions and parameters.
-
 COMPUTER_TOOLS = frozenset(SYNONYMS["computer_tools"].split())
 CODE_LIBRARIES = frozenset(SYNONYMS["code_libraries"].split())
 PYAUTOGUI = "pyautogui"  # whose functions take more by position, and whose `press` lets the key go again
@@ -211,9 +206,6 @@ LEFT_BUTTONS, RIGHT_BUTTONS = ("left", "primary"), ("right", "secondary")
 BUTTON_NAMES = {"home": "press_home", "back": "press_back", "enter": "hotkey"}
 SUCCESS_STATUSES = frozenset({"", "success", "succeed", "succeeded", "complete", "completed", "done"})
 FAILURE_STATUSES = frozenset({"failure", "fail", "failed", "infeasible", "impossible"})
-
-
-# Arguments without names, by position.
 
 
 def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
@@ -275,10 +267,8 @@ def _scrolled(given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
     return values | ({"point": points[0]} if points else {})
 
 
-# Names that stand for several actions: the arguments say which is meant.
-#
-# NAME_RULES apply first, by the name as it was written; FINISH_RULES last, by the grammar's own. Both change the values
-# and return the name to go on with.
+# Names that stand for several actions: the arguments say which is meant. NAME_RULES apply first, by the name as it was
+# written; FINISH_RULES last, by the grammar's own. Both change the values and return the name to go on with.
 
 
 def _swipe(values: dict[str, Any], call: RawCall) -> str:
@@ -311,12 +301,9 @@ def _system_button(values: dict[str, Any], call: RawCall) -> str:
     button = describe_value(values.pop("button", values.pop("content", values.pop("key", ""))))[:20].strip().lower()
     values.clear()
     if button not in BUTTON_NAMES:
-        known = button in ("menu", "recent", "recents", "app_switch", "power", "volume_up", "volume_down")
-        raise (
-            unsupported_action(f"the button {button}", call.at)
-            if known
-            else ParseFailure(f"unknown button {button!r}", call.at)
-        )
+        if button in ("menu", "recent", "recents", "app_switch", "power", "volume_up", "volume_down"):
+            raise unsupported_action(f"the button {button}", call.at)
+        raise ParseFailure(f"unknown button {button!r}", call.at)
     if button == "enter":
         values["key"] = "enter"
     return BUTTON_NAMES[button]
@@ -358,8 +345,6 @@ NAME_RULES: dict[str, Callable[[dict[str, Any], RawCall], str]] = {
     "back": _back,
     **{f"scroll_{direction}": _scroll_to_side for direction in DIRECTIONS},
 }
-
-# Last changes to the values, once the name is the grammar's.
 
 
 def _finish_click(name: str, values: dict[str, Any], call: RawCall) -> str:
@@ -481,10 +466,8 @@ FINISH_RULES: dict[str, Callable[[str, dict[str, Any], RawCall], str]] = {
 }
 
 
-# Translation of a call, in any text form (call, JSON, tags, commands), to the grammar's own names.
-#
-# A parameter that is known and changes nothing is ignored, one that changes the meaning is honoured or refused, an
-# unknown one is refused.
+# Translation of a call, in any text form (call, JSON, tags, commands), to the grammar's own names. A parameter that is
+# known and changes nothing is ignored, one that changes the meaning is honoured or refused, an unknown one is refused.
 
 _NO_TEXT = "no input text"  # GUI-R1's word for none
 _NO_POINT = [-100, -100]  # and its point
@@ -542,9 +525,8 @@ def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int
         name, values = "hotkey", {"key": KEY_OF_SYNONYM[name]}
     known = ACTION_OF_SYNONYM[name]
     if name == "press" and call.tool != PYAUTOGUI and "key" in values and "key" not in call.values:
-        raise ambiguous_text(
-            "press: held down, or pressed and let go? write press(key=...) or hotkey(key=...)", call.at
-        )
+        what = "press: held down, or pressed and let go? write press(key=...) or hotkey(key=...)"
+        raise ambiguous_text(what, call.at)
     finish = FINISH_RULES.get(known)
     if finish is not None:
         known = finish(known, values, call)

@@ -13,10 +13,9 @@ from flywheel.agent.parsing import call_form, tool_form
 from flywheel.agent.parsing.lexing import ONLY_THOUGHT, ParseFailure, RawCall, ambiguous_text
 from flywheel.agent.parsing.normalise import KNOWN_ACTIONS, build_normalised_action, normalise_call
 
-# The end of a model's thinking. All before it is thought, even if it looks like an action.
-#
-# The tags: `<think>`, `<thinking>`, `<seed:think>`, `<|begin_of_thought|>`, `[THINK]` and the like. Where the prompt
-# itself opens the thinking (as many chat templates do) only the end is in the text.
+# The end of a model's thinking: all before it is thought, even if it looks like an action. The tags: `<think>`,
+# `<thinking>`, `<seed:think>`, `<|begin_of_thought|>`, `[THINK]` and the like. Where the prompt itself opens the
+# thinking (as many chat templates do) only the end is in the text.
 
 _THINKING_NAMES = r"(?:seed:?|grounding_)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
 _THINKING_WORD = rf"[ ]?(/?)[ ]?(?:{_THINKING_NAMES})(?![\w:-])[ ]?[>▷\]]?"
@@ -71,14 +70,10 @@ def _may_be_cut(text: str, at: int, end: int) -> bool:
     return sum(1 for quote in _QUOTE.finditer(text, at, end) if quote[0] == "\n" or quote[1]) > 1
 
 
-# The beginning of the action, and its form.
-
 ActionForm = Literal["call", "json", "tags", "command"]
 
-ACTION_LABEL = re.compile(
-    r"^[ \t*#]*(thoughts?|action_summary|actions?|grounded operation|reflection)[ \t*]*[:：][ \t*]*",
-    re.IGNORECASE | re.MULTILINE,
-)
+_LABELS = "thoughts?|action_summary|actions?|grounded operation|reflection"
+ACTION_LABEL = re.compile(rf"^[ \t*#]*({_LABELS})[ \t*]*[:：][ \t*]*", re.IGNORECASE | re.MULTILINE)
 _OF_ACTION = frozenset({"action", "actions", "grounded operation"})
 _INLINE = re.compile(r"action\s*[:：]\s*(?=(?:\w{1,40}\.)?\w{1,40}[ \t]*[(（])", re.IGNORECASE)
 _WRAP = r"</?[A-Za-z][\w:]{0,20}>|<\|\w{1,20}\|>"
@@ -201,12 +196,9 @@ def _json_line(text: str, begin: int) -> ActionMark | None:
     return None
 
 
-# Parsing and writing.
-#
-# Nothing is evaluated and nothing is raised: text that holds no valid action gives a `ParseError`, which says what
-# was wrong and where. Any grammar reads every form: the thinking is skipped, the action found and read in its form
-# (`call_form`, `tool_form`), and its names are translated (`normalise`). What the numbers mean is the
-# grammar's in all of them.
+# Nothing is evaluated and nothing is raised: text that holds no valid action gives a `ParseError`. Any grammar reads
+# every form: the thinking is skipped, the action found and read in its form (`call_form`, `tool_form`), and its names
+# are translated (`normalise`). What the numbers mean is the grammar's in all of them.
 
 _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
 # Labels of a thought, the best first (UI-TARS 1.0 wrote the last two).
@@ -379,16 +371,12 @@ def serialise_action(action: Action, grammar: Grammar | int) -> str:
     return format_action(action, grammar)
 
 
-# Fields of a `Step` that say what was done.
-
-
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
     """Build the fields of a `Step` that say what was done: action (its text), action_type, x, y, x2, y2 where it has
-    points. action: its points are fractions of the screen. grammar: in which the text is written."""
-    fields: dict[str, Any] = {
-        "action": serialise_action(action, grammar),
-        "action_type": act.ACTION_NAMES[type(action)],
-    }
+    points, as fractions of the screen. grammar: in which the text is written. Raises TypeError for what is no
+    action."""
+    text = serialise_action(action, grammar)
+    fields: dict[str, Any] = {"action": text, "action_type": act.ACTION_NAMES[type(action)]}
     if isinstance(action, act.Drag):
         start, end = action.start_point, action.end_point
         return fields | {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}

@@ -88,6 +88,7 @@ def _value(written: str) -> str:
 
 SCROLL_PIXELS = 500  # written with a scroll; the environment decides how far
 WAIT_SECONDS = 1
+_POINTED = {act.LeftDouble: "double_click", act.RightSingle: "right_click", act.Hover: "mouse_move"}
 _FUNCTIONS = frozenset({"terminal", "python", "read_file", "write_file", "list_files", "call_tool"})
 _NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
 # Names that no MCP tool may have: those of the actions.
@@ -129,10 +130,8 @@ def find_next_tool_call(text: str, at: int) -> int:
 
 
 def _to_raw_call(value: Any, at: int, grammar: Grammar) -> RawCall:
-    if (
-        type(value) is dict and value.get("name") in COMPUTER_TOOLS and type(value.get("arguments")) is dict
-    ):  # as it should be
-        name = value["arguments"].get("action")
+    if type(value) is dict and value.get("name") in COMPUTER_TOOLS and type(value.get("arguments")) is dict:
+        name = value["arguments"].get("action")  # all is as it should be
         if type(name) is str and name:
             return RawCall(name, value["arguments"], at, (), value["name"])
     call = _open_envelopes(value, at)
@@ -220,12 +219,8 @@ def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
     match action:
         case act.Click(point):
             return {"action": "click" if mobile else "left_click", "coordinate": at(point)}
-        case act.LeftDouble(point):
-            return {"action": "double_click", "coordinate": at(point)}
-        case act.RightSingle(point):
-            return {"action": "right_click", "coordinate": at(point)}
-        case act.Hover(point):
-            return {"action": "mouse_move", "coordinate": at(point)}
+        case act.LeftDouble(point) | act.RightSingle(point) | act.Hover(point):
+            return {"action": _POINTED[type(action)], "coordinate": at(point)}
         case act.LongPress(point):
             return {"action": "long_press", "coordinate": at(point), "time": WAIT_SECONDS}
         case act.Drag(start, end) if mobile:
@@ -240,10 +235,9 @@ def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
             return {"action": name, "coordinate": at(point), "pixels": amount}
         case act.Hotkey(keys):
             return {"action": "key", "keys": lexing.spell_keys(keys)}
-        case act.Press(key):
-            return {"action": "key_down", "keys": lexing.spell_keys((key,))}
-        case act.Release(key):
-            return {"action": "key_up", "keys": lexing.spell_keys((key,))}
+        case act.Press(key) | act.Release(key):
+            name = "key_down" if isinstance(action, act.Press) else "key_up"
+            return {"action": name, "keys": lexing.spell_keys((key,))}
         case act.Type(content):
             return {"action": "type", "text": content}
         case act.OpenApp(app):
@@ -252,10 +246,8 @@ def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
             return {"action": "navigate", "text": content}
         case act.NavigateBack():
             return {"action": "navigate_back"}
-        case act.PressHome():
-            return {"action": "system_button", "button": "Home"}
-        case act.PressBack():
-            return {"action": "system_button", "button": "Back"}
+        case act.PressHome() | act.PressBack():
+            return {"action": "system_button", "button": "Home" if isinstance(action, act.PressHome) else "Back"}
         case act.Wait():
             return {"action": "wait", "time": WAIT_SECONDS}
         case act.Finished(""):

@@ -18,9 +18,6 @@ from flywheel.config import LanguageModelSettings, PolicySettings
 from flywheel.policy.server import process as serving_key
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout, first_line
 
-# Calls. The policy and the language model that writes summaries (`language_model.py`) both use them, each with errors
-# of its own.
-
 PAUSE_S = 0.25  # the first pause between two tries is up to this long, each further one up to twice as long
 LONGEST_PAUSE_S = 8.0
 MAX_ANSWER = 64 << 20  # bytes
@@ -34,12 +31,13 @@ class _Transient(Exception):
 
 
 class ChatEndpoint:
-    """A server's address and key, and how it is asked. Raises BadInput for an endpoint that is not an address.
+    """A server's address and key, and how it is asked; the policy and the language model have each a class of it.
 
-    Tries are repeated where the fault may pass (no connection, a connection that breaks, a status in `passing`), after
-    a pause drawn from 0 to a bound that doubles (full jitter), no shorter than the server's Retry-After. The draws come
-    from a generator with a seed of its own. block: of the settings, which error messages name. The others are classes
-    of errors: of what the server finds wrong with the request (4xx), and of a route or model that it does not know.
+    settings: block with the address. seed: of the draws. Tries are repeated where the fault may pass (no connection, a
+    connection that breaks, a status in `passing`), after a pause drawn from 0 to a bound that doubles (full jitter), no
+    shorter than the server's Retry-After. block: name of the settings' block, for messages. The other class variables
+    are classes of errors: `refused`, what the server finds wrong with the request (4xx); `unknown`, a route or model
+    that it does not know. Raises BadInput for an endpoint that is not an address.
     """
 
     block: ClassVar[str]
@@ -51,17 +49,14 @@ class ChatEndpoint:
     passing: ClassVar[Mapping[int, type[FlywheelError]]]
 
     def __init__(self, settings: PolicySettings | LanguageModelSettings, seed: int = 0) -> None:
-        self._settings = settings
+        self._settings, place = settings, f"{self.block}.endpoint"
         try:
             address = httpx.URL(settings.endpoint)
         except httpx.InvalidURL as error:
-            raise BadInput(f"not an address: {error}", where=f"{self.block}.endpoint") from None
+            raise BadInput(f"not an address: {error}", where=place) from None
         if address.scheme not in ("http", "https") or not address.host:
-            raise BadInput(
-                f"not an address: {settings.endpoint!r}",
-                where=f"{self.block}.endpoint",
-                fix="for example http://127.0.0.1:8000/v1",
-            )
+            fix = "for example http://127.0.0.1:8000/v1"
+            raise BadInput(f"not an address: {settings.endpoint!r}", where=place, fix=fix)
         self.url = settings.endpoint.rstrip("/")
         self.limits = httpx.Limits(max_connections=None)
         self._random = random.Random(seed)
@@ -76,15 +71,20 @@ class ChatEndpoint:
 
     def client(self) -> httpx.AsyncClient:
         """Open connections to this server, to be closed. They belong to the event loop that they are used in."""
-        # Without limits of its own on time: `call` has a deadline over everything.
-        # Where no certificate is asked for, those of the system are not read: 20 ms of a core.
+        # No limits of its own on time, as `call` has a deadline. Certificates are read where they are asked for: 20 ms.
         encrypted = self.url.lower().startswith("https:")
         return httpx.AsyncClient(verify=encrypted, headers=self.headers(), timeout=None, limits=self.limits)
 
     async def call(
         self, client: httpx.AsyncClient, method: str, url: str, body: Any = None, *, timeout_s: float
     ) -> Any:
-        """Send a request and return the JSON of the answer; None for an empty one. timeout_s: over all tries."""
+        """Send a request and return the JSON of the answer; None for an empty one.
+
+        client: of `client()`. method, url: of the request. body: sent as JSON; None: nothing. timeout_s: seconds over
+        all tries. Raises `timeout` once they are over, `unreachable` without a connection, `unknown` for 404, what
+        `passing` has for the status, `refused` for another 4xx, `failed` for the rest: 401, 403, 5xx, no JSON, an
+        answer over 64 MiB.
+        """
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
         try:
@@ -108,15 +108,17 @@ class ChatEndpoint:
 
     async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any) -> Any:
         # Encoded here: half a surrogate pair in a text must reach the server, which names it, and not fail in between.
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if content else {}
+        sent, content = None if body is None else json.dumps(body).encode(), bytearray()
+        headers = {"Content-Type": "application/json"} if sent else {}
         try:
-            async with client.stream(method, url, content=content, headers=headers) as response:
-                content = await self._read(response, url)
+            async with client.stream(method, url, content=sent, headers=headers) as response:
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    if len(content) > MAX_ANSWER:
+                        raise self.failed(f"an answer of more than {MAX_ANSWER >> 20} MiB", where=url)
         except httpx.ConnectError as error:
-            raise _Transient(
-                self.unreachable(f"no connection: {first_line(str(error))}", where=url, fix=self._start)
-            ) from None
+            what = f"no connection: {first_line(str(error))}"
+            raise _Transient(self.unreachable(what, where=url, fix=self._start)) from None
         except httpx.TransportError as error:
             what = f"the connection broke: {first_line(str(error)) or type(error).__name__}"
             raise _Transient(self.unreachable(what, where=url, fix=self._start)) from None
@@ -127,21 +129,11 @@ class ChatEndpoint:
         try:
             return json.loads(content) if content else None
         except (ValueError, RecursionError):
-            raise self.failed(
-                f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}",
-                where=url,
-                fix=f"does {self.block}.endpoint name an OpenAI-compatible server, and end in /v1?",
-            ) from None
+            what = f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}"
+            fix = f"does {self.block}.endpoint name an OpenAI-compatible server, and end in /v1?"
+            raise self.failed(what, where=url, fix=fix) from None
 
-    async def _read(self, response: httpx.Response, url: str) -> bytes:
-        content = bytearray()
-        async for piece in response.aiter_bytes():
-            content += piece
-            if len(content) > MAX_ANSWER:
-                raise self.failed(f"an answer of more than {MAX_ANSWER >> 20} MiB", where=url)
-        return bytes(content)
-
-    def _refusal(self, response: httpx.Response, content: bytes, url: str) -> Exception:
+    def _refusal(self, response: httpx.Response, content: bytearray, url: str) -> Exception:
         """What is raised for a status that is not a success."""
         status = response.status_code
         what = f"status {status}: {_server_message(content)}"
@@ -167,7 +159,7 @@ class ChatEndpoint:
         return f"see the server's load, or raise {self.block}.timeout_s"
 
 
-def _server_message(content: bytes) -> str:
+def _server_message(content: bytearray) -> str:
     """What the server said, in its own words: the message of OpenAI's error body, or the first line."""
     text = content[:2000].decode(errors="replace")
     try:
@@ -190,8 +182,6 @@ def parse_retry_after(value: str) -> float:
     except (ValueError, TypeError):
         return 0.0
 
-
-# The policy's server: the models that it serves, and its errors.
 
 PROBE_TIMEOUT_S = 10.0  # deadline of the question which models a server has
 
@@ -231,36 +221,37 @@ class PolicyEndpoint(ChatEndpoint):
         return serving_key.find_server_key(self.url) or super().key()
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
-        """List the models that the server serves. Raises as `call` does."""
+        """List the models that the server serves, within `timeout_s`. Raises as `call` does."""
         url = f"{self.url}/models"
         body = await self.call(client, "GET", url, timeout_s=timeout_s)
         names = ("owned_by", "root", "weight_version")
         try:
             return [ServedModel(str(row["id"]), *(str(row.get(name) or "") for name in names)) for row in body["data"]]
         except (KeyError, TypeError, AttributeError):
-            raise PolicyError(
-                "not a list of models", where=url, fix="the endpoint ends in /v1 for most servers"
-            ) from None
+            fix = "the endpoint ends in /v1 for most servers"
+            raise PolicyError("not a list of models", where=url, fix=fix) from None
 
     async def find(self, client: httpx.AsyncClient, timeout_s: float) -> ServedModel:
-        """Find the model of policy.model, or the first one where that is empty. Raises RouteNotFound."""
+        """Find the model of policy.model, or the first one where that is empty, within `timeout_s`.
+
+        Raises RouteNotFound where the server has no such model, and as `call` does.
+        """
         models = await self.models(client, timeout_s)
         found = [model for model in models if self._settings.model in ("", model.name)]
         if found:
             return found[0]
         known = ", ".join(model.name for model in models) or "none"
-        raise RouteNotFound(
-            f"the server has no model {self._settings.model!r}; it has: {known}",
-            where=self.url,
-            fix="set policy.model to one of these",
-        )
+        what = f"the server has no model {self._settings.model!r}; it has: {known}"
+        raise RouteNotFound(what, where=self.url, fix="set policy.model to one of these")
 
 
 def describe_policy_server(policy: PolicySettings) -> str:
     """Say in one line what the server of `policy.endpoint` serves: address, model, owner, weights.
 
-    Raises PolicyError where it does not answer or has no such model, BadInput for an endpoint that is no address. Must
-    not be called from a running event loop.
+    policy: block `policy`, of one server. Raises PolicyUnreachable or PolicyTimeout (after 10 s or `policy.timeout_s`)
+    where it does not answer, RouteNotFound where it has no such model, PolicyBusy or PolicyError where it answers
+    otherwise, BadInput for an endpoint that is no address or a request that it refuses. Must not be called from a
+    running event loop.
     """
     endpoint = PolicyEndpoint(policy)
 

@@ -34,7 +34,10 @@ class LanguageModelEndpoint(ChatEndpoint):
 
 
 class OpenAIChatModel:
-    """Ask a server of chat completions such as `vllm serve`, at temperature 0, so that it says the same again."""
+    """Ask a server of chat completions such as `vllm serve`, at temperature 0, so that it says the same again.
+
+    settings: block `language_model`. name: of the model. Raises BadInput for an endpoint that is not an address.
+    """
 
     def __init__(self, settings: LanguageModelSettings) -> None:
         self.name, self._settings = settings.model, settings
@@ -42,17 +45,19 @@ class OpenAIChatModel:
         self._url = f"{self._endpoint.url}/chat/completions"
 
     def complete(self, system: str, user: str) -> str:
-        """Return the model's answer to two messages, within `language_model.timeout_s`, all tries included. Must not be
-        called from a running event loop, which it would block. Raises LanguageModelTimeout and LanguageModelError."""
+        """Return the model's answer (256 tokens at most) to two messages, within `language_model.timeout_s`.
+
+        system, user: their texts. Must not be called from a running event loop, which it would block. Raises
+        LanguageModelTimeout where the time is over, LanguageModelError for a server that fails and an answer without
+        text.
+        """
         answer = processes.run_until_sigterm(self._ask(system, user))
         try:
             text = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError):
-            raise LanguageModelError(
-                f"not an answer of a chat completion: {str(answer)[:200]}",
-                where=self._url,
-                fix="the endpoint ends in /v1 for most servers",
-            ) from None
+            what = f"not an answer of a chat completion: {str(answer)[:200]}"
+            fix = "the endpoint ends in /v1 for most servers"
+            raise LanguageModelError(what, where=self._url, fix=fix) from None
         if not isinstance(text, str):
             raise LanguageModelError("the answer holds no text", where=self._url)
         return text
@@ -67,9 +72,6 @@ class OpenAIChatModel:
             return await self._endpoint.call(client, "POST", self._url, body, timeout_s=self._settings.timeout_s)
 
 
-# Summaries of an episode's older steps (section 2.1). The model gets the digest so far and the steps that have aged
-# since, never the whole trajectory.
-
 log = logging.getLogger(__name__)
 
 _LINE_CHARACTERS = 400  # of each step that a language model gets
@@ -77,7 +79,7 @@ _CACHE = 4096  # digests that a process keeps
 
 
 class ModelSummarizer:
-    """By a language model, which is asked once for each `every` steps of a trajectory.
+    """By a language model, which is asked once for each `every` steps of a trajectory. characters: most of a digest.
 
     Answers are kept by what was asked, so samples of one task that began alike read the same digest. Where the model
     fails, or answers nothing, the rules take its place for this digest: the log and `by` say so, and it is asked
@@ -136,7 +138,8 @@ Steps since:
 def open_summarizer(settings: config.Settings) -> history.Summarizer:
     """Open the summarizer that `policy.summarizer` names; no server is asked yet, and there is nothing to close.
 
-    All callers in a process share a model's answers. Raises BadInput for an endpoint that is not an address.
+    settings: blocks `policy` and `language_model` are read. All callers in a process share a model's answers. Raises
+    BadInput for a `language_model.endpoint` that is asked for and is not an address.
     """
     policy = settings.policy
     if policy.summarizer == "rules":

@@ -1,4 +1,4 @@
-"""Use one or more OpenAI-compatible servers as the policy: request slots, publishing of weights, completions."""
+"""Use one or more OpenAI-compatible servers as the policy: request slots, connections, sessions, completions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import httpx
-
 from flywheel import config
 from flywheel.agent.prompt import Context
 from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.chat_api import ChatAnswer, format_chat_request, parse_chat_answer
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.policy.client.endpoint import PROBE_TIMEOUT_S, PolicyEndpoint, RouteNotFound, ServedModel
+from flywheel.policy.client.endpoint import PROBE_TIMEOUT_S, PolicyEndpoint, ServedModel
+from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion, SamplingParams
-from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.utils.progress import announce
-
-# Request slots of a server: so many at once, the others in order; all are empty during a swap of weights.
 
 
 class RequestSlots:
-    """Belongs to one event loop. at_once: turns that may be taken at the same time."""
+    """Give out the request slots of a server, in order; during a swap of weights all are empty.
+
+    at_once: slots that may be taken at the same time. Belongs to one event loop.
+    """
 
     def __init__(self, at_once: int) -> None:
         self._at_once, self._taken, self._stopped = at_once, 0, False
@@ -93,118 +93,6 @@ class RequestSlots:
                 waiter.set_result(None)
 
 
-# Publishing weights: one protocol for `flywheel model serve` and `vllm serve`.
-#
-# A checkpoint travels as a folder that both sides can read under the same path (a shared file system where they are two
-# machines). It is named by its content (`checkpoint_digest`), so publishing twice is publishing once.
-
-PUBLISH_S = 600.0  # deadline of one swap: a server reads gigabytes
-
-
-class CannotPublish(PolicyError):
-    """A server that has no way to change its weights."""
-
-
-class ServePublisher:
-    """Makes `flywheel model serve` answer with a checkpoint's weights; each request ends on those it began with."""
-
-    def __init__(self, endpoint: PolicyEndpoint) -> None:
-        self._endpoint = endpoint
-
-    async def version(self) -> str:
-        """Return the name of the weights that answer now; "" where the server does not report it."""
-        async with self._endpoint.client() as client:
-            models = await self._endpoint.models(client, PUBLISH_S)
-        return models[0].weight_version if models else ""
-
-    async def publish(self, checkpoint: Path) -> str:
-        """Swap the weights; returns their name once they answer.
-
-        Raises ModelError for a folder that is no checkpoint, PolicyError for a server that cannot or does not swap,
-        PolicyTimeout after `PUBLISH_S`. The old weights then go on answering (with vLLM: unless it broke off half way;
-        publish again).
-        """
-        url = f"{self._endpoint.url}/weights"
-        path, version = await asyncio.to_thread(_identity, checkpoint)
-        async with self._endpoint.client() as client:
-            body = {"path": path, "version": version}
-            try:
-                answer = await self._endpoint.call(client, "POST", url, body, timeout_s=PUBLISH_S)
-            except BadInput as error:  # the folder is a checkpoint as seen from here
-                raise PolicyError(
-                    f"the server cannot take the weights: {error.what}",
-                    where=url,
-                    fix=f"it must be able to read {path} under the same path",
-                ) from None
-        if not isinstance(answer, dict) or answer.get("weight_version") != version:
-            raise PolicyError(f"the server does not answer with the weights {version}", where=url)
-        return version
-
-
-class VllmPublisher:
-    """As `ServePublisher`, to `vllm serve` with VLLM_SERVER_DEV_MODE=1.
-
-    Its way of exchanging weights on disk (vllm/entrypoints/rl/online and serve/dev, 0.32): /pause?mode=wait lets what
-    is under way end and holds what comes later; /collective_rpc runs the workers' `reload_weights` with a path;
-    /reset_prefix_cache forgets keys and values of the old weights; /update_weight_version names the new ones, and
-    /weight_info tells that name; /resume, in any case. Versions without the last two routes (before 0.32) work too,
-    but then only the publisher knows the name.
-    """
-
-    def __init__(self, endpoint: PolicyEndpoint) -> None:
-        self._endpoint = endpoint
-
-    async def version(self) -> str:
-        async with self._endpoint.client() as client:
-            with contextlib.suppress(CannotPublish):
-                info = await self._route(client, "GET", "/weight_info")
-                if isinstance(info, dict):
-                    return str(info.get("weight_version") or "")
-        return ""
-
-    async def publish(self, checkpoint: Path) -> str:
-        path, version = await asyncio.to_thread(_identity, checkpoint)
-        async with self._endpoint.client() as client:
-            await self._route(client, "POST", "/pause?mode=wait")
-            try:
-                await self._swap(client, path, version)
-            except BaseException:
-                with contextlib.suppress(PolicyError):  # the first error is the one to report
-                    await self._route(client, "POST", "/resume")
-                raise
-            await self._route(client, "POST", "/resume")
-        return version
-
-    async def _swap(self, client: httpx.AsyncClient, path: str, version: str) -> None:
-        call = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        await self._route(client, "POST", "/collective_rpc", call)
-        forgotten = await self._route(client, "POST", "/reset_prefix_cache")
-        if isinstance(forgotten, dict) and forgotten.get("success") is False:
-            raise PolicyError("the server keeps keys and values of the old weights", where=self._endpoint.root)
-        with contextlib.suppress(CannotPublish):
-            await self._route(client, "POST", "/update_weight_version", {"new_version": version})
-
-    async def _route(self, client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-        url = self._endpoint.root + path
-        try:
-            return await self._endpoint.call(client, method, url, body, timeout_s=PUBLISH_S)
-        except RouteNotFound:
-            raise CannotPublish(
-                "the server has no route to change its weights", where=url, fix="start vllm with VLLM_SERVER_DEV_MODE=1"
-            ) from None
-
-
-def _identity(checkpoint: Path) -> tuple[str, str]:
-    """The folder as the server is told it, and the name of its weights."""
-    return str(Path(checkpoint).resolve()), checkpoint_digest(checkpoint)
-
-
-WeightPublisher = ServePublisher | VllmPublisher
-
-
-# One server of a policy: its model, its weights, its slots. All of it belongs to one event loop.
-
-
 @dataclass(frozen=True)
 class CheckpointWeights:
     """A checkpoint that is to answer. version: its digest. encoder: the trainer's side, which encodes its prompts."""
@@ -220,7 +108,7 @@ class CheckpointWeights:
 
 
 class ServerConnection:
-    """Talk to the server at `policy.endpoint`. under_way: requests that it has not answered yet."""
+    """Talk to the server at `policy.endpoint`, in one event loop. under_way: requests that it has not answered yet."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._policy = policy
@@ -234,14 +122,13 @@ class ServerConnection:
         self.under_way = 0
 
     async def open(self, weights: CheckpointWeights, timeout_s: float) -> None:
-        """Find the model, and publish the weights where it has others. For a server that was away too: it may have been
-        started anew, with another key and its first weights. Raises PolicyError for a server that cannot be reached
-        within `timeout_s`, has no such model or cannot take the weights."""
+        """Find the model within `timeout_s`, and publish the weights where it has others. For a server that was away
+        too: it may have been started anew, with another key and its first weights. Raises as `PolicyEndpoint.find` and
+        `ServePublisher.publish`."""
         self._client.headers.update(self._endpoint.headers())
         model = await self._endpoint.find(self._client, timeout_s)
         self._model, self._tells_version = model.name, bool(model.weight_version)
-        kind = ServePublisher if model.owner == "flywheel" else VllmPublisher
-        self._publisher: WeightPublisher = kind(self._endpoint)
+        self._publisher = (ServePublisher if model.owner == "flywheel" else VllmPublisher)(self._endpoint)
         async with self._swapping():
             if (model.weight_version or await self._publisher.version()) != weights.version:
                 await self._first_publish(weights, model)
@@ -249,7 +136,7 @@ class ServerConnection:
             self._answers_with(weights)
 
     async def look(self) -> None:
-        """Check that the server answers, within `PROBE_TIMEOUT_S`. Raises as `open`."""
+        """Check that the server answers, within `PROBE_TIMEOUT_S`. Raises as `PolicyEndpoint.find`."""
         await self._endpoint.find(self._client, min(self._policy.timeout_s, PROBE_TIMEOUT_S))
 
     async def load(self, weights: CheckpointWeights) -> None:
@@ -304,7 +191,7 @@ class ServerConnection:
             await self._publish(weights)
         except CannotPublish:
             # Its weights are those that it was started with, so the folder it was started on will do.
-            if await asyncio.to_thread(Path(model.root).resolve) != await asyncio.to_thread(weights.folder.resolve):
+            if await asyncio.to_thread(lambda: Path(model.root).resolve() != weights.folder.resolve()):
                 raise
 
     async def _publish(self, weights: CheckpointWeights) -> None:
@@ -316,18 +203,15 @@ class ServerConnection:
 
     async def _take_turn(self, timeout_s: float) -> None:
         if not self._turns.free and self._turns.waiting >= self._policy.max_queue_size:
-            raise PolicyBusy(
-                f"{self._policy.max_num_seqs} requests are under way and {self._turns.waiting} wait",
-                where=self._chat,
-                fix="ask less at once, or raise policy.max_num_seqs or policy.max_queue_size",
-            )
+            what = f"{self._policy.max_num_seqs} requests are under way and {self._turns.waiting} wait"
+            fix = "ask less at once, or raise policy.max_num_seqs or policy.max_queue_size"
+            raise PolicyBusy(what, where=self._chat, fix=fix)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._turns.take()
         except TimeoutError:
-            raise PolicyTimeout(
-                f"no turn in {timeout_s:g} s", where=self._chat, fix="raise policy.timeout_s or policy.max_num_seqs"
-            ) from None
+            fix = "raise policy.timeout_s or policy.max_num_seqs"
+            raise PolicyTimeout(f"no turn in {timeout_s:g} s", where=self._chat, fix=fix) from None
 
     async def _check_prompt(self, context: Context, answer: ChatAnswer) -> None:
         """The first answer of each checkpoint: what the server's model read must be what training will encode."""
@@ -351,8 +235,7 @@ class ServerConnection:
 #
 # The first request of a session goes to the server with the fewest running ones, and the further ones go there too: a
 # server caches keys and values of what it has read, and each prompt of a trajectory begins like the one before it. A
-# hash of the session's name would take no memory, but spread few sessions unevenly (16 on two servers: 10 and 6 in
-# every third draw), and a slow server would get as many as a fast one.
+# hash of the session's name would spread few sessions unevenly, and give a slow server as many as a fast one.
 
 Key = TypeVar("T", bound=Hashable)
 
@@ -386,9 +269,6 @@ class SessionAffinity(Generic[Key]):
         return place
 
 
-# The servers of a policy as one: a server that fails is left out until it answers again with the weights that are
-# wanted by then. All of it belongs to one event loop.
-
 FIRST_PAUSE_S = 0.5  # before a failed server is tried again; twice as long after each further failure
 LONGEST_PAUSE_S = 30.0
 TRIES = 2  # of a request at one server: what fails more often at all of them is the request's own fault
@@ -396,7 +276,8 @@ LONGEST = 1.9  # of policy.timeout_s: an answer, where a server was too late; th
 
 
 class ServerPool:
-    """Send requests to one of several servers; the only one is never left out: its errors are the caller's."""
+    """Send requests to one of several servers, in one event loop. One that fails is left out until it answers again
+    with the weights that are wanted by then; the only one is never left out: its errors are the caller's."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._timeout_s = policy.timeout_s
@@ -495,11 +376,8 @@ class ServerPool:
         kinds = {type(error) for error in faults.values()}
         kind = next((one for one in (PolicyBusy, PolicyTimeout) if kinds == {one}), PolicyError)
         what = "; ".join(f"{server.url}: {error.what}" for server, error in faults.items())
-        return kind(
-            f"none of {len(self._all)} servers answers: {what}",
-            where="policy.endpoint",
-            fix="start them, or see policy.endpoint",
-        )
+        what, fix = f"none of {len(self._all)} servers answers: {what}", "start them, or see policy.endpoint"
+        return kind(what, where="policy.endpoint", fix=fix)
 
     def _leave_out(self, server: ServerConnection, fault: FlywheelError) -> None:
         new = server not in self._out
@@ -533,9 +411,6 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# The policy. One thread with an event loop of its own owns the connections, so callers may sit on any loop, and a
-# call's deadline does not wait for a caller that is busy.
-
 T = TypeVar("T")
 
 
@@ -543,10 +418,12 @@ class RemotePolicy:
     """`PolicyBackend` over the server or servers that `policy.endpoint` names, answering with the checkpoint in
     `folder`.
 
-    Opening it publishes that checkpoint where a server has other weights. At most `policy.max_num_seqs` requests are
-    under way at a server and `policy.max_queue_size` wait for it. `policy.timeout_s` is the deadline of an answer:
-    waiting, every try and the pauses between them. Raises ModelError for a folder without a tokeniser or weights,
-    PolicyError where no server can be reached, has such a model, and can take the weights.
+    One thread with an event loop of its own owns the connections, so callers may sit on any loop, and a call's deadline
+    does not wait for a caller that is busy. Opening it publishes that checkpoint where a server has other weights. At
+    most `policy.max_num_seqs` requests are under way at a server and `policy.max_queue_size` wait for it.
+    `policy.timeout_s` is the deadline of an answer: waiting, every try and the pauses between them. Raises BadInput for
+    an endpoint that is not an address, ModelError for a folder without a tokeniser or weights, PolicyError (with
+    PolicyTimeout and PolicyBusy) where no server can be reached, has such a model, and can take the weights.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
@@ -582,8 +459,8 @@ class RemotePolicy:
         return await asyncio.wrap_future(self._submit(self._servers.complete(context, sampling)))
 
     async def load(self, checkpoint: Path) -> None:
-        """Publish a checkpoint to the servers; requests that are running end on the weights they began with. Raises
-        ModelError for one that cannot be loaded, PolicyError where no server takes it."""
+        """Publish the checkpoint in the folder `checkpoint` to the servers; running requests end on the weights they
+        began with. Raises ModelError for one without tokeniser or weights, PolicyError where no server takes it."""
         await asyncio.wrap_future(self._submit(self._load(Path(checkpoint))))
 
     async def close(self) -> None:
@@ -609,7 +486,7 @@ class RemotePolicy:
         self._thread.join()
         self._loop.close()
 
-    # On the loop of this policy's thread.
+    # on the loop of this policy's thread
 
     async def _open(self, folder: Path) -> None:
         try:

@@ -18,8 +18,6 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import EncodedSequence
 
-# Keys and values of a running batch.
-#
 # The library's own caches grow by concatenation and pad on the left, so a row can neither join late nor leave alone.
 # Here each row has a place of its own, begins at 0 and has its own length; a mask says how far it may look.
 
@@ -150,11 +148,9 @@ class LruCache(Generic[V]):
         return gone
 
 
-# Prefix cache: keys and values of prompts that were computed before.
-#
-# A token's states depend on the tokens before it alone: attention is causal, and neither the positions of a prefix
-# (multimodal RoPE: an image counts for as many as its longer side) nor what deepstack adds to its image tokens look
-# ahead. So prompts that begin alike share keys and values as far as they are alike, cut anywhere outside of an image.
+# Prefix cache. A token's states depend on the tokens before it alone: attention is causal, and neither the positions of
+# a prefix (multimodal RoPE) nor what deepstack adds to its image tokens look ahead. So prompts that begin alike share
+# keys and values as far as they are alike, cut anywhere outside of an image.
 
 PREFIX_STRIDE = 32  # text may be cut after each so many tokens
 
@@ -198,15 +194,15 @@ class EncodedPrompt:
 
 
 def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, keys: Sequence[bytes]) -> EncodedPrompt:
-    """Prepare an encoded prompt for the engine: positions, screens and the places where its prefix may be cut. model:
-    only its rule for positions is used. keys: one a screen, in order; equal keys mean equal screens."""
+    """Prepare a prompt for the engine: positions, screens and the places where its prefix may be cut. model: only its
+    rule for positions is used. encoded: the prompt. end_id: the token that ends a message. keys: one a screen, in
+    order; equal keys mean equal screens."""
     ids, kinds = torch.from_numpy(encoded.input_ids), torch.from_numpy(encoded.mm_token_type_ids)
     grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
     positions, _ = model.base_model.get_rope_index(ids[None], kinds[None], image_grid_thw=grid)
     screens = _screens(encoded, keys)
-    return EncodedPrompt(
-        ids, positions[:, 0], int(positions.max()) + 1, screens, find_prefix_cuts(encoded.input_ids, screens, end_id)
-    )
+    cuts = find_prefix_cuts(encoded.input_ids, screens, end_id)
+    return EncodedPrompt(ids, positions[:, 0], int(positions.max()) + 1, screens, cuts)
 
 
 def _screens(encoded: EncodedSequence, keys: Sequence[bytes]) -> tuple[EncodedScreen, ...]:
@@ -227,9 +223,8 @@ def find_prefix_cuts(ids: np.ndarray, screens: Sequence[EncodedScreen], end_id: 
     After each screen, after each message, after every PREFIX_STRIDE tokens outside of screens, and at the end.
     """
     chain = hashlib.blake2b(digest_size=16)
-    marks = sorted(
-        {*(np.flatnonzero(ids == end_id) + 1).tolist(), *range(PREFIX_STRIDE, len(ids), PREFIX_STRIDE), len(ids)}
-    )
+    ends = (np.flatnonzero(ids == end_id) + 1).tolist()
+    marks = sorted({*ends, *range(PREFIX_STRIDE, len(ids), PREFIX_STRIDE), len(ids)})
     cuts: list[tuple[int, bytes]] = []
     at = 0
     for start, stop, key in (*((s.start, s.stop, s.key) for s in screens), (len(ids), len(ids), b"")):
@@ -290,8 +285,6 @@ class PrefixCache:
                     del self._cuts[cut]
 
 
-# Screen features: the vision tower's output for each screen, computed a few at a time and cached.
-
 PATCHES = 1024  # in one pass on a CPU: they stay in its caches
 PATCHES_CUDA = 65_536
 
@@ -310,11 +303,8 @@ class VisionEncoder:
         *,
         one_by_one: bool = False,
     ) -> None:
-        """beside: has `threads` threads, on which passes go side by side; none: all on the caller's.
-
-        one_by_one: a pass for each screen, so that its features are the same to the last bit whatever else is asked
-        for beside it.
-        """
+        """beside: has `threads` threads, on which passes go side by side; None: all on the caller's. one_by_one: a pass
+        for each screen, so that its features are the same to the last bit whatever else is asked for beside it."""
         self._model, self._held = model, LruCache[ScreenFeatures](limit)
         device = next(model.parameters()).device
         self._patches = 1 if one_by_one else PATCHES_CUDA if device.type == "cuda" else PATCHES
@@ -346,7 +336,8 @@ class VisionEncoder:
 def run_vision_tower(
     trunk: torch.nn.Module, screens: Sequence[EncodedScreen], device: torch.device, /, **more: object
 ) -> list[ScreenFeatures]:
-    """Compute the features of screens in one pass, in their order. more: what else the tower is told."""
+    """Compute the features of screens in one pass of the tower of `trunk`, which is on `device`, in their order. more:
+    what else the tower is told. Gradients flow where they are asked for."""
     # In memory of torch's own: where numpy's begins is chance, and matrix products may round by it.
     pixels = torch.cat([torch.from_numpy(screen.pixels) for screen in screens]).to(device)
     grid = torch.tensor([screen.grid for screen in screens], device=device)

@@ -33,8 +33,6 @@ from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 
-# Loading: model, encoder, and the name of its weights.
-
 _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # from which an encoder is made
 
 
@@ -58,8 +56,7 @@ class LoadedCheckpoint:
         cls, folder: Path, policy: config.PolicySettings, version: str = "", before: LoadedCheckpoint | None = None
     ) -> LoadedCheckpoint:
         """Load a checkpoint. version: of its weights, where it is known. before: its encoder is kept where this one
-        would be equal. Raises ModelError for a folder that cannot be loaded, or whose answers cannot be held to a form
-        as asked."""
+        would be equal. Raises ModelError for a folder that cannot be loaded, and as `open_constraint`."""
         text = _text_digest(folder)
         model = load_model(folder, dtype=policy.dtype, device=policy.device)
         if before is not None and before.text == text:
@@ -73,15 +70,8 @@ class LoadedCheckpoint:
     def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
         """Return a new one, whose caches hold nothing. threads: as it takes them."""
         room = policy.cache_mb << 20
-        return InferenceEngine(
-            self.model,
-            self.encoder.end_id,
-            text_pass=self.text_pass,
-            threads=threads,
-            prefix_bytes=room // 2,
-            vision_bytes=room // 4,
-            share=room > 0,
-        )
+        caches = {"prefix_bytes": room // 2, "vision_bytes": room // 4, "share": room > 0}
+        return InferenceEngine(self.model, self.encoder.end_id, text_pass=self.text_pass, threads=threads, **caches)
 
     def completion(self, row: BatchRow) -> Completion:
         """Make a completion of a row that has ended."""
@@ -111,8 +101,6 @@ def _text_digest(folder: Path) -> str:
     return sha.hexdigest()
 
 
-# The policy: requests are batched as they come.
-#
 # A request is encoded on a helper thread, waits, joins the running batch between two steps and leaves it when it ends.
 # One thread owns the model, so the event loop is never blocked. Callers may sit on different event loops.
 
@@ -144,11 +132,11 @@ class _Swap:
 
 
 class EmbeddedPolicy:
-    """Answer with a checkpoint in this process (a `PolicyBackend`). Raises ModelError for one that cannot be loaded.
+    """Answer with the checkpoint in `folder` in this process (a `PolicyBackend`).
 
     At most policy.max_num_seqs requests run and policy.max_queue_size wait. policy.cache_mb bounds what is cached of
     contexts that may come again: half of it keys and values, a quarter screens as the model sees them, a quarter
-    encoded contexts.
+    encoded contexts. Raises ModelError for a folder that cannot be loaded, and as `open_constraint`.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
@@ -180,7 +168,7 @@ class EmbeddedPolicy:
         """Answer one context.
 
         Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.max_queue_size` requests wait already,
-        BadInput for a broken screen, PolicyError for a prompt that is too long and for a model that fails.
+        BadInput for a broken screen, PolicyError for a prompt that is too long, a model that fails, and once closed.
         """
         answer: Future[Completion] = Future()
         with self._seat():
@@ -193,11 +181,8 @@ class EmbeddedPolicy:
         with self._lock:
             self._refuse_if_closed()
             if self._asked >= self._policy.max_num_seqs + self._policy.max_queue_size:
-                raise PolicyBusy(
-                    f"{self._policy.max_queue_size} requests wait already",
-                    where=_WHERE,
-                    fix="ask again later, or raise policy.max_queue_size",
-                )
+                fix = "ask again later, or raise policy.max_queue_size"
+                raise PolicyBusy(f"{self._policy.max_queue_size} requests wait already", where=_WHERE, fix=fix)
             self._asked += 1
             self._encoding += 1
         try:
@@ -215,8 +200,9 @@ class EmbeddedPolicy:
             raise PolicyTimeout(f"no {what} in {limit:g} s", where=_WHERE, fix=fix) from None
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights once the running batch has ended; waiting requests get the new ones. Raises ModelError for a
-        checkpoint that cannot be loaded, PolicyTimeout after `LOAD_S`; either way the old weights go on answering."""
+        """Swap the weights once the running batch has ended; waiting requests get the new ones. checkpoint: its folder.
+        Raises ModelError for one that cannot be loaded, PolicyTimeout after `LOAD_S`, PolicyError where memory ends,
+        and once closed; the old weights then go on answering."""
         folder, answer = Path(checkpoint), Future[None]()
         await asyncio.to_thread(check_checkpoint, folder)
         version = await asyncio.to_thread(checkpoint_digest, folder)
@@ -241,7 +227,7 @@ class EmbeddedPolicy:
         else:
             self._encoders.shutdown(wait=False)
 
-    # Encoding, on helper threads.
+    # on helper threads
 
     def _prepare(self, request: _Request) -> None:
         """Encode a request. One that cannot be encoded fails alone; every one goes to the worker, which counts."""
@@ -275,7 +261,7 @@ class EmbeddedPolicy:
             )
         return prompt
 
-    # The worker thread.
+    # on the worker thread
 
     def _start(self, folder: Path | str, opened: Future[None]) -> None:
         """The model is loaded on this thread too: OpenMP keeps a team of threads for each that computes, and where

@@ -22,8 +22,6 @@ from flywheel.policy.inference.fused_layers import TextPass, make_library_pass
 from flywheel.policy.protocol import SamplingParams
 from flywheel.utils.errors import PolicyError
 
-# Sampling.
-#
 # A token is drawn by the inverse of the distribution function, at one number from the request's own generator, so it
 # depends on the request's seed and context, and not on what else is in the batch. The numbers are drawn on the CPU, so
 # that a seed means the same on a GPU.
@@ -70,10 +68,8 @@ def generate_responses(
     return rows
 
 
-# Continuous batching.
-#
-# A pass over new rows (`admit`) computes their prompts, less cached prefixes; a pass over the batch (`step`) adds a
-# token to each row. The engine is synchronous and owned by one thread.
+# Continuous batching: a pass over new rows (`admit`) computes their prompts, less cached prefixes; a pass over the
+# batch (`step`) adds a token to each row. The engine is synchronous and owned by one thread.
 
 log = logging.getLogger(__name__)
 
@@ -229,8 +225,6 @@ class InferenceEngine:
         layers = self._model.config.get_text_config().num_hidden_layers
         return cache.KVCache(rows, length, layers, spare_masks=self._flash)
 
-    # Newcomers.
-
     def _start(self, groups: list[_Group]) -> None:
         """Compute the prompts and add the rows. Where a pass fails its prompts are tried one by one."""
         before = len(self.rows)
@@ -311,8 +305,6 @@ class InferenceEngine:
         mask = held.at(starts, width, seen, self._device)
         hidden = self._pass(ids.to(self._device), positions.to(self._device), mask, held, shown)
         return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
-
-    # A token for each row.
 
     def _sample(self, hidden: Tensor, rows: Sequence[BatchRow]) -> None:
         """hidden: [rows, size]. A row whose numbers are not finite, or whose form breaks, ends by an error, alone."""

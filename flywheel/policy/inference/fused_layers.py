@@ -13,10 +13,8 @@ from transformers import PreTrainedModel
 from flywheel.policy.devices import install_window_attention, is_cuda
 from flywheel.policy.inference.cache import KVCache, ScreenFeatures, to_encoder_outputs
 
-# The language model's layers in few operations, on a CPU.
-#
-# In the library a layer is some fifty operations in general wrappers: for a small model, half of the time of a pass.
-# The arithmetic is the same, in another order of rounding.
+# The language model's layers in few operations, on a CPU: the same arithmetic, in another order of rounding. In the
+# library a layer is some fifty operations in general wrappers, for a small model half of the time of a pass.
 
 _KNOWN = {"Qwen2VLDecoderLayer", "Qwen2_5_VLDecoderLayer", "Qwen3VLTextDecoderLayer"}
 
@@ -124,16 +122,11 @@ def _weights(layer: nn.Module, heads: int, key_heads: int) -> _Layer:
     three = (attention.q_proj, attention.k_proj, attention.v_proj)
     norms = ((getattr(attention, name, None), count) for name, count in (("q_norm", heads), ("k_norm", key_heads)))
     normed = [norm.weight.detach().expand(count, -1) for norm, count in norms if norm is not None]
-    return _Layer(
-        layer.input_layernorm.weight,
-        _joined(*three),
-        None if three[0].bias is None else torch.cat([one.bias.detach() for one in three]),
-        torch.cat(normed) if normed else None,
-        attention.o_proj.weight,
-        layer.post_attention_layernorm.weight,
-        _joined(mlp.gate_proj, mlp.up_proj),
-        mlp.down_proj.weight,
-    )
+    bias = None if three[0].bias is None else torch.cat([one.bias.detach() for one in three])
+    attending = (layer.input_layernorm.weight, _joined(*three), bias, torch.cat(normed) if normed else None)
+    joined = _joined(mlp.gate_proj, mlp.up_proj)
+    out, after = attention.o_proj.weight, layer.post_attention_layernorm.weight
+    return _Layer(*attending, out, after, joined, mlp.down_proj.weight)
 
 
 def _joined(*linears: nn.Linear) -> Tensor:
@@ -143,8 +136,6 @@ def _joined(*linears: nn.Linear) -> Tensor:
         one.weight = nn.Parameter(part, requires_grad=False)
     return joined
 
-
-# All of a model's layers: the same numbers, sooner. Its checkpoint is not affected.
 
 ROWS = 512  # of the matrix products, about, that the weights' layout is chosen for; fewer rows lose nothing by it
 

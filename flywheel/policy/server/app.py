@@ -46,7 +46,8 @@ class RequestRefused(Exception):
 
 
 class PolicyService:
-    """What the routes share. key: the one that callers must bear. cut: set, it ends what is under way."""
+    """What the routes share. name: of the model. folder: of its checkpoint. key: the one that callers must bear.
+    settings: block `policy`. cut: set, it ends what is under way."""
 
     def __init__(
         self, policy: EmbeddedPolicy, *, name: str, folder: Path, key: str, settings: config.PolicySettings
@@ -107,11 +108,8 @@ class PolicyService:
         prompt_ids = await asyncio.to_thread(self.policy.encoder.prompt_ids, asked.context)
         new = asked.samples[0].max_new_tokens
         if len(prompt_ids) + new > self.longest:
-            raise BadInput(
-                f"a prompt of {len(prompt_ids)} tokens and {new} new ones do not fit into the model's {self.longest}",
-                where="messages",
-                fix="send less, or lower max_tokens",
-            )
+            what = f"a prompt of {len(prompt_ids)} tokens and {new} new ones do not fit into the model's {self.longest}"
+            raise BadInput(what, where="messages", fix="send less, or lower max_tokens")
         tasks = [asyncio.create_task(self.policy.complete(asked.context, sampling)) for sampling in asked.samples]
         try:
             return await asyncio.gather(*tasks), prompt_ids
@@ -125,9 +123,8 @@ class PolicyService:
         async with self._swap:
             found = await asyncio.to_thread(checkpoint_digest, folder)
             if version and found != version:
-                raise BadInput(
-                    f"the folder holds the weights {found}, not {version}", where=folder, fix="publish again"
-                )
+                what = f"the folder holds the weights {found}, not {version}"
+                raise BadInput(what, where=folder, fix="publish again")
             if found != self.policy.weight_version:
                 await self.policy.load(folder)
                 self.folder, self.longest = folder, _longest(folder)
@@ -189,8 +186,7 @@ def create_policy_app(service: PolicyService) -> Starlette:
         Route("/v1/chat/completions", _guarded(service, completions), methods=["POST"]),
         Route("/v1/weights", _guarded(service, weights), methods=["POST"]),
     ]
-    errors = {404: _no_route, 405: _no_route}
-    return Starlette(routes=routes, exception_handlers=errors)
+    return Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_route})
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -246,18 +242,16 @@ async def _body(request: Request, timeout_s: float) -> bytes:
     """The body, bounded. It must say that it is JSON: a page in a browser cannot send that here unasked."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise RequestRefused(
-            415, f"the body is {kind[:80] or 'of no type'}: send it with Content-Type: application/json"
-        )
+        found = kind[:80] or "of no type"
+        raise RequestRefused(415, f"the body is {found}: send it with Content-Type: application/json")
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
             async for piece in request.stream():
                 body += piece
                 if len(body) > MAX_BODY:
-                    raise RequestRefused(
-                        413, f"the body is larger than {MAX_BODY >> 20} MiB: send fewer or smaller screens"
-                    )
+                    what = f"the body is larger than {MAX_BODY >> 20} MiB: send fewer or smaller screens"
+                    raise RequestRefused(413, what)
     except TimeoutError:
         raise RequestRefused(408, f"the body did not arrive within {timeout_s:g} s") from None
     return bytes(body)

@@ -20,10 +20,8 @@ from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, PolicyError
 from flywheel.utils.local_ports import errors_of_port
 
-# The API key lies in a file that its user alone can read.
-#
-# A server belongs to no workspace, so the file is the user's. It is locked as long as the server lives, so that a key
-# left over is not taken for that of another server at the same port.
+# The API key lies in a file that its user alone can read: a server belongs to no workspace. It is locked as long as the
+# server lives, so that a key left over is not taken for that of another server at the same port.
 
 
 def server_key_path(port: int) -> Path:
@@ -91,8 +89,9 @@ def serve_policy(
     folder: of the checkpoint, or a Hugging Face name. policy: block `policy`. host, port: address; port 0 takes a free
     one. name: of the model, for callers. key: that callers must send; it lies in a file of this user's, which is
     removed at the end. say: called with the address once the server answers. grace_s: seconds that running answers have
-    at the end; a second signal cuts them off. Raises BadInput for an address that cannot be used and ModelError for a
-    folder that is no checkpoint, before anything answers.
+    at the end; a second signal cuts them off. Raises, before anything answers, BadInput for an address that cannot be
+    used, ModelError for a folder that is no checkpoint or whose answers cannot be held to a form as asked, PolicyError
+    where the server does not start.
     """
 
     async def serve(listener: socket.socket, folder: Path) -> None:
@@ -148,9 +147,8 @@ def _listener(host: str, port: int) -> Iterator[socket.socket]:
             with errors_of_port(port, host, "; 0 takes a free one"):
                 listener.bind(address)
         except OSError as error:
-            raise BadInput(
-                f"cannot serve at {host}:{port}: {error.strerror}", where="--host, --port", fix="give another address"
-            ) from None
+            what = f"cannot serve at {host}:{port}: {error.strerror}"
+            raise BadInput(what, where="--host, --port", fix="give another address") from None
         yield listener
 
 

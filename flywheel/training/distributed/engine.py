@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from flywheel.config import OptimizerSettings
 from flywheel.policy.devices import enable_tf32, is_cuda, open_pass_pool
 from flywheel.utils.errors import TrainingError
-from flywheel.utils.files import atomic_file, remove_unfinished
+from flywheel.utils.files import atomic_file, disk_full_errors, remove_unfinished
 
 # CT, SFT, RL's policy and value model, and pretraining all take their steps by `take_gradient_step`. Several processes
 # (`worker_group.py`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them,
@@ -32,11 +32,11 @@ R = TypeVar("R")
 
 
 class TorchEngine:
-    """Train one module by AdamW, with all of its weights in every process that trains together.
+    """Train one `module` by AdamW, with all of its weights in every process that trains together.
 
-    rank, size: this process, and how many there are. shares: the parts of about equal size that a batch is best cut
-    into, over all processes. holds_weights: whether its `state_dict` has the module's weights, too. at_once: passes
-    made side by side, each on a core.
+    chosen: of the optimiser. rank, size: this process, and how many there are. shares: the parts of about equal size
+    that a batch is best cut into, over all processes. holds_weights: whether its `state_dict` has the module's weights,
+    too. at_once: passes made side by side, each on a core.
 
     Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
     """
@@ -111,8 +111,8 @@ class TorchEngine:
 
 
 def open_engine(module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> TrainingEngine:
-    """Open the engine that the settings name, for one module on its device. at_once: passes that plain torch makes side
-    by side. Raises TrainingError where DeepSpeed is not installed."""
+    """Open the engine that the settings `chosen` name, for one module on its device. at_once: passes that plain torch
+    makes side by side. Raises TrainingError where DeepSpeed is asked for and not installed."""
     enable_tf32(_device(module))
     if chosen.engine == "torch":
         return TorchEngine(module, chosen, at_once)
@@ -191,9 +191,8 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
 def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.AdamW:
     """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step."""
     fused = is_cuda(parameters[0].device) or None  # none: torch's own choice
-    return torch.optim.AdamW(
-        parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay, fused=fused
-    )
+    betas, decay = (0.9, chosen.beta2), chosen.weight_decay
+    return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=decay, fused=fused)
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
@@ -222,16 +221,15 @@ def _sum_gradients_across_ranks(parameters: Sequence[nn.Parameter]) -> None:
         parameter.grad.copy_(piece.view_as(parameter))
 
 
-# DeepSpeed's ZeRO 1 to 3: optimiser states, gradients and weights are divided among the processes.
-#
-# It runs on a CPU too (DS_ACCELERATOR=cpu, gloo), which is how it is tested (`make test-deepspeed`); the first start
-# then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own would compile for another minute.
+# DeepSpeed runs on a CPU too (DS_ACCELERATOR=cpu, gloo), which is how it is tested (`make test-deepspeed`); the first
+# start then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own would compile for another minute.
 
 _TAG = "flywheel"
 
 
 class ZeroEngine:
-    """As `TorchEngine`; zero_stage 1 shares out the optimiser's states, 2 the gradients too, 3 the weights too."""
+    """As `TorchEngine`, by DeepSpeed; zero_stage 1 shares out the optimiser's states among the processes, 2 the
+    gradients too, 3 the weights too. Raises TrainingError where DeepSpeed is not installed."""
 
     holds_weights = True  # in DeepSpeed's own checkpoint
 
@@ -242,20 +240,16 @@ class ZeroEngine:
         self.rank, self.size = get_rank_and_world_size()
         self.shares = self.size
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._engine, *_ = deepspeed.initialize(
-            model=module,
-            model_parameters=parameters,
-            optimizer=build_adamw(parameters, chosen),
-            dist_init_required=False,
-            config={
-                "train_micro_batch_size_per_gpu": 1,
-                "gradient_accumulation_steps": 1,  # where a step ends is said at each backward pass
-                "gradient_clipping": chosen.max_grad_norm,
-                "zero_optimization": {"stage": self.stage},
-                "zero_allow_untested_optimizer": True,
-                "steps_per_print": 1 << 30,
-            },
-        )
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,  # where a step ends is said at each backward pass
+            "gradient_clipping": chosen.max_grad_norm,
+            "zero_optimization": {"stage": self.stage},
+            "zero_allow_untested_optimizer": True,
+            "steps_per_print": 1 << 30,
+        }
+        parts = {"model_parameters": parameters, "optimizer": build_adamw(parameters, chosen)}
+        self._engine, *_ = deepspeed.initialize(model=module, **parts, dist_init_required=False, config=config)
         if self.stage == 3:
             _register_external_parameters(deepspeed, module)
 
@@ -294,11 +288,9 @@ class ZeroEngine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if (state.get("stage"), state.get("size")) != (self.stage, self.size):
-            raise TrainingError(
-                f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes",
-                where="the saved state",
-                fix=f"go on with the same, not with ZeRO {self.stage} and {self.size}",
-            )
+            what = f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes"
+            fix = f"go on with the same, not with ZeRO {self.stage} and {self.size}"
+            raise TrainingError(what, where="the saved state", fix=fix)
         with tempfile.TemporaryDirectory() as folder:
             for name, content in state["files"].items():
                 path = Path(folder) / name
@@ -314,11 +306,8 @@ def _import_deepspeed() -> Any:
     try:
         import deepspeed
     except ImportError:
-        raise TrainingError(
-            "deepspeed is not installed",
-            where="engine",
-            fix="pip install 'flywheel[deepspeed]' (DS_BUILD_OPS=0), or set engine to torch",
-        ) from None
+        fix = "pip install 'flywheel[deepspeed]' (DS_BUILD_OPS=0), or set engine to torch"
+        raise TrainingError("deepspeed is not installed", where="engine", fix=fix) from None
     return deepspeed
 
 
@@ -343,12 +332,8 @@ def _register_external_parameters(deepspeed: Any, module: nn.Module) -> None:
                 deepspeed.zero.register_external_parameter(part, parameter)
 
 
-# The resumable state of a training as one file. CT, SFT, RL and pretraining save theirs with it, in one process or
-# several, with plain torch or ZeRO.
-
-
 class TrainState:
-    """Hold weights, optimisers, counters and random state: all of a training that must outlast a kill.
+    """Hold weights, optimisers, counters and random state: all of a training that must outlast a kill, as one file.
 
     modules: by name. engines: what steps some of them, by the same names. counters: attributes of the subclass, whole
     numbers. Where several processes train, all of them make each call, and the first one alone writes.
@@ -404,17 +389,20 @@ class TrainState:
         torch.set_rng_state(state["random"])
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Write the state and `about`, whose "key" names the run's inputs, to the file `path`, whole or not at all."""
+        """Write the state and `about`, whose "key" names the run's inputs, to the file `path`, whole or not at all.
+
+        about: plain values that `torch.load(weights_only=True)` gives back. Raises DiskFull.
+        """
         state = self.state_dict()
         if self.first:
             remove_unfinished(path.parent, path.name)
-            with atomic_file(path) as temporary:
+            with disk_full_errors(path), atomic_file(path) as temporary:
                 torch.save({**about, "state": state}, temporary)
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
         """Restore what `save` wrote to the file `path`; returns its `about`, None where there is no file or one of
-        another key. Raises TrainingError where the processes, which may be on several machines, do not find the same.
-        """
+        another `key`. Raises TrainingError where the processes, which may be on several machines, do not find the same,
+        and as `load_state_dict`."""
         with suppress(OSError):
             list(path.parent.iterdir())  # NFS then asks the server whether it is there, and takes no earlier answer
         raw = torch.load(path, weights_only=True) if path.is_file() else {}

@@ -26,9 +26,6 @@ from flywheel.utils.processes import exit_with_parent
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-
-# The processes of one machine. `flywheel/cluster/nodes.py` joins those of several.
-
 GRACE_S = 10.0  # that the other processes get to end, once one has failed or all are to end
 _STDERR_S = 1.0  # for the last words of a process that has ended: what it has started itself may still hold its stderr
 _STDERR_BYTES = 4096  # bytes of them
@@ -61,8 +58,8 @@ class RankAnswer:
 
 
 class RankProcesses(Protocol):
-    """The processes of a group, by rank, wherever they run. lost: what the end of one is. grace_s: seconds by which it
-    is known of all that have ended, once others have lost them."""
+    """The processes of a group, by rank, wherever they run (`LocalRanks`, or `flywheel/cluster/nodes.py`). lost: what
+    the end of one is. grace_s: seconds by which it is known of all that have ended, once others have lost them."""
 
     lost: type[FlywheelError]
     grace_s: float
@@ -81,8 +78,9 @@ class RankProcesses(Protocol):
 
 
 class LocalRanks:
-    """Run those processes of a group that are on this machine. ranks: theirs, in the whole group. meets: address where
-    all of the group meet. address: of this machine, by which the others reach it."""
+    """Run, as `RankProcesses`, those of a group that are on this machine. start: what the group begins with. ranks:
+    theirs, in the whole group, one at least. meets: address where all of the group meet. address: of this machine, by
+    which the others reach it."""
 
     lost, grace_s = TrainingError, GRACE_S
 
@@ -107,7 +105,7 @@ class LocalRanks:
             process.ask(call)
 
     def answers(self, waiting: Collection[int], seconds: float, wake: Sequence[Connection] = ()) -> list[RankAnswer]:
-        """wake: connections that end the wait where one of them can be read."""
+        """As `RankProcesses.answers`. wake: connections that end the wait where one of them can be read."""
         mine = [self._processes[rank] for rank in waiting if rank in self._processes]
         signs = [sign for process in mine for sign in (process.pipe, process.sentinel)]
         connection.wait([*signs, *wake], max(0.0, seconds))
@@ -246,11 +244,9 @@ def _join_process_group(place: dict[str, str], limit: float) -> None:
     )
 
 
-# The group: one member in this process, or several that make the same calls and exchange gradients.
-#
-# Several are all processes of their own: torch.distributed and DeepSpeed join a process for good, and this one goes on
-# to other runs. Between calls they wait, for as long as rollouts take; they end with this process, even if it is
-# killed. They are all on this machine, unless a cluster starts them elsewhere (`use_launcher`).
+# The group: one member in this process, or several that make the same calls and exchange gradients. Several are all
+# processes of their own: torch.distributed and DeepSpeed join a process for good, and this one goes on to other runs.
+# They end with this process, even if it is killed, and are on this machine unless a cluster starts them elsewhere.
 
 T = TypeVar("T")
 
@@ -258,12 +254,12 @@ _RENDEZVOUS_S = 300.0  # until all have imported the libraries, and have reached
 
 
 class RankLauncher(Protocol):
-    """Begins the processes of a group. address: of this machine, by which all of them reach it."""
+    """Begin the processes of a group. address: of this machine, by which all of them reach it."""
 
     address: str
 
     def __call__(self, start: GroupSpec, meets: HostPort) -> RankProcesses:
-        """meets: where they meet."""
+        """Begin those of `start`, which meet at `meets`. Raises ClusterError where a node cannot take part."""
 
 
 class SingleNodeLauncher:
@@ -293,10 +289,8 @@ class WorkerGroup(Generic[T]):
 
     size: processes. make: gives each its member; it can be pickled. threads: that those of one machine share. limit:
     seconds that a call, or the start, may take where there are several. where: the setting that says how many, which
-    errors name.
-
-    Raises what `make` raises, TrainingError where a process ends (on the nodes of a cluster WorkerLost), ClusterError
-    where a node cannot take part.
+    errors name. Raises what `make` raises, TrainingError where a process ends or is late (on the nodes of a cluster
+    WorkerLost where one ends), ClusterError where a node cannot take part.
     """
 
     def __init__(
@@ -368,6 +362,7 @@ class WorkerGroup(Generic[T]):
         return kind(f"training process {rank + 1} of {self._size}: {why}", where=place, fix=fix)
 
     def close(self) -> None:
+        """End the processes, where there are several. May be called twice."""
         atexit.unregister(self.close)
         ranks, self._ranks = self._ranks, None
         if ranks is not None:

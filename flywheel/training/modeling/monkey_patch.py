@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import MethodType
 from typing import Any
@@ -23,12 +23,9 @@ from flywheel.policy.devices import install_window_attention, is_cuda
 # Attention over packed samples without padding them to one length.
 #
 # In a transformer of this kind all but attention works on tokens one by one, so samples of any lengths can lie in one
-# row of tokens. For attention alone they are put side by side again, in groups of like length: a group's waste is
-# bounded, and of the whole pass attention is the smaller part. Screens go through the vision tower together, those of
-# one size at once.
-#
-# On a GPU the product is the fused kernel's, which keeps no scores for the gradient: what it needs grows with the
-# tokens, and of the masks, a group's each, with its scores, a byte each.
+# row of tokens. For attention alone they are put side by side again, in groups of like length with bounded waste.
+# Screens go through the vision tower together, those of one size at once. On a GPU the product is the fused kernel's,
+# which keeps no scores for the gradient: its memory grows with the tokens, and with the masks, a byte a score.
 
 PACKED_ATTENTION = "flywheel_packed"
 _MAX_WASTE = 0.25  # of a group's scores, at most
@@ -62,9 +59,9 @@ class AttentionPlan:
     outputs: Tensor
 
     def to(self, device: torch.device) -> AttentionPlan:
-        names = ("queries", "keys", "mask")
         groups = tuple(
-            replace(group, **{name: getattr(group, name).to(device) for name in names}) for group in self.groups
+            AttentionGroup(group.queries.to(device), group.keys.to(device), group.mask.to(device), group.causal)
+            for group in self.groups
         )
         return AttentionPlan(groups, self.outputs.to(device))
 
@@ -175,9 +172,8 @@ def _attend_fused(query: Tensor, key: Tensor, value: Tensor, group: AttentionGro
 
 class _SoftmaxAttention(torch.autograd.Function):
     """Two products around a softmax: on a CPU quicker than the fused kernel, slow in its gradient for narrow heads. The
-    gradient is written out, since of all that is made on the way it needs the softmax alone.
-
-    query, key, value: [..., tokens, width]. bias: float32, added to the scores."""
+    gradient is written out, since of all that is made on the way it needs the softmax alone. query, key, value: [...,
+    tokens, width]. bias: float32, added to the scores."""
 
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
@@ -206,9 +202,8 @@ AttentionInterface.register(PACKED_ATTENTION, attend_packed)
 AttentionMaskInterface.register(PACKED_ATTENTION, sdpa_mask)
 
 
-# Last layer of the language model, computed for the tokens alone that predict a response.
-#
-# All other tokens are needed there as keys and values only, and most tokens of a prompt with a screen are such.
+# Last layer of the language model, computed for the tokens alone that predict a response: the others, most of a prompt
+# with a screen, are needed there as keys and values only.
 
 
 def last_layer_skips_prompt(trunk: nn.Module) -> bool:
@@ -243,11 +238,8 @@ def _last_layer_forward(
     return kept + layer.mlp(layer.post_attention_layernorm(kept))
 
 
-# RMSNorm with a gradient written out: in float32 on a CPU a quarter of the time of the library's five operations.
-
-
 def patch_rms_norms(model: PreTrainedModel) -> None:
-    """Make the language model of the Qwen-VL family norm so; elsewhere and in other types it stays the library's."""
+    """Make the language model of the Qwen-VL family norm by `RmsNorm`; but for float32 on a CPU it stays as it is."""
     for module in model.base_model.language_model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = MethodType(_rms_norm_forward, module)  # bound, so that a copy of the model has its own
@@ -261,7 +253,7 @@ def _rms_norm_forward(norm: nn.Module, hidden_states: Tensor) -> Tensor:
 
 
 class RmsNorm(torch.autograd.Function):
-    """x / sqrt(mean x^2 + eps) * weight, over the last axis."""
+    """x / sqrt(mean x^2 + eps) * weight, over the last axis: a quarter of the time of the library's five operations."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -281,15 +273,12 @@ class RmsNorm(torch.autograd.Function):
         return of_x, both.flatten(0, -2).sum(0), None
 
 
-# Patch embedding of the vision tower as one matrix product, for still pictures.
-#
-# A still picture's frames are all alike, so the kernel can be summed over them; and the kernel's size is its stride, so
-# the convolution is a product. On a CPU its gradient takes a sixth of the convolution's time. The weights stay in
-# place; `StillPatchEmbedding` in `policy/inference/fused_layers.py` does the same for a model that only infers.
-
-
 def patch_patch_embedding(model: PreTrainedModel) -> None:
-    """Make a model of the Qwen-VL family embed the patches of pictures (not of videos) by one matrix product."""
+    """Make a model of the Qwen-VL family embed the patches of pictures (not of videos) by one matrix product.
+
+    It is what `StillPatchEmbedding` in `policy/inference/fused_layers.py` does for a model that only infers; here the
+    weights stay in place. On a CPU the gradient takes a sixth of the convolution's time.
+    """
     embed = model.base_model.visual.patch_embed
     if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
         embed.forward = MethodType(_patch_embedding_forward, embed)  # bound, so that a copy of the model has its own
@@ -302,9 +291,6 @@ def _patch_embedding_forward(embed: nn.Module, patches: Tensor) -> Tensor:
     still = patches.view(len(patches), convolution.in_channels, frames, -1)[:, :, 0].flatten(1)
     weight = convolution.weight.sum(2).flatten(1)
     return nn.functional.linear(still.to(weight.dtype), weight, convolution.bias)
-
-
-# All patches together.
 
 
 def patch_for_training(model: PreTrainedModel) -> bool:

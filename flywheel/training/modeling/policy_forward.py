@@ -27,16 +27,14 @@ from flywheel.training.modeling.monkey_patch import (
     plan_attention,
 )
 
-# Padded batches. SFT, PPO and the value model read hidden states at the response's tokens alone: the prompt (most of it
-# the screen) needs no logits.
-
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """Hold sequences (prompt and response), padded right.
+    """Hold sequences (prompt and response), padded right. The prompt, most of it the screen, needs no logits.
 
-    ids, mask: [batch, longest response]; positions: of the hidden state that predicts each response token. members:
-    numbers of its sequences, in the list that it was made from. blocked: as a PackedBatch has it.
+    inputs: as `collate_sequences` gives them. ids: int64 [batch, longest response]; mask: bool, of the same shape;
+    positions: int64, too, of the hidden state that predicts each response token. members: numbers of its sequences, in
+    the list that it was made from. blocked: as a PackedBatch has it.
     """
 
     inputs: dict[str, Tensor]
@@ -52,9 +50,8 @@ class PaddedBatch:
 
     def to(self, device: torch.device) -> PaddedBatch:
         inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
-        return replace(
-            self, inputs=inputs, **{name: getattr(self, name).to(device) for name in ("ids", "mask", "positions")}
-        )
+        others = {name: getattr(self, name).to(device) for name in ("ids", "mask", "positions")}
+        return replace(self, inputs=inputs, **others)
 
 
 def pad_samples(prompts: Sequence[EncodedSequence], responses: Sequence[Sequence[int]]) -> PaddedBatch:
@@ -94,10 +91,9 @@ def compute_padded_hidden(trunk: nn.Module, batch: PaddedBatch) -> Tensor:
 
 # Packed batches: samples of any lengths in one row of tokens, without padding, each shared prefix only once.
 #
-# The samples of one task begin with the same instruction and screen, a later step of a trajectory with the steps before
-# it, all with the same words of the template. A token's states depend on the tokens before it alone, so a shared prefix
-# is exact (tested), and its gradient is the sum over all that follows it. A screen that several samples show takes one
-# pass of the vision tower.
+# The samples of one task begin alike, and so do the steps of a trajectory. A token's states depend on the tokens before
+# it alone, so a shared prefix is exact (tested), and its gradient is the sum over all that follows it. A screen that
+# several samples show takes one pass of the vision tower.
 
 MIN_SHARED_TOKENS = 8  # tokens: a shorter common beginning is computed for each sample by itself
 
@@ -133,8 +129,7 @@ class TokenSequence:
 def build_token_sequence(model: PreTrainedModel, prompt: EncodedSequence, response: Sequence[int]) -> TokenSequence:
     """Build one sample; a response has at least one token. Of `model` only the rule for positions is used."""
     whole = append_response(prompt, response[:-1])
-    screen_keys = _screen_keys(whole)
-    read = make_prompt(model, whole, -1, screen_keys)
+    read = make_prompt(model, whole, -1, _screen_keys(whole))
     keys = whole.input_ids.copy()
     for screen in read.screens:
         keys[screen.start : screen.stop] = -1 - (int.from_bytes(screen.key[:8]) >> 1)
@@ -156,12 +151,12 @@ def _screen_keys(encoded: EncodedSequence) -> list[bytes]:
 class PackedBatch:
     """Hold sequences packed into one row of tokens.
 
-    members: numbers of its sequences, in the list that it was made from. ids: [1, tokens]; positions: [3, 1, tokens].
-    screens: each once; shown: which of them stands at each place that has one, in order of the tokens. plan: who
-    attends to whom; last: the same for the last layer, where only the tokens that predict ask. predicting: int64
-    [responses], the tokens that predict the members' responses, one after the other; targets: int64 [responses], what
-    they predict. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that could not come, where answers are
-    held to a form. features: of its screens, where the vision tower does not learn.
+    members: numbers of its sequences, in the list that it was made from. ids: int64 [1, tokens]; positions: int64 [3,
+    1, tokens]. screens: each once; shown: which of them stands at each place that has one, in order of the tokens.
+    plan: who attends to whom; last: the same for the last layer, where only the tokens that predict ask. predicting:
+    int64 [responses], the tokens that predict the members' responses, one after the other; targets: int64 [responses],
+    what they predict. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that could not come, where
+    answers are held to a form. features: of its screens, where the vision tower does not learn.
     """
 
     members: tuple[int, ...]
@@ -228,21 +223,15 @@ def _build_pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, in
                     screens[screen.key] = len(found)
                     found.append(screen)
                 shown.append(screens[screen.key])
-    members = [sequences[row] for row, _ in part]
+    rows, shared = zip(*part, strict=True)
+    members = [sequences[row] for row in rows]
+    tokens = torch.from_numpy(np.concatenate(ids))[None]
+    places = torch.from_numpy(np.concatenate(positions, axis=1))[:, None]
+    before = [len(path) - len(member.response) for path, member in zip(paths, members, strict=True)]
+    plans = (plan_attention(paths, shared, count), plan_attention(paths, before, count))
     predicting = [path[member.predicting] for path, member in zip(paths, members, strict=True)]
-    return PackedBatch(
-        tuple(row for row, _ in part),
-        torch.from_numpy(np.concatenate(ids))[None],
-        torch.from_numpy(np.concatenate(positions, axis=1))[:, None],
-        tuple(found),
-        tuple(shown),
-        plan_attention(paths, [common for _, common in part], count),
-        plan_attention(
-            paths, [len(path) - len(member.response) for path, member in zip(paths, members, strict=True)], count
-        ),
-        torch.from_numpy(np.concatenate(predicting)),
-        torch.from_numpy(np.concatenate([member.response for member in members])),
-    )
+    answers = (np.concatenate(predicting), np.concatenate([member.response for member in members]))
+    return PackedBatch(rows, tokens, places, tuple(found), tuple(shown), *plans, *map(torch.from_numpy, answers))
 
 
 def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
@@ -281,8 +270,6 @@ def _encode_screens(trunk: torch.nn.Module, pack: PackedBatch) -> list[ScreenFea
         found |= zip(numbers, cache.run_vision_tower(trunk, screens, device, **more), strict=True)
     return [found[number] for number in range(len(pack.screens))]
 
-
-# The policy, read at response tokens.
 
 SCREEN_CACHE_BYTES = 256 << 20  # bytes of screens' features: about 2,000 screens of the shipped base
 
@@ -342,7 +329,7 @@ class PolicyForward(nn.Module):
         """Join a prompt and its response.
 
         context: the encoded prompt. response: token ids, at least one. sampled: False for a placeholder, which no
-        constraint held.
+        constraint held. Raises PolicyError where the constraint does not allow a token.
         """
         made = build_token_sequence(self.policy, context, response) if self.reads_packs else None
         held = self._constraint is not None and sampled

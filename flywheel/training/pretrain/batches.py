@@ -19,11 +19,9 @@ from flywheel.envs.screens.scene import SceneBox, SceneQuestion, SceneText
 from flywheel.policy.encoding import Encoder
 from flywheel.utils.errors import TrainingError
 
-# Copying: texts in which names occur again, by which the base learns to copy from its context, also what is no word.
-#
-# A name stands behind a cue (`folder jetena`), and later behind the same cue again, in other quotes, in another order.
-# So the cue says which name to write, and the part written so far how it goes on. For each token that repeats a name,
-# the tokens that it repeats are known. The suites' instructions and commands are not used.
+# Copying: texts in which names occur again, by which the base learns to copy from its context, also what is no word. A
+# name stands behind a cue (`folder jetena`), and later behind the same cue again, in other quotes, in another order. So
+# the cue says which name to write, and the part written so far how it goes on. No suite's instructions are used.
 
 MAX_NAMES = 3  # in a text, at most
 NAME_REPEATS = (2, 3)  # that each of them is said
@@ -131,11 +129,9 @@ def find_repeated_tokens(
                     yield from ((token, token_at[earlier + within]) for earlier in starts[:number])
 
 
-# Questions: many about one screen in one sequence, so that the screen is read once.
-#
-# A row is [screen][question 1][question 2]...; by the attention mask a question sees the screen and itself alone, and
-# the positions of all begin where the screen ends, so each is computed exactly as if it were alone (tested). The
-# embedded model learns about three times as much in a second of CPU this way.
+# Questions: many about one screen in one sequence, so that the screen is read once. A row is [screen][question 1]
+# [question 2]...; by the attention mask a question sees the screen and itself alone, and the positions of all begin
+# where the screen ends, so each is computed exactly as if it were alone (tested).
 
 IGNORED = -100
 READING_SKILLS = ("read", "ask")  # skills whose whole answer is read off the screen
@@ -181,7 +177,8 @@ class _QuestionRow:
 
 
 def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """Compute the area in square pixels of a box in each of cells x cells image tokens: [cells^2]."""
+    """Compute the area in square pixels of a box in each of cells x cells image tokens: [cells^2]. side: of the screen,
+    in pixels."""
     edges = np.arange(cells + 1) * (side / cells)
     across = np.clip(np.minimum(box.x + box.w, edges[1:]) - np.maximum(box.x, edges[:-1]), 0, None)
     down = np.clip(np.minimum(box.y + box.h, edges[1:]) - np.maximum(box.y, edges[:-1]), 0, None)
@@ -204,9 +201,8 @@ class QuestionCollator:
         cells = self._grid // self._merge
         start = self._ids("<|im_start|>user\n<|vision_start|>")
         self._prefix = [*start, *[encoder.image_id] * cells**2, *self._ids("<|vision_end|>")]
-        image = len(start) + np.stack(
-            [np.zeros(cells**2, int), np.repeat(np.arange(cells), cells), np.tile(np.arange(cells), cells)]
-        )
+        line = np.arange(cells)
+        image = len(start) + np.stack([np.zeros(cells**2, int), np.repeat(line, cells), np.tile(line, cells)])
         self._side, self._cells = side, cells
         self._screen = slice(len(start), len(start) + cells**2)
         self._digits = {encoder.tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)}
@@ -253,14 +249,8 @@ class QuestionCollator:
             torch.from_numpy(np.array([cells for _, _, cells in looks], np.float32).reshape(-1, self._cells**2)),
             self._screen,
         )
-        return QuestionBatch(
-            inputs,
-            torch.from_numpy(labels),
-            torch.from_numpy(segment).clamp_min(-1),
-            torch.from_numpy(read),
-            targets,
-            torch.from_numpy(repeats),
-        )
+        about = (torch.from_numpy(labels), mine.clamp_min(-1), torch.from_numpy(read))
+        return QuestionBatch(inputs, *about, targets, torch.from_numpy(repeats))
 
     def _row(self, asked: Sequence[SceneQuestion]) -> _QuestionRow:
         row = _QuestionRow([(token, IGNORED, -1, False) for token in self._prefix], [self._positions], [], [])
@@ -314,13 +304,9 @@ class QuestionCollator:
         g = self._grid // m
         scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1.0)
         cut = scaled.view(batch, g, m, p, g, m, p, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
-        frames = cut[:, :, :, :, :, :, None].expand(
-            -1, -1, -1, -1, -1, -1, self._encoder.images.temporal_patch_size, -1, -1
-        )
+        frames = cut.unsqueeze(6).expand(*[-1] * 6, self._encoder.images.temporal_patch_size, -1, -1)
         return frames.reshape(batch * self._grid**2, -1)
 
-
-# Targets of the auxiliary losses (`objectives.py`): what each image token and patch shows.
 
 MIN_SHOWN_SHARE = 0.15  # of an image token's cell that a thing must cover, or half of the thing, to count as shown
 CHARACTERS = {character: number + 1 for number, character in enumerate(ascii_lowercase + digits)}  # 0: none

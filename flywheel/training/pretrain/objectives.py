@@ -15,11 +15,9 @@ from transformers import AttentionInterface, PreTrainedModel
 from flywheel.training.modeling.monkey_patch import patch_patch_embedding
 from flywheel.training.pretrain import batches
 
-# Attention for pretraining on a CPU: faster than the library's, and with access to the scores, for losses on them.
-#
-# On two cores with bfloat16 instructions a masked attention by two matrix products around a softmax is 1.5 times as
-# fast as the library's fused kernel, whose gradient is slow for heads this narrow; and the screens of a batch are
-# attended to at once rather than one after the other.
+# Attention for pretraining on a CPU, with access to the scores, for losses on them. Two matrix products around a
+# softmax are 1.5 times as fast as the library's fused kernel, whose gradient is slow for heads this narrow; and the
+# screens of a batch are attended to at once.
 
 PRETRAINING_ATTENTION = "pretraining"
 
@@ -78,8 +76,9 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """[batch, heads, length, width] each -> [batch, length, heads, width]. attention_mask: bool, or none."""
     assert _captured is not None
-    if not hasattr(module, "layer_idx"):  # the vision tower: all screens in one row
-        query, key, value = (_split_screens(part, _captured.screens) for part in (query, key, value))
+    if not hasattr(module, "layer_idx"):  # the vision tower, all screens in one row: [screens, heads, patches, width]
+        row = (query, key, value)
+        query, key, value = (part[0].unflatten(1, (_captured.screens, -1)).transpose(0, 1) for part in row)
     elif module.layer_idx in _captured.layers:
         _captured.found[module.layer_idx] = CapturedQK(query, key, scaling)
     scores = torch.matmul(query * scaling, key.transpose(-1, -2)).float()
@@ -87,11 +86,6 @@ def _attend(
         scores = scores.masked_fill(~attention_mask, -1e9)
     mixed = torch.matmul(scores.softmax(-1).to(value.dtype), value).transpose(1, 2)
     return (mixed if hasattr(module, "layer_idx") else mixed.flatten(0, 1)[None]).contiguous(), None
-
-
-def _split_screens(rows: torch.Tensor, screens: int) -> torch.Tensor:
-    """[1, heads, screens x patches, width] -> [screens, heads, patches, width]."""
-    return rows[0].unflatten(1, (screens, -1)).transpose(0, 1)
 
 
 AttentionInterface.register(PRETRAINING_ATTENTION, _attend)
@@ -166,18 +160,15 @@ class AuxiliaryHeads(torch.nn.Module):
         """Mean cross-entropy over the image tokens that show something, first digits for five times the second."""
         logits = self.place(features.float()).view(-1, 4, 10)
         each = cross_entropy(logits.transpose(1, 2), places, reduction="none", ignore_index=batches.IGNORED)
-        weights = torch.tensor([TENS_WEIGHT, UNITS_WEIGHT, TENS_WEIGHT, UNITS_WEIGHT]) / (
-            2 * TENS_WEIGHT + 2 * UNITS_WEIGHT
-        )
+        weights = torch.tensor([TENS_WEIGHT, UNITS_WEIGHT] * 2) / (2 * TENS_WEIGHT + 2 * UNITS_WEIGHT)
         return (each * weights).sum() / (places[:, 0] != batches.IGNORED).sum().clamp_min(1)
 
 
 def _character_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy over the places of characters, those without one for BLANK."""
-    each = cross_entropy(
-        logits.view(wanted.numel(), -1), wanted.flatten(), reduction="none", ignore_index=batches.IGNORED
-    )
-    weights = torch.where(wanted.flatten() > 0, 1.0, BLANK_WEIGHT) * (wanted.flatten() != batches.IGNORED)
+    wanted = wanted.flatten()
+    each = cross_entropy(logits.view(len(wanted), -1), wanted, reduction="none", ignore_index=batches.IGNORED)
+    weights = torch.where(wanted > 0, 1.0, BLANK_WEIGHT) * (wanted != batches.IGNORED)
     return (each * weights).sum() / weights.sum().clamp_min(1)
 
 
@@ -215,7 +206,8 @@ def compute_question_losses(
     digits: torch.Tensor,
 ) -> PretrainLosses:
     """Compute the losses of questions about screens. shown: None where the model learns no more to see: of the
-    auxiliary losses only pointing is left. The model's attention must be that of `install_attention`."""
+    auxiliary losses only pointing is left. digits: int64 [10], their token ids. The model's attention must be that of
+    `install_attention`."""
     inputs = dict(packed.inputs)
     core = model.model
     patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]

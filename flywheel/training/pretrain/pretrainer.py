@@ -137,8 +137,6 @@ def success_rate(hits: Sequence[bool]) -> dict[str, float]:
     return {"value": round(sum(hits) / len(hits), 3), "n": len(hits), "low": round(low, 3), "high": round(high, 3)}
 
 
-# Kinds of scenes that pretraining shows, their levels, and the success on each kind.
-
 # Crowded screens teach most at the same cost: every thing on a screen is a target of the image tokens that show it.
 LEVEL_MIX = (1, 2, 3, 3, 4, 4)
 EXTRA_DRAWS = {"texts": 7, "sheet": 4, "form": 2, "rows": 1, "buttons": 1}  # times beyond the once of every kind
@@ -169,9 +167,6 @@ class KindAccuracy:
         if self.asked[kind] >= ACCURACY_WINDOW:
             self.success[kind] = self.hits[kind] / self.asked[kind]
             self.hits[kind] = self.asked[kind] = 0
-
-
-# Drawing: Chromium works ahead of training in a process of its own.
 
 
 def stream_scene_chunks(
@@ -210,8 +205,6 @@ def _render_chunk(count: int, seed: str, coordinates: int) -> tuple[np.ndarray, 
     return _open_renderer().draw(drawn), drawn
 
 
-# The log: a line of `log.jsonl` at each report and each evaluation.
-
 log = logging.getLogger(__name__)
 
 
@@ -239,16 +232,11 @@ class PretrainLog:
         """Write a line. scenes_s, questions_s: of this process."""
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
-        self._line(
-            {
-                "step": step,
-                **dict(zip(("answers", *objectives.AUXILIARY_WEIGHTS, "right", "copies"), means, strict=True)),
-                "scenes_s": round(self._seen / (now - self._last), 1),
-                "questions_s": round(self._asked / (now - self._last), 1),
-                "seconds": round(now - self._began),
-                "success": {kind: round(value, 2) for kind, value in success.items()},
-            }
-        )
+        names = ("answers", *objectives.AUXILIARY_WEIGHTS, "right", "copies")
+        rates = [round(count / (now - self._last), 1) for count in (self._seen, self._asked)]
+        record = {"step": step, **dict(zip(names, means, strict=True)), "scenes_s": rates[0], "questions_s": rates[1]}
+        record |= {"seconds": round(now - self._began), "success": {kind: round(v, 2) for kind, v in success.items()}}
+        self._line(record)
         self._clear()
 
     def evaluation(self, step: int, result: dict[str, Any]) -> None:
@@ -284,7 +272,8 @@ _LIMIT_S = 6 * 3600  # for the steps between two evaluations, where several proc
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one pretraining does. out: its folder. start: a checkpoint to go on from. steps: gradient steps in all.
+    """What one pretraining does. out: its folder. seed: of weights, scenes and questions. start: a checkpoint to go on
+    from; None: random weights. steps: gradient steps in all.
     seeing: those of them, the first, in which it learns to name what it sees and no more. copying: beside its questions
     it learns to copy out of texts, and its vision tower and its words rest; for a start that sees already. seconds:
     that a call may train. optimizer: its processes share each batch; the result depends on their number as on a seed.
@@ -314,18 +303,17 @@ def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
     steps, or `seconds` of this call; a state that has its `steps` is not trained on. Raises BadInput for settings that
     exclude one another, a number of processes that does not divide the batches, an `out` that cannot be made, a state
     that an earlier version wrote, and where there is no Chromium; ModelError for a `start` that is not a model;
-    TrainingError for a loss that is not finite, a state of another model, and where a training process ends; EnvError
-    where Chromium does not start or fails, BrokenProcessPool where the process that draws with it is killed.
+    TrainingError for a loss that is not finite, a state of another model, where a training process ends or is late, and
+    where DeepSpeed is asked for and not installed; EnvError where Chromium does not start or fails, BrokenProcessPool
+    where the process that draws with it is killed; PolicyError where the model cannot answer the evaluation; DiskFull.
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):
-        raise BadInput(
-            "only a base that sees learns to copy", where="pretraining", fix="add --init-from MODEL --vision-steps 0"
-        )
+        fix = "add --init-from MODEL --vision-steps 0"
+        raise BadInput("only a base that sees learns to copy", where="pretraining", fix=fix)
     if SEEING_BATCH % size:
-        raise BadInput(
-            f"{size} processes do not share {SEEING_BATCH} screens evenly", where="pretraining", fix="take 1, 2, 4 or 8"
-        )
+        what = f"{size} processes do not share {SEEING_BATCH} screens evenly"
+        raise BadInput(what, where="pretraining", fix="take 1, 2, 4 or 8")
     if recipe.start:
         checkpoint.check_checkpoint(recipe.start)
     with errors_of_place(recipe.out):
@@ -366,13 +354,11 @@ class Pretrainer(TrainState):
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         torch.manual_seed(recipe.seed)
-        start = recipe.start
-        self.encoder = (
-            Encoder.from_folder(start)
-            if start
-            else Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()), SCREEN_SIDE)
-        )
-        self.model = load_model(start) if start else make_tiny_model(recipe.seed)
+        if recipe.start:
+            self.encoder, self.model = Encoder.from_folder(recipe.start), load_model(recipe.start)
+        else:
+            self.encoder = Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()), SCREEN_SIDE)
+            self.model = make_tiny_model(recipe.seed)
         self.average = copy.deepcopy(self.model)
         shape = self.model.config
         aids = objectives.AuxiliaryHeads(shape.text_config.hidden_size, shape.vision_config.hidden_size)
@@ -386,11 +372,8 @@ class Pretrainer(TrainState):
         self.tally, self.step, self.chunk = KindAccuracy(), 0, 0
         saved = recipe.out / "state.pt"
         if self.load(saved, _KEY) is None and saved.exists():
-            raise BadInput(
-                "the state is of an earlier version",
-                where=saved,
-                fix="move it away to begin anew, from its last checkpoint with --start",
-            )
+            fix = "move it away to begin anew, from its last checkpoint with --start"
+            raise BadInput("the state is of an earlier version", where=saved, fix=fix)
         self.collator = batches.QuestionCollator(self.encoder, SCREEN_SIDE)
         objectives.install_attention(self.model)
         self.model.train()
@@ -439,7 +422,11 @@ class Pretrainer(TrainState):
     def _step(self, pixels: np.ndarray, drawn: Sequence[layouts.Scene], rng: random.Random) -> None:
         chosen = [_choose_questions(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
         if self.recipe.copying:
-            chosen = [[*some, *self._typings(rng)] for some in chosen]
+            coordinates = self.recipe.policy.coordinates
+            chosen = [
+                [*some, *(ask_typing(batches.draw_name(rng), rng, coordinates) for _ in range(TYPINGS))]
+                for some in chosen
+            ]
         packed = self.collator.pack(pixels, chosen)
         parts: list[batches.QuestionBatch | batches.CopyBatch] = [packed]
         if self.recipe.copying:
@@ -468,9 +455,6 @@ class Pretrainer(TrainState):
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
         self.step += 1
         self.report.note(found, len(drawn), sum(len(some) for some in chosen))
-
-    def _typings(self, rng: random.Random) -> list[layouts.SceneQuestion]:
-        return [ask_typing(batches.draw_name(rng), rng, self.recipe.policy.coordinates) for _ in range(TYPINGS)]
 
     def _shown(self, drawn: Sequence[layouts.Scene]) -> objectives.ScreenTargets:
         things, texts = [scene.shown for scene in drawn], [scene.texts for scene in drawn]
@@ -510,10 +494,8 @@ class Pretrainer(TrainState):
         self.save(recipe.out / "state.pt", {"key": _KEY})
         self._save_base()
         if self.first:
-            found = evaluate_grounding(
-                self.average, self.encoder, recipe.policy, seed=recipe.seed, scenes_a_kind=recipe.held_out
-            )
-            self.report.evaluation(self.step, found)
+            how = {"seed": recipe.seed, "scenes_a_kind": recipe.held_out}
+            self.report.evaluation(self.step, evaluate_grounding(self.average, self.encoder, recipe.policy, **how))
 
     def _save_base(self) -> None:
         if self.first:
@@ -526,11 +508,6 @@ def _choose_questions(questions: Sequence[layouts.SceneQuestion], rng: random.Ra
     rest = [question for question in questions if question.skill != "read"]
     # Numbers before words: any letter identifies a word, only all digits a number.
     chosen = sorted(rng.sample(reads, len(reads)), key=lambda question: not question.response.isdigit())[:READINGS]
-    return [*_sample_questions(rest, rng), *chosen]
-
-
-def _sample_questions(questions: Sequence[layouts.SceneQuestion], rng: random.Random) -> list[layouts.SceneQuestion]:
-    first, *others = sorted(questions, key=lambda q: q.skill not in DESCRIPTION_SKILLS)
-    if others and rng.random() < 0.5:
-        return rng.sample(others, min(len(others), QUESTIONS))
-    return [first, *rng.sample(others, min(len(others), QUESTIONS - 1))]
+    first, *others = sorted(rest, key=lambda question: question.skill not in DESCRIPTION_SKILLS)
+    described = [] if others and rng.random() < 0.5 else [first]
+    return [*described, *rng.sample(others, min(len(others), QUESTIONS - len(described))), *chosen]

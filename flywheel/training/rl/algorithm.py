@@ -27,7 +27,8 @@ if TYPE_CHECKING:  # names are looked up without importing torch, which takes se
 
 @dataclass(frozen=True)
 class TurnEstimates:
-    """One array a turn, [its response tokens]. horizon: NaN where a reward reaches every token alike."""
+    """One array a turn, [its response tokens], of each: advantages, and V's targets (returns; none without V). horizon:
+    tokens that a reward reaches back; NaN where it reaches every token alike."""
 
     advantages: tuple[np.ndarray, ...]
     returns: tuple[np.ndarray, ...] = ()
@@ -81,10 +82,9 @@ def list_algorithms() -> list[str]:
 
 def check_algorithm(name: str) -> None:
     """Check that an RL algorithm has this name. Raises BadInput where there is none."""
-    if name not in list_algorithms():
-        raise BadInput(
-            f"there is no algorithm {name!r}", where="rl.algorithm", fix=f"known are {', '.join(list_algorithms())}"
-        )
+    if name not in (known := list_algorithms()):
+        what = f"there is no algorithm {name!r}"
+        raise BadInput(what, where="rl.algorithm", fix=f"known are {', '.join(known)}")
 
 
 def get_algorithm(name: str) -> Algorithm:

@@ -39,7 +39,7 @@ _SURE = 0.95  # a share of successes from which a task counts as always solved, 
 
 @dataclass(frozen=True)
 class PastOutcomes:
-    """Hold what is known before a run: (successes, episodes) by task_id and by kind."""
+    """Hold what is known before a run: (successes, episodes) by task_id and by kind (world, template, level)."""
 
     tasks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     kinds: Mapping[TaskKind, tuple[float, float]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Curriculum:
     """
 
     def __init__(self, tasks: Sequence[Task], rl: RlSettings, seed: int, prior: PastOutcomes | None = None) -> None:
-        """Raises TrainingError where there is no task, or two of one id."""
+        """seed: of the first order. prior: what is known before. Raises TrainingError for no task, or two of one id."""
         self._tasks = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
         if not tasks or len(self._tasks) < len(tasks):
             what = "two tasks have the same id" if tasks else "there are no tasks"
@@ -123,15 +123,17 @@ class Curriculum:
         return self._tasks[chosen]
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record the outcomes of a whole group; none where every environment crashed, which teaches nothing."""
+        """Record the outcomes of a whole group; none where every environment crashed, which teaches nothing.
+
+        scores, successes: of each episode. Raises TrainingError for an unknown task, other numbers of the two, or a
+        score that is not finite.
+        """
         task = self._tasks.get(task_id)
         if task is None or len(scores) != len(successes) or not all(map(math.isfinite, scores)):
-            raise TrainingError(
-                f"the outcome of a group cannot be used: {len(scores)} scores {list(scores)[:8]}, "
-                f"{len(successes)} verdicts",
-                where=f"curriculum, task {task_id}",
-                fix="a verifier gives each episode one finite score",
-            )
+            told = f"{len(scores)} scores {list(scores)[:8]}, {len(successes)} verdicts"
+            what = f"the outcome of a group cannot be used: {told}"
+            fix = "a verifier gives each episode one finite score"
+            raise TrainingError(what, where=f"curriculum, task {task_id}", fix=fix)
         if not scores:
             return
         won, n = float(sum(successes)), float(len(successes))
@@ -170,21 +172,11 @@ class Curriculum:
             task, own = self._tasks[name], self._own[name]
             mark = "level not reached" if task.level > self._open[task.world] else self._mark(name)
             why = _REASONS.get(mark, "") if chance < even else ""
-            told = {field: getattr(task, field) for field in ("task_id", "domain", "world", "template", "level")}
-            rows.append(
-                told
-                | {
-                    "groups": self._drawn[name],
-                    "successes": own.successes,
-                    "episodes": own.episodes,
-                    "sampling_prob": chance,
-                    "relative_prob": chance / even,
-                    "reason": why,
-                }
-            )
+            row = {field: getattr(task, field) for field in ("task_id", "domain", "world", "template", "level")}
+            row |= {"groups": self._drawn[name], "successes": own.successes, "episodes": own.episodes}
+            rows.append(row | {"sampling_prob": chance, "relative_prob": chance / even, "reason": why})
         return rows
 
-    # -- what is known of a task -----------------------------------------------------------------------------------
     def _weight(self, task: Task) -> float:
         if task.level > self._open[task.world]:
             return 0.0

@@ -18,9 +18,9 @@ One step, in order, each line with the file to read (in flywheel/; without a fol
 Rollouts stream (`rollout/async_pool.py`): the event loop goes on acting while a thread trains on a batch, within
 rl.max_staleness. At 0 it waits, and the run is the synchronous one.
 
-The trainer saves its state at every step, and the pool its own, so a killed run resumes at
-the same step with the same batch. Tasks, samples and minibatches are functions of the seed and of what was drawn
-before, and episodes are put in order before anything is computed from them.
+The trainer saves its state at every step, and the pool its own, so a killed run resumes at the same step with the same
+batch. Tasks, samples and minibatches are functions of the seed and of what was drawn before, and episodes are put in
+order before anything is computed from them.
 """
 
 from __future__ import annotations
@@ -68,8 +68,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 
-# Identity of a run: the saved state of another run is not resumed.
-
 _STATE_FORMAT = 4  # of the state on disk: another one is not resumed
 # Settings that change how long a run takes, and not what it trains on: a resumed run may have others.
 _FREE_SETTINGS = {
@@ -84,15 +82,12 @@ _FREE_SETTINGS = {
 def hash_run_inputs(
     settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: PastOutcomes | None
 ) -> str:
-    """Hash all inputs that the run depends on."""
+    """Hash all inputs that the run depends on: the saved state of another run is not resumed."""
     names = [task.task_id for task in tasks]
     used = [_STATE_FORMAT, checkpoint_digest(sft_folder), domain, iteration, settings.seed, names]
     blocks = [getattr(settings, name).model_dump(exclude=free) for name, free in _FREE_SETTINGS.items()]
     blocks += [registry.find_backend(name).identity(settings) for name in sorted({task.environment for task in tasks})]
     return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()
-
-
-# Cores: the trainer and the policy, which acts meanwhile, share them.
 
 
 @contextmanager
@@ -119,9 +114,6 @@ def count_trainer_threads(settings: Settings, every: int) -> int:
         policy.device == "cpu" or (policy.device == "auto" and not torch.cuda.is_available())
     )
     return settings.rl.threads or (max(1, every // 2) if beside else every)
-
-
-# Figures of one step's episodes, for the table `metrics` and the curves.
 
 
 def drop_non_finite(metric: dict[str, Any]) -> dict[str, Any]:
@@ -191,10 +183,11 @@ def train_rl(
     """Train the SFT checkpoint on the domain's tasks and write the specialist to `out_folder`.
 
     sft_folder: the checkpoint. out_folder: replaced where it is there. domain: whose tasks are taken of `tasks`; "":
-    all. open_environments: opens what the tasks need. iteration: stands in the episodes' rows. state_folder: of all
-    that a killed run resumes from; the state of another run is not taken up, and the caller deletes it. prior: what the
-    curriculum knows before the run. on_metric: called with each dict of the curve. on_episode: called with each episode
-    as it ends, used or not. stop: asked after each step; true ends the run as if rl.steps were reached.
+    all. open_environments: opens what the tasks need. settings: of the workspace. iteration: stands in the episodes'
+    rows. state_folder: of all that a killed run resumes from; the state of another run is not taken up, and the caller
+    deletes it. prior: what the curriculum knows before the run. on_metric: called with each dict of the curve.
+    on_episode: called with each episode as it ends, used or not. stop: asked after each step; true ends the run as if
+    rl.steps were reached.
 
     The curve has one dict a step: step, reward, score, success and success_<world>, reward_<interface> and
     success_<interface> of tasks that have one, response_length, rounds (steps an episode), episodes, the figures of the
@@ -202,9 +195,13 @@ def train_rl(
     figure without a meaning is left out); before them one of step 0 with what value pretraining reached.
 
     Raises TrainingError where there are no tasks, no episode could be used, no batch comes in time, every environment
-    crashes, a scorer fails, a loss is not finite, or rollout and training disagree; PolicyError where the policy fails;
-    BadInput for a server whose log-probabilities do not go with the settings. What was finished by then stays: called
-    again, the run goes on. Must not be called from a running loop.
+    crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state does not fit,
+    DeepSpeed is asked for and not installed, or a training process ends or is late (on the nodes of a cluster
+    WorkerLost, and ClusterError where a node cannot take part); PolicyError where the policy fails; ModelError for a
+    checkpoint that cannot be used; BadInput for an unknown algorithm, scorer or back-end, their settings, and a server
+    whose log-probabilities do not go with the settings; EnvTimeout where a back-end does not open or close in time;
+    DataError for a finished episode whose file is broken; DiskFull. What was finished by then stays: called again, the
+    run goes on. Must not be called from a running loop.
     """
     tasks = sorted((task for task in tasks if domain in ("", task.domain)), key=lambda task: task.task_id)
     if not tasks:
@@ -246,8 +243,7 @@ class _RLRun:
     prior: PastOutcomes | None
     on_episode: Callable[[Episode], None]
     thread: ThreadPoolExecutor
-    done: int = -1
-    """-1: the value model is not pretrained yet."""
+    done: int = -1  # steps; -1: the value model is not pretrained yet
     metrics: list[dict[str, Any]] = field(default_factory=list)
     trajectories: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
@@ -342,7 +338,7 @@ class _RLRun:
             here = f"rl {self.domain}, step " + ", ".join(map(str, place))
             raise type(error)(error.what, where=", ".join(filter(None, (error.where, here))), fix=error.fix) from error
 
-    # -- on the trainer's thread ----------------------------------------------------------------------------------
+    # on the trainer's thread
     async def _on_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.thread, partial(work, *arguments))
 
@@ -350,9 +346,8 @@ class _RLRun:
         episodes = [episode for _, episode in batch.episodes]
         found = build_experiences(episodes, batch.outcomes, self.by_id, self.encoder, self.settings)
         if not found:
-            raise TrainingError(
-                f"none of {len(batch.episodes)} episodes has a step", fix="a task must not be over as it begins"
-            )
+            what = f"none of {len(batch.episodes)} episodes has a step"
+            raise TrainingError(what, fix="a task must not be over as it begins")
         return found
 
     def _update(self, batch: EpisodeBatch) -> dict[str, float]:
@@ -360,7 +355,6 @@ class _RLRun:
         figures = self.workers.call("update", found, self._seed("minibatches", self.done))
         return figures | episode_metrics(found)
 
-    # -- what it is made of ---------------------------------------------------------------------------------------
     def _plan(self) -> RolloutPlan:
         rl, seed = self.rl, self._seed("train")
         batch = rl.tasks_per_step * rl.group_size
@@ -368,19 +362,10 @@ class _RLRun:
 
     def _pool(self, rollout_log: RolloutLog, policy: PolicyBackend, environments: EnvProvider) -> AsyncRolloutPool:
         # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
-        slow = not self.panel.needs(self.domain) <= {"final_state"}
-        return AsyncRolloutPool(
-            rollout_log,
-            policy,
-            environments,
-            grade=self._grade,
-            slow=slow,
-            iteration=self.iteration,
-            settings=self.settings,
-            temperature=self.rl.temperature,
-            where=f"rl {self.domain}",
-            on_episode=self.on_episode,
-        )
+        grading = {"grade": self._grade, "slow": not self.panel.needs(self.domain) <= {"final_state"}}
+        own = {"iteration": self.iteration, "settings": self.settings, "temperature": self.rl.temperature}
+        place = {"where": f"rl {self.domain}", "on_episode": self.on_episode}
+        return AsyncRolloutPool(rollout_log, policy, environments, **grading, **own, **place)
 
     def _grade(self, task: Task, episode: Episode) -> tuple[float, bool]:
         result = judge_episode(task, episode, self.panel).result
@@ -389,7 +374,6 @@ class _RLRun:
     def _seed(self, *names: object) -> int:
         return derive_seed(self.settings.seed, self.iteration, self.domain, *names)
 
-    # -- the state on disk ----------------------------------------------------------------------------------------
     def _publish(self) -> Path:
         """Where the policy's server takes the newest weights from."""
         folder = self.folder / "policy"

@@ -29,18 +29,13 @@ from flywheel.training.rl.algorithm import Algorithm, ScoredTrajectory, get_algo
 from flywheel.training.rl.losses import PolicyTerms, TokenBatch, explained_variance, value_loss
 from flywheel.utils.errors import TrainingError
 
-# The value model: a small head on the hidden states of the policy's trunk, which its loss does not train.
-#
-# VC-PPO and VAPO train a copy of the whole policy. Measured on the embedded model (96 episodes, value pretraining): the
-# head explained 0.05 of the held-out variance after 5 s of processor time, features included, the copy 0.01 after 35 s;
-# and the same forward pass gives the old policy's log-probabilities.
-#
+# The value model: a small head on the hidden states of the policy's trunk, which its loss does not train. (VC-PPO and
+# VAPO train a copy of the whole policy: on the embedded model it explains less, in seven times the processor time.)
 # Beside the hidden states it gets what the policy does not: the score of the state, and the share of the step budget
 # that is left (an asymmetric critic: Pinto et al. 2018; time limits: Pardo et al. 2018). In long episodes the hidden
 # states alone predict next to nothing (docs/measurements/rl.md#the-value-model).
 
-UNKNOWN_FEATURE = 0.5
-"""Stands for a number that is not known."""
+UNKNOWN_FEATURE = 0.5  # stands for a number that is not known
 _FEATURE_SCALE = 10.0  # of the extra features: at 1 a few gradient steps learn nothing from them
 
 
@@ -71,13 +66,12 @@ class ValueModel(nn.Module):
     def forward(self, read: Tensor) -> Tensor:
         """Return values [...] of what `ValueFeatures.append_to` makes of hidden states, [..., width + 2]."""
         hidden, features = read.tensor_split([self.norm.normalized_shape[0]], dim=-1)
-        return self.head(torch.cat([self.norm(hidden), _FEATURE_SCALE * (features - UNKNOWN_FEATURE)], dim=-1)).squeeze(
-            -1
-        )
+        scaled = _FEATURE_SCALE * (features - UNKNOWN_FEATURE)
+        return self.head(torch.cat([self.norm(hidden), scaled], dim=-1)).squeeze(-1)
 
     @torch.no_grad()
     def evaluate(self, read: Tensor) -> np.ndarray:
-        """Compute values without gradient, in float64."""
+        """Compute values [...] of `read` [..., width + 2] without gradient, in float64."""
         return self(read).double().cpu().numpy()
 
 
@@ -99,8 +93,9 @@ class Learner(engines.TrainState):
         algorithm: Algorithm | None = None,
         constraint: AnswerConstraint | None = None,
     ) -> None:
-        """seed: of the value model's first weights. algorithm: without it the one that rl.algorithm names. constraint:
-        what the samples' answers were held to."""
+        """policy: the network, on its device. seed: of the value model's first weights. algorithm: None: the one that
+        rl.algorithm names. constraint: what the samples' answers were held to. Raises BadInput for an algorithm that
+        there is not, TrainingError where DeepSpeed is asked for and not installed."""
         self.algorithm = algorithm or get_algorithm(rl.algorithm)
         self.policy = policy.train()
         at_once = count_parallel_passes(policy)
@@ -118,16 +113,13 @@ class Learner(engines.TrainState):
         super().__init__(modules, steppers)
 
 
-# Experience: episodes become training samples by shaped rewards, values, advantages per trajectory, then the cut into
-# steps.
+# Episodes become training samples by shaped rewards, values, advantages per trajectory, then the cut into steps.
 #
-# The denominator of the policy's ratio are the log-probabilities as sampled: those that the policy recorded when it
-# drew the token, at the sampling temperature. Each token has those of the weights that drew it, so a trajectory that
-# several weight versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is
-# its own sampler.
-# One forward pass of the present policy gives the hidden states that V reads, and the same log-probabilities once more:
-# on samples of the newest weights the two must agree (`mismatch`); on older ones they show how far the policy has moved
-# on (`drift`), and the step's own move is clipped around them (`losses.policy_loss`).
+# The denominator of the policy's ratio are the log-probabilities that the policy recorded when it drew the token, at
+# the sampling temperature. Each token has those of the weights that drew it, so a trajectory that several weight
+# versions sampled needs nothing more. One forward pass of the present policy gives the hidden states that V reads, and
+# the same log-probabilities once more: on samples of the newest weights the two must agree (`mismatch`); on older ones
+# they show how far the policy has moved on (`drift`), and the step's own move is clipped around them.
 
 
 @dataclass(frozen=True)
@@ -181,7 +173,11 @@ def build_experiences(
     encoder: Encoder,
     settings: Settings,
 ) -> list[Experience]:
-    """Build what is trained on of each episode that has a step, sorted by trajectory_id. outcomes: of each episode."""
+    """Build what is trained on of each episode that has a step, sorted by trajectory_id.
+
+    outcomes: of each episode. tasks: by task_id. encoder: of the policy. Raises DataError for a step without its screen
+    or any observation, BadInput as `build_context` and `Encoder.encode`.
+    """
     pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.steps]
     return [
         _build_experience(episode, outcome, tasks[episode.trajectory.task_id], encoder, settings)
@@ -192,59 +188,34 @@ def build_experiences(
 def _build_experience(
     episode: Episode, outcome: EpisodeOutcome, task: Task, encoder: Encoder, settings: Settings
 ) -> Experience:
-    summarizer = open_summarizer(settings)
-    samples = build_agent_examples(
-        [episode.trajectory],
-        episode.steps,
-        episode.images,
-        encoder,
-        settings.policy,
-        parse_errors=True,
-        summarizer=summarizer,
-    )
+    summarizer, policy = open_summarizer(settings), settings.policy
+    whole = ([episode.trajectory], episode.steps, episode.images)
+    samples = build_agent_examples(*whole, encoder, policy, parse_errors=True, summarizer=summarizer)
     # Encoded now: passes over them, and processes that read them, are several.
     samples = [replace(sample, prompt=sample.context) for sample in samples]
     # A goal that was reached is an end, also where the limit came in the same step.
     cut_off = episode.trajectory.status != "completed" and not outcome.success
     ends_in_value, beyond = settings.rl.bootstrap and get_algorithm(settings.rl.algorithm).needs_value, None
     if cut_off and ends_in_value:
-        history = PromptHistory(
-            task.instruction, episode.images, settings.policy, count=encoder.count, summarizer=summarizer
-        )
+        history = PromptHistory(task.instruction, episode.images, policy, count=encoder.count, summarizer=summarizer)
         history.follow(episode.steps)
         beyond = encoder.encode(history.context(episode.last_screen, observation=episode.last_observation))
     # What follows a cut-off trajectory is in the bootstrap (`ppo.estimate_advantages`), and so is an outcome at an end.
     later = outcome.score if beyond is not None and not settings.rl.reward_progress else 0.0
     scores = [step.state_score for step in episode.steps]
-    rewards = shape_rewards(
-        reward_as_earned(outcome.score, scores)
-        if settings.rl.reward_progress
-        else reward_at_end(outcome.score - later, len(samples)),
-        [len(sample.response) for sample in samples],
-        [bool(step.parse_error) for step in episode.steps],
-        settings,
-        task.max_steps,
-    )
+    if settings.rl.reward_progress:
+        earned = reward_as_earned(outcome.score, scores)
+    else:
+        earned = reward_at_end(outcome.score - later, len(samples))
+    lengths, broken = [len(sample.response) for sample in samples], [bool(step.parse_error) for step in episode.steps]
+    rewards = shape_rewards(earned, lengths, broken, settings, task.max_steps)
+    features = []
+    for step, score in enumerate(scores):
+        left = 1 - step / task.max_steps if task.max_steps else UNKNOWN_FEATURE
+        features.append(ValueFeatures(UNKNOWN_FEATURE if score is None else score, left))
     thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in episode.steps)
-    return Experience(
-        episode.id,
-        tuple(samples),
-        rewards,
-        tuple(
-            ValueFeatures(
-                UNKNOWN_FEATURE if score is None else score,
-                1 - step / task.max_steps if task.max_steps else UNKNOWN_FEATURE,
-            )
-            for step, score in enumerate(scores)
-        ),
-        outcome.score,
-        outcome.success,
-        beyond,
-        task.task_id,
-        thoughts,
-        task.interface,
-        later,
-    )
+    what = (episode.id, tuple(samples), rewards, tuple(features), outcome.score, outcome.success, beyond)
+    return Experience(*what, task.task_id, thoughts, task.interface, later)
 
 
 def estimate_step_samples(
@@ -252,9 +223,10 @@ def estimate_step_samples(
 ) -> tuple[list[StepSample], float]:
     """Estimate values and advantages over each whole trajectory, as the learner's algorithm has them.
 
-    Then cut into one turn a step. Returns the samples, and the mean horizon in tokens (NaN where the algorithm has
-    none). Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step without a
-    trainable token, a reward or log-probability that is not finite, and a step whose log-probabilities nobody knows.
+    batch: whole trajectories, one at least. They are then cut into one turn a step. Returns the samples, and the mean
+    horizon in tokens (NaN where the algorithm has none). Raises TrainingError, naming trajectory and step, for an empty
+    batch, a trajectory or step without a trainable token, a reward or log-probability that is not finite, and a step
+    whose log-probabilities nobody knows.
     """
     if not batch:
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
@@ -279,12 +251,8 @@ def estimate_step_samples(
             read = [features.append_to(hidden) for features, (hidden, _, _) in told]
             values = tuple(map(learner.value.evaluate, read))
         lengths = tuple(len(item.response) for item in some)
-        later = experience.later if number in ends else 0.0
-        rewarded.append(
-            ScoredTrajectory(
-                experience.task_id, experience.rewards, lengths, values, bootstrap=ends.get(number, 0.0), outcome=later
-            )
-        )
+        at_end = (ends.get(number, 0.0), experience.later if number in ends else 0.0)
+        rewarded.append(ScoredTrajectory(experience.task_id, experience.rewards, lengths, values, *at_end))
         rows.append(list(zip(experience.samples, some, states_of, read, strict=True)))
     estimates = learner.algorithm.advantages(rewarded, rl)
     result = []
@@ -292,21 +260,9 @@ def estimate_step_samples(
         for row, (sample, item, (_, *logs), read) in enumerate(mine):
             fresh = sample.version in (None, learner.version)
             old, apart = _sampled_logprobs(sample, *logs, fresh, rl)
-            result.append(
-                StepSample(
-                    experience,
-                    sample,
-                    got.advantages[row],
-                    got.returns[row] if valued else None,
-                    one.values[row] if valued else None,
-                    old,
-                    old if fresh else logs[0],
-                    apart,
-                    fresh,
-                    read,
-                    item,
-                )
-            )
+            of_value = (got.returns[row], one.values[row]) if valued else (None, None)
+            estimates_of = (got.advantages[row], *of_value, old, old if fresh else logs[0], apart)
+            result.append(StepSample(experience, sample, *estimates_of, fresh, read, item))
     return result, float(np.mean([got.horizon for got in estimates]))
 
 
@@ -324,11 +280,10 @@ def _check_experience(experience: Experience) -> None:
         if not known:
             raise TrainingError("it has no log-probabilities as sampled", where=step, fix="RL takes the model's steps")
         for logs in known:
-            if len(logs) != len(sample.response) or not np.isfinite(logs).all():
-                raise TrainingError(
-                    f"{len(sample.response)} tokens, {int(np.isfinite(logs).sum())} log-probabilities that are finite",
-                    where=step,
-                )
+            finite = int(np.isfinite(logs).sum())
+            if not len(logs) == len(sample.response) == finite:
+                what = f"{len(sample.response)} tokens, {finite} log-probabilities that are finite"
+                raise TrainingError(what, where=step)
 
 
 def _sampled_logprobs(
@@ -376,9 +331,6 @@ def _read_policy(
     return [every[member] for member in range(len(items))]
 
 
-# Gradient steps.
-
-
 def policy_learning_rate(step: int, rl: RlSettings) -> float:
     """Return the learning rate of the policy's gradient step `step`, from 0: a linear rise over rl.warmup steps."""
     return rl.actor_lr * min(1.0, (step + 1) / (rl.warmup + 1))
@@ -387,11 +339,11 @@ def policy_learning_rate(step: int, rl: RlSettings) -> float:
 def train_step(learner: Learner, turns: Sequence[StepSample], rl: RlSettings, seed: int) -> dict[str, float]:
     """Train the policy for rl.epochs passes over the turns, and V, where there is one, for rl.critic_epochs.
 
-    `learner` is then of the next version. seed: of the minibatches. Returns token-level means: policy_loss, kl,
-    entropy, clip_fraction, truncated_fraction (importance weights that were held), value_loss, explained_variance (of V
-    before the update; of the turns of each interface by itself too); mismatch (|log-probability recomputed - sampled|
-    of tokens that the newest weights sampled), drift (of those that older ones did), stale_fraction (their share),
-    grad_norm (mean), learning_rate (the policy's last), tokens (trained).
+    turns: of `estimate_step_samples`. `learner` is then of the next version. seed: of the minibatches. Returns
+    token-level means: policy_loss, kl, entropy, clip_fraction, truncated_fraction (importance weights that were held),
+    value_loss, explained_variance (of V before the update; of the turns of each interface by itself too); mismatch
+    (|log-probability recomputed - sampled| of tokens that the newest weights sampled), drift (of those that older ones
+    did), stale_fraction (their share), grad_norm (mean), learning_rate (the policy's last), tokens (trained).
 
     Raises TrainingError for an empty batch, a mismatch over rl.max_logprob_diff_on_policy (rollout and training
     disagree on the prompts, the tokens or the weights), a drift over rl.max_logprob_diff_off_policy, and a loss or
@@ -456,7 +408,10 @@ def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dic
 
 
 def update_value(learner: Learner, turns: Sequence[StepSample], rl: RlSettings) -> float:
-    """Take one gradient step of the value model on all tokens of the turns; returns its loss."""
+    """Take one gradient step of the value model on all tokens of the turns; returns its loss.
+
+    Raises TrainingError where the loss or its gradient is not finite.
+    """
     engine, tokens = learner.critic, sum(len(turn.returns) for turn in turns)
 
     def loss_of(mine: Sequence[StepSample]) -> tuple[Tensor, tuple[()]]:
@@ -488,17 +443,9 @@ def _update_policy(
             for name in ("old_logprobs", "proximal", "advantages")
         )
         success = np.repeat([turn.experience.success for turn in some], [len(turn.advantages) for turn in some])
-        batch = TokenBatch(
-            logprobs,
-            old,
-            proximal,
-            advantages,
-            entropy,
-            torch.from_numpy(success).to(logprobs.device),
-            tokens,
-            successful_tokens,
-        )
-        loss, terms = learner.algorithm.loss(batch, rl)
+        success = torch.from_numpy(success).to(logprobs.device)
+        known = (logprobs, old, proximal, advantages, entropy, success)
+        loss, terms = learner.algorithm.loss(TokenBatch(*known, tokens, successful_tokens), rl)
         return loss, astuple(terms)
 
     parts = engines.pad_microbatches_across_ranks(
@@ -592,27 +539,29 @@ def _measure_value(learner: Learner, held_out: Sequence[StepSample], step: int) 
 
 
 class RLTrainer(Learner):
-    """All processes that train together (`workers`) make the same calls; the first one alone writes files."""
+    """What each training process of RL does. All of them make the same calls; the first one alone writes files."""
 
     def __init__(self, folder: Path, settings: Settings, seed: int, algorithm: Algorithm) -> None:
-        """folder: the checkpoint it begins with. seed: of the value model's first weights."""
+        """folder: the checkpoint it begins with. seed: of the value model's first weights. Raises as `Learner`, and
+        ModelError for a checkpoint that cannot be loaded or whose answers cannot be constrained as asked."""
         self.rl, self.encoder = settings.rl, Encoder.from_folder(folder)
         policy = load_model(folder, device=self.rl.device)
         constraint = open_constraint(self.encoder, policy.config, settings.policy)
         super().__init__(policy, self.rl, seed, algorithm, constraint)
 
     def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """Value pretraining; its figures."""
+        """Pretrain the value model (`pretrain_value`, whose errors it raises); returns its figures."""
         found = pretrain_value(self, batch, self.rl, seed)
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 
     def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """Take one RL step on the batch; returns its figures, and the horizon."""
+        """Take one RL step on the batch; returns the figures of `train_step`, and the horizon. Raises as it does, and
+        as `estimate_step_samples`."""
         found, horizon = estimate_step_samples(batch, self, self.rl)
         return train_step(self, found, self.rl, seed) | {"horizon": horizon}
 
     def write(self, folder: Path) -> None:
-        """Write the policy's weights as a checkpoint folder."""
+        """Write the policy's weights as the checkpoint `folder`. Raises DiskFull."""
         with self.gathered():
             if self.first:
                 save_checkpoint(self.policy, self.encoder, folder)

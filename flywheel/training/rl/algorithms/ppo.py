@@ -50,9 +50,9 @@ def compute_gae(
 ) -> np.ndarray:
     """A_i = sum_k (gamma lam)^k delta_{i+k}, delta_i = r_i + gamma V_{i+1} - V_i; i + 1 is the next trainable token.
 
-    rewards, values: [tokens]; what they hold at observation tokens is never read, so it may be NaN.
-    mask: [tokens], true at trainable tokens. bootstrap: V behind the last token; 0 where the trajectory really
-    ended, the value of what would have followed where a limit cut it off. Returns [tokens], 0 at observation tokens.
+    rewards, values: [tokens]; what they hold at observation tokens is never read, so it may be NaN. mask: [tokens],
+    true at trainable tokens. bootstrap: V behind the last token; 0 where the trajectory really ended, the value of what
+    would have followed where a limit cut it off. Returns float64 [tokens], 0 at observation tokens.
     """
     mask = np.asarray(mask, dtype=bool)
     r = np.asarray(rewards, dtype=np.float64)[mask]
@@ -82,13 +82,11 @@ def estimate_advantages(
     """Estimate the advantages of one trajectory by decoupled GAE.
 
     Returns the policy's advantages with the length-adaptive lambda (or a fixed lambda_policy), and the value model's
-    targets (advantage + value) with lambda_critic. Shapes as in `gae`.
-
-    Where a limit cut the trajectory off, the advantages end in `bootstrap`, V behind the last token, and the targets in
-    `outcome`, what it had earned by then: a V that is trained towards itself has nothing to hold it, and at gamma 1 any
-    constant would do. Both are 0 where it really ended, with its outcome among the rewards.
-
-    Raises TrainingError where a number that is read is not finite, and where no token is trainable.
+    targets (advantage + value) with lambda_critic. Shapes as in `compute_gae`. Where a limit cut the trajectory off,
+    the advantages end in `bootstrap`, V behind the last token, and the targets in `outcome`, what it had earned by
+    then: a V that is trained towards itself has nothing to hold it, and at gamma 1 any constant would do. Both are 0
+    where it really ended, with its outcome among the rewards. Raises TrainingError where a number that is read is not
+    finite, and where no token is trainable.
     """
     mask = np.asarray(mask, dtype=bool)
     read = (np.asarray(rewards, float)[mask], np.asarray(values, float)[mask], bootstrap, outcome)
@@ -127,17 +125,10 @@ class Ppo:
     needs_value = True
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
+        rates = {name: getattr(rl, name) for name in ("gamma", "lambda_critic", "lambda_policy")}
+        rates["alpha"] = rl.gae_lambda_alpha
         found = [
-            estimate_turns(
-                one.rewards,
-                one.values,
-                gamma=rl.gamma,
-                lambda_critic=rl.lambda_critic,
-                alpha=rl.gae_lambda_alpha,
-                lambda_policy=rl.lambda_policy,
-                bootstrap=one.bootstrap,
-                outcome=one.outcome,
-            )
+            estimate_turns(one.rewards, one.values, **rates, bootstrap=one.bootstrap, outcome=one.outcome)
             for one in batch
         ]
         return normalise_advantages(found) if rl.normalise else found
