@@ -44,8 +44,10 @@ async def evaluate_policy(
     not there, and where the policy cannot be asked.
     """
     panel, chosen = ScorerSet(settings), settings.evaluation
-    playing |= {"settings": settings, "temperature": chosen.temperature}
-    episodes = await run_rollout(tasks, chosen.n_trials, policy, environments, **playing)
+    temperature = chosen.temperature
+    episodes = await run_rollout(
+        tasks, chosen.n_trials, policy, environments, settings=settings, temperature=temperature, **playing
+    )
     by_id = {task.task_id: task for task in tasks}
     return [judge_episode(by_id[episode.trajectory.task_id], episode, panel) for episode in episodes]
 

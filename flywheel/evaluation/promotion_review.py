@@ -80,9 +80,17 @@ class PromotionReport:
                     found.get((domain, f"success_{group}{end}")) for end in ("before", "after", "difference")
                 )
                 if after:
-                    shares = (f"{row['value']:.2f}" if row else "" for row in (before, after))
-                    cells = (str(after["n"] or ""), *shares, _format_difference(more))
+                    cells = (
+                        str(after["n"] or ""),
+                        _format_share(before),
+                        _format_share(after),
+                        _format_difference(more),
+                    )
                     yield f"| {domain}{words} | {' | '.join(cells)} |"
+
+
+def _format_share(row: Row | None) -> str:
+    return f"{row['value']:.2f}" if row else ""
 
 
 def _format_difference(row: Row | None) -> str:

@@ -148,8 +148,15 @@ def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], in
         context.append(Message(message.role, tuple(parts)))
     seeds = ((first + number + _SEEDS) % (2 * _SEEDS) - _SEEDS for number in range(request.n))  # back into 64 bits
     samples = tuple(SamplingParams(request.temperature, limit, one, request.ignore_eos) for one in seeds)
-    wanted = (request.logprobs, request.return_token_ids, request.stream, request.stream_options.include_usage)
-    return ChatRequest(request.model, tuple(context), samples, *wanted)
+    return ChatRequest(
+        request.model,
+        tuple(context),
+        samples,
+        request.logprobs,
+        request.return_token_ids,
+        request.stream,
+        request.stream_options.include_usage,
+    )
 
 
 def _understood(body: dict[str, Any]) -> dict[str, Any]:

@@ -54,9 +54,15 @@ class PatchExtractor:
 
     def _size(self, picture: Picture.Image) -> tuple[int, int]:
         """(width, height) after the resize."""
-        factor, size = self._images.patch_size * self._images.merge_size, self._images.size
-        least, most = size["shortest_edge"], size["longest_edge"]
-        return smart_resize(picture.height, picture.width, factor=factor, min_pixels=least, max_pixels=most)[::-1]
+        images = self._images
+        height, width = smart_resize(
+            picture.height,
+            picture.width,
+            factor=images.patch_size * images.merge_size,
+            min_pixels=images.size["shortest_edge"],
+            max_pixels=images.size["longest_edge"],
+        )
+        return width, height
 
     def _cut(self, picture: Picture.Image, wanted: tuple[int, int]) -> np.ndarray:
         """uint8 [patches, channels, patch, patch], in the order of the merged blocks. wanted: (width, height)."""
@@ -90,8 +96,11 @@ class EncodedSequence:
     def extended(self, token_ids: Sequence[int]) -> EncodedSequence:
         """Return this prompt followed by a response. token_ids: [response tokens], none of them an image's."""
         extra = np.asarray(token_ids, dtype=np.int64)
-        ids, kinds = np.append(self.input_ids, extra), np.append(self.mm_token_type_ids, np.zeros_like(extra))
-        return replace(self, input_ids=ids, mm_token_type_ids=kinds)
+        return replace(
+            self,
+            input_ids=np.append(self.input_ids, extra),
+            mm_token_type_ids=np.append(self.mm_token_type_ids, np.zeros_like(extra)),
+        )
 
 
 # UI-TARS 1.0 writes points between these: the only control tokens that a text may spell.

@@ -103,8 +103,16 @@ def build_step_example(
     """Build the example of one step from its prompt. A step without token ids is encoded from its raw_text."""
     response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
     logprobs = step.logprobs if step.token_ids else None
-    origin = (trajectory.trajectory_id, step.step, trajectory.domain)
-    return Example(prompt, response, logprobs, *origin, step.sampled_logprobs, step.version)
+    return Example(
+        prompt,
+        response,
+        logprobs,
+        trajectory.trajectory_id,
+        step.step,
+        trajectory.domain,
+        step.sampled_logprobs,
+        step.version,
+    )
 
 
 def is_trainable(step: Step) -> bool:

@@ -506,8 +506,10 @@ class BrowserPool:
 
     def _give_back(self, lease: PageLease) -> None:
         lease.end_episode()
-        told = {"seconds": self.clock() - lease.began, "episodes": lease.episodes, "steps": lease.steps}
-        self.events.publish(fleet.Released(**_event_fields(lease), **told))
+        held = self.clock() - lease.began
+        self.events.publish(
+            fleet.Released(**_event_fields(lease), seconds=held, episodes=lease.episodes, steps=lease.steps)
+        )
         lease.end(EnvError("the session was given back", where=lease.where, fix=_LEASE_ANOTHER))
         del self.lease_of[lease.page]
         lease.page.state = "tidying"

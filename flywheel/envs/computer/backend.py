@@ -150,12 +150,20 @@ def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
     digest = hashlib.sha256(path.read_bytes() + repr(sorted(folders.items())).encode())
     for name, checker in sorted(checkers.items()):
         digest.update(repr((name, checker)).encode())
-    given = {"name": declared.world, "domain": declared.domain, "checksum": digest.hexdigest()}
-    given["templates"] = {
+    templates = {
         task.name: TaskTemplate(instruction="{instruction}", verifier=CHORES_VERIFIER, max_steps=task.max_steps)
         for task in declared.tasks
     }
-    return ManifestSuite(environment=kind, tasks=tasks, folders=folders, checkers=checkers, **given)
+    return ManifestSuite(
+        environment=kind,
+        name=declared.world,
+        domain=declared.domain,
+        templates=templates,
+        checksum=digest.hexdigest(),
+        tasks=tasks,
+        folders=folders,
+        checkers=checkers,
+    )
 
 
 def _load_checker(manifest: Path, said: CheckerProgram) -> Checker:

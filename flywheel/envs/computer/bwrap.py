@@ -119,8 +119,16 @@ _PRIVATE_KEYS = "/etc/ssl/private"  # of this machine's servers
 _FONT_CACHE = "/var/cache/fontconfig"  # without it each program reads all fonts again: a third of a second
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TMPFS_FOLDERS = ("/dev/shm", "/tmp", "/run")
-MACHINE_ENVIRONMENT = {"HOME": MACHINE_HOME, "USER": "user", "LOGNAME": "user", "SHELL": "/bin/bash"}
-MACHINE_ENVIRONMENT |= {"XDG_RUNTIME_DIR": "/run", "LANG": "C.UTF-8", "TZ": "UTC", "PYTHONDONTWRITEBYTECODE": "1"}
+MACHINE_ENVIRONMENT = {
+    "HOME": MACHINE_HOME,
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "XDG_RUNTIME_DIR": "/run",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 def build_machine_command(

@@ -173,9 +173,13 @@ async def open_http_transport(machine: Machine, url: str, line: McpConnection) -
 
     MachineRefused (nobody listens), EnvError, OSError and faults of the server come as exception groups, from any use.
     """
-    transport, headers = _MachineTransport(machine, line), {"Accept-Encoding": "identity"}
     async with (
-        httpx2.AsyncClient(transport=transport, timeout=None, trust_env=False, headers=headers) as client,
+        httpx2.AsyncClient(
+            transport=_MachineTransport(machine, line),
+            timeout=None,
+            trust_env=False,
+            headers={"Accept-Encoding": "identity"},
+        ) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=MAX_ANSWER_BYTES) as streams,
     ):
         yield streams

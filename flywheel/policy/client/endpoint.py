@@ -49,7 +49,8 @@ class ChatEndpoint:
     passing: ClassVar[Mapping[int, type[FlywheelError]]]
 
     def __init__(self, settings: PolicySettings | LanguageModelSettings, seed: int = 0) -> None:
-        self._settings, place = settings, f"{self.block}.endpoint"
+        self._settings = settings
+        place = f"{self.block}.endpoint"
         try:
             address = httpx.URL(settings.endpoint)
         except httpx.InvalidURL as error:
@@ -108,8 +109,9 @@ class ChatEndpoint:
 
     async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any) -> Any:
         # Encoded here: half a surrogate pair in a text must reach the server, which names it, and not fail in between.
-        sent, content = None if body is None else json.dumps(body).encode(), bytearray()
+        sent = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if sent else {}
+        content = bytearray()
         try:
             async with client.stream(method, url, content=sent, headers=headers) as response:
                 async for piece in response.aiter_bytes():

@@ -109,8 +109,8 @@ class VllmPublisher(ServePublisher):
         try:
             return await self._endpoint.call(client, method, url, body, timeout_s=PUBLISH_S)
         except RouteNotFound:
-            what, fix = "the server has no route to change its weights", "start vllm with VLLM_SERVER_DEV_MODE=1"
-            raise CannotPublish(what, where=url, fix=fix) from None
+            what = "the server has no route to change its weights"
+            raise CannotPublish(what, where=url, fix="start vllm with VLLM_SERVER_DEV_MODE=1") from None
         except BadInput as error:
             raise PolicyError(error.what, where=url) from None
 

@@ -376,8 +376,11 @@ class ServerPool:
         kinds = {type(error) for error in faults.values()}
         kind = next((one for one in (PolicyBusy, PolicyTimeout) if kinds == {one}), PolicyError)
         what = "; ".join(f"{server.url}: {error.what}" for server, error in faults.items())
-        what, fix = f"none of {len(self._all)} servers answers: {what}", "start them, or see policy.endpoint"
-        return kind(what, where="policy.endpoint", fix=fix)
+        return kind(
+            f"none of {len(self._all)} servers answers: {what}",
+            where="policy.endpoint",
+            fix="start them, or see policy.endpoint",
+        )
 
     def _leave_out(self, server: ServerConnection, fault: FlywheelError) -> None:
         new = server not in self._out

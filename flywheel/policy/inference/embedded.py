@@ -70,8 +70,15 @@ class LoadedCheckpoint:
     def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
         """Return a new one, whose caches hold nothing. threads: as it takes them."""
         room = policy.cache_mb << 20
-        caches = {"prefix_bytes": room // 2, "vision_bytes": room // 4, "share": room > 0}
-        return InferenceEngine(self.model, self.encoder.end_id, text_pass=self.text_pass, threads=threads, **caches)
+        return InferenceEngine(
+            self.model,
+            self.encoder.end_id,
+            text_pass=self.text_pass,
+            threads=threads,
+            prefix_bytes=room // 2,
+            vision_bytes=room // 4,
+            share=room > 0,
+        )
 
     def completion(self, row: BatchRow) -> Completion:
         """Make a completion of a row that has ended."""

@@ -122,11 +122,16 @@ def _weights(layer: nn.Module, heads: int, key_heads: int) -> _Layer:
     three = (attention.q_proj, attention.k_proj, attention.v_proj)
     norms = ((getattr(attention, name, None), count) for name, count in (("q_norm", heads), ("k_norm", key_heads)))
     normed = [norm.weight.detach().expand(count, -1) for norm, count in norms if norm is not None]
-    bias = None if three[0].bias is None else torch.cat([one.bias.detach() for one in three])
-    attending = (layer.input_layernorm.weight, _joined(*three), bias, torch.cat(normed) if normed else None)
-    joined = _joined(mlp.gate_proj, mlp.up_proj)
-    out, after = attention.o_proj.weight, layer.post_attention_layernorm.weight
-    return _Layer(*attending, out, after, joined, mlp.down_proj.weight)
+    return _Layer(
+        layer.input_layernorm.weight,
+        _joined(*three),
+        None if three[0].bias is None else torch.cat([one.bias.detach() for one in three]),
+        torch.cat(normed) if normed else None,
+        attention.o_proj.weight,
+        layer.post_attention_layernorm.weight,
+        _joined(mlp.gate_proj, mlp.up_proj),
+        mlp.down_proj.weight,
+    )
 
 
 def _joined(*linears: nn.Linear) -> Tensor:

@@ -191,8 +191,9 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
 def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.AdamW:
     """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step."""
     fused = is_cuda(parameters[0].device) or None  # none: torch's own choice
-    betas, decay = (0.9, chosen.beta2), chosen.weight_decay
-    return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=decay, fused=fused)
+    return torch.optim.AdamW(
+        parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay, fused=fused
+    )
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
@@ -248,8 +249,13 @@ class ZeroEngine:
             "zero_allow_untested_optimizer": True,
             "steps_per_print": 1 << 30,
         }
-        parts = {"model_parameters": parameters, "optimizer": build_adamw(parameters, chosen)}
-        self._engine, *_ = deepspeed.initialize(model=module, **parts, dist_init_required=False, config=config)
+        self._engine, *_ = deepspeed.initialize(
+            model=module,
+            model_parameters=parameters,
+            optimizer=build_adamw(parameters, chosen),
+            dist_init_required=False,
+            config=config,
+        )
         if self.stage == 3:
             _register_external_parameters(deepspeed, module)
 

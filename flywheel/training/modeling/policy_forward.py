@@ -225,13 +225,19 @@ def _build_pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, in
                 shown.append(screens[screen.key])
     rows, shared = zip(*part, strict=True)
     members = [sequences[row] for row in rows]
-    tokens = torch.from_numpy(np.concatenate(ids))[None]
-    places = torch.from_numpy(np.concatenate(positions, axis=1))[:, None]
     before = [len(path) - len(member.response) for path, member in zip(paths, members, strict=True)]
-    plans = (plan_attention(paths, shared, count), plan_attention(paths, before, count))
     predicting = [path[member.predicting] for path, member in zip(paths, members, strict=True)]
-    answers = (np.concatenate(predicting), np.concatenate([member.response for member in members]))
-    return PackedBatch(rows, tokens, places, tuple(found), tuple(shown), *plans, *map(torch.from_numpy, answers))
+    return PackedBatch(
+        rows,
+        torch.from_numpy(np.concatenate(ids))[None],
+        torch.from_numpy(np.concatenate(positions, axis=1))[:, None],
+        tuple(found),
+        tuple(shown),
+        plan_attention(paths, shared, count),
+        plan_attention(paths, before, count),
+        torch.from_numpy(np.concatenate(predicting)),
+        torch.from_numpy(np.concatenate([member.response for member in members])),
+    )
 
 
 def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:

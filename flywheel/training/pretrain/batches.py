@@ -249,8 +249,14 @@ class QuestionCollator:
             torch.from_numpy(np.array([cells for _, _, cells in looks], np.float32).reshape(-1, self._cells**2)),
             self._screen,
         )
-        about = (torch.from_numpy(labels), mine.clamp_min(-1), torch.from_numpy(read))
-        return QuestionBatch(inputs, *about, targets, torch.from_numpy(repeats))
+        return QuestionBatch(
+            inputs,
+            torch.from_numpy(labels),
+            mine.clamp_min(-1),
+            torch.from_numpy(read),
+            targets,
+            torch.from_numpy(repeats),
+        )
 
     def _row(self, asked: Sequence[SceneQuestion]) -> _QuestionRow:
         row = _QuestionRow([(token, IGNORED, -1, False) for token in self._prefix], [self._positions], [], [])

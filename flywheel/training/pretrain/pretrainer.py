@@ -233,10 +233,16 @@ class PretrainLog:
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
         names = ("answers", *objectives.AUXILIARY_WEIGHTS, "right", "copies")
-        rates = [round(count / (now - self._last), 1) for count in (self._seen, self._asked)]
-        record = {"step": step, **dict(zip(names, means, strict=True)), "scenes_s": rates[0], "questions_s": rates[1]}
-        record |= {"seconds": round(now - self._began), "success": {kind: round(v, 2) for kind, v in success.items()}}
-        self._line(record)
+        self._line(
+            {
+                "step": step,
+                **dict(zip(names, means, strict=True)),
+                "scenes_s": round(self._seen / (now - self._last), 1),
+                "questions_s": round(self._asked / (now - self._last), 1),
+                "seconds": round(now - self._began),
+                "success": {kind: round(value, 2) for kind, value in success.items()},
+            }
+        )
         self._clear()
 
     def evaluation(self, step: int, result: dict[str, Any]) -> None:
@@ -355,7 +361,8 @@ class Pretrainer(TrainState):
         self.recipe = recipe
         torch.manual_seed(recipe.seed)
         if recipe.start:
-            self.encoder, self.model = Encoder.from_folder(recipe.start), load_model(recipe.start)
+            self.encoder = Encoder.from_folder(recipe.start)
+            self.model = load_model(recipe.start)
         else:
             self.encoder = Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()), SCREEN_SIDE)
             self.model = make_tiny_model(recipe.seed)
@@ -494,8 +501,10 @@ class Pretrainer(TrainState):
         self.save(recipe.out / "state.pt", {"key": _KEY})
         self._save_base()
         if self.first:
-            how = {"seed": recipe.seed, "scenes_a_kind": recipe.held_out}
-            self.report.evaluation(self.step, evaluate_grounding(self.average, self.encoder, recipe.policy, **how))
+            found = evaluate_grounding(
+                self.average, self.encoder, recipe.policy, seed=recipe.seed, scenes_a_kind=recipe.held_out
+            )
+            self.report.evaluation(self.step, found)
 
     def _save_base(self) -> None:
         if self.first:

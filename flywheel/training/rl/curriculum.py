@@ -173,8 +173,17 @@ class Curriculum:
             mark = "level not reached" if task.level > self._open[task.world] else self._mark(name)
             why = _REASONS.get(mark, "") if chance < even else ""
             row = {field: getattr(task, field) for field in ("task_id", "domain", "world", "template", "level")}
-            row |= {"groups": self._drawn[name], "successes": own.successes, "episodes": own.episodes}
-            rows.append(row | {"sampling_prob": chance, "relative_prob": chance / even, "reason": why})
+            rows.append(
+                row
+                | {
+                    "groups": self._drawn[name],
+                    "successes": own.successes,
+                    "episodes": own.episodes,
+                    "sampling_prob": chance,
+                    "relative_prob": chance / even,
+                    "reason": why,
+                }
+            )
         return rows
 
     def _weight(self, task: Task) -> float:

@@ -69,9 +69,18 @@ class TokenBatch:
 def clipped_loss(part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
     """Compute `policy_loss` of a part of the batch (a scalar), plus rl.positive_nll times `positive_nll` (VAPO)."""
     every = torch.ones_like(part.logprobs, dtype=torch.bool)
-    sampled = (part.logprobs, part.old_logprobs, part.advantages, every)
-    clips = {name: getattr(rl, name) for name in ("eps_low", "eps_high", "dual_clip")}
-    loss, terms = policy_loss(*sampled, **clips, tokens=part.tokens, proximal=part.proximal, entropy=part.entropy)
+    loss, terms = policy_loss(
+        part.logprobs,
+        part.old_logprobs,
+        part.advantages,
+        every,
+        eps_low=rl.eps_low,
+        eps_high=rl.eps_high,
+        tokens=part.tokens,
+        dual_clip=rl.dual_clip,
+        proximal=part.proximal,
+        entropy=part.entropy,
+    )
     if rl.positive_nll:
         likelier = positive_nll(part.logprobs, every, part.successful, tokens=part.successful_tokens)
         loss = loss + rl.positive_nll * likelier

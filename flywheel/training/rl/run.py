@@ -362,10 +362,19 @@ class _RLRun:
 
     def _pool(self, rollout_log: RolloutLog, policy: PolicyBackend, environments: EnvProvider) -> AsyncRolloutPool:
         # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
-        grading = {"grade": self._grade, "slow": not self.panel.needs(self.domain) <= {"final_state"}}
-        own = {"iteration": self.iteration, "settings": self.settings, "temperature": self.rl.temperature}
-        place = {"where": f"rl {self.domain}", "on_episode": self.on_episode}
-        return AsyncRolloutPool(rollout_log, policy, environments, **grading, **own, **place)
+        slow = not self.panel.needs(self.domain) <= {"final_state"}
+        return AsyncRolloutPool(
+            rollout_log,
+            policy,
+            environments,
+            grade=self._grade,
+            slow=slow,
+            iteration=self.iteration,
+            settings=self.settings,
+            temperature=self.rl.temperature,
+            where=f"rl {self.domain}",
+            on_episode=self.on_episode,
+        )
 
     def _grade(self, task: Task, episode: Episode) -> tuple[float, bool]:
         result = judge_episode(task, episode, self.panel).result

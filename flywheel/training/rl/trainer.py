@@ -188,9 +188,11 @@ def build_experiences(
 def _build_experience(
     episode: Episode, outcome: EpisodeOutcome, task: Task, encoder: Encoder, settings: Settings
 ) -> Experience:
-    summarizer, policy = open_summarizer(settings), settings.policy
-    whole = ([episode.trajectory], episode.steps, episode.images)
-    samples = build_agent_examples(*whole, encoder, policy, parse_errors=True, summarizer=summarizer)
+    policy = settings.policy
+    summarizer = open_summarizer(settings)
+    samples = build_agent_examples(
+        [episode.trajectory], episode.steps, episode.images, encoder, policy, parse_errors=True, summarizer=summarizer
+    )
     # Encoded now: passes over them, and processes that read them, are several.
     samples = [replace(sample, prompt=sample.context) for sample in samples]
     # A goal that was reached is an end, also where the limit came in the same step.
@@ -207,15 +209,27 @@ def _build_experience(
         earned = reward_as_earned(outcome.score, scores)
     else:
         earned = reward_at_end(outcome.score - later, len(samples))
-    lengths, broken = [len(sample.response) for sample in samples], [bool(step.parse_error) for step in episode.steps]
+    lengths = [len(sample.response) for sample in samples]
+    broken = [bool(step.parse_error) for step in episode.steps]
     rewards = shape_rewards(earned, lengths, broken, settings, task.max_steps)
     features = []
     for step, score in enumerate(scores):
         left = 1 - step / task.max_steps if task.max_steps else UNKNOWN_FEATURE
         features.append(ValueFeatures(UNKNOWN_FEATURE if score is None else score, left))
     thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in episode.steps)
-    what = (episode.id, tuple(samples), rewards, tuple(features), outcome.score, outcome.success, beyond)
-    return Experience(*what, task.task_id, thoughts, task.interface, later)
+    return Experience(
+        episode.id,
+        tuple(samples),
+        rewards,
+        tuple(features),
+        outcome.score,
+        outcome.success,
+        beyond,
+        task.task_id,
+        thoughts,
+        task.interface,
+        later,
+    )
 
 
 def estimate_step_samples(
@@ -251,8 +265,12 @@ def estimate_step_samples(
             read = [features.append_to(hidden) for features, (hidden, _, _) in told]
             values = tuple(map(learner.value.evaluate, read))
         lengths = tuple(len(item.response) for item in some)
-        at_end = (ends.get(number, 0.0), experience.later if number in ends else 0.0)
-        rewarded.append(ScoredTrajectory(experience.task_id, experience.rewards, lengths, values, *at_end))
+        later = experience.later if number in ends else 0.0
+        rewarded.append(
+            ScoredTrajectory(
+                experience.task_id, experience.rewards, lengths, values, bootstrap=ends.get(number, 0.0), outcome=later
+            )
+        )
         rows.append(list(zip(experience.samples, some, states_of, read, strict=True)))
     estimates = learner.algorithm.advantages(rewarded, rl)
     result = []
@@ -260,9 +278,21 @@ def estimate_step_samples(
         for row, (sample, item, (_, *logs), read) in enumerate(mine):
             fresh = sample.version in (None, learner.version)
             old, apart = _sampled_logprobs(sample, *logs, fresh, rl)
-            of_value = (got.returns[row], one.values[row]) if valued else (None, None)
-            estimates_of = (got.advantages[row], *of_value, old, old if fresh else logs[0], apart)
-            result.append(StepSample(experience, sample, *estimates_of, fresh, read, item))
+            result.append(
+                StepSample(
+                    experience,
+                    sample,
+                    got.advantages[row],
+                    got.returns[row] if valued else None,
+                    one.values[row] if valued else None,
+                    old,
+                    old if fresh else logs[0],
+                    apart,
+                    fresh,
+                    read,
+                    item,
+                )
+            )
     return result, float(np.mean([got.horizon for got in estimates]))
 
 
@@ -443,9 +473,17 @@ def _update_policy(
             for name in ("old_logprobs", "proximal", "advantages")
         )
         success = np.repeat([turn.experience.success for turn in some], [len(turn.advantages) for turn in some])
-        success = torch.from_numpy(success).to(logprobs.device)
-        known = (logprobs, old, proximal, advantages, entropy, success)
-        loss, terms = learner.algorithm.loss(TokenBatch(*known, tokens, successful_tokens), rl)
+        batch = TokenBatch(
+            logprobs,
+            old,
+            proximal,
+            advantages,
+            entropy,
+            torch.from_numpy(success).to(logprobs.device),
+            tokens,
+            successful_tokens,
+        )
+        loss, terms = learner.algorithm.loss(batch, rl)
         return loss, astuple(terms)
 
     parts = engines.pad_microbatches_across_ranks(

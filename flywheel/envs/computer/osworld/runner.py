@@ -147,12 +147,16 @@ async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: 
     for metric in task.metrics:
         sides = {side: await _resolve_getter(computer, getattr(metric, side)) for side in ("result", "expected")}
         question["metrics"].append({"func": metric.func, "options": metric.options, **sides})
-    words, limits = [sys.executable, "-I", _JUDGE_PROGRAM], CheckerLimits(seconds=task.seconds)
-    bound = {f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}": _PACKAGE}
     return await checker.run_checker(
-        "of OSWorld", words, limits, machine.home, machine.home_bytes, question,
-        files=decode_files(task.gold), bound=bound,
-    )  # fmt: skip
+        "of OSWorld",
+        [sys.executable, "-I", _JUDGE_PROGRAM],
+        CheckerLimits(seconds=task.seconds),
+        machine.home,
+        machine.home_bytes,
+        question,
+        files=decode_files(task.gold),
+        bound={f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}": _PACKAGE},
+    )
 
 
 async def _resolve_getter(computer: Computer, one: dict[str, Any]) -> dict[str, Any]:

@@ -430,9 +430,17 @@ def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFile
         first = next(iter(left_out.items()), ("", "no file ends in .json"))
         raise BadInput("no task can be played here", where=manifest, fix=f"the first: {first[0]}: {first[1]}")
     spec = TaskTemplate(instruction="{instruction}", verifier=OSWORLD_VERIFIER, max_steps={_LEVEL: said.max_steps})
-    checksum = hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
-    found = {"tasks": tasks, "left_out": left_out, "reasons": reasons, "templates": dict.fromkeys(tasks, spec)}
-    return OsworldSuite(environment=kind, name=name, domain=domain, judging_s=said.seconds, checksum=checksum, **found)
+    return OsworldSuite(
+        environment=kind,
+        name=name,
+        domain=domain,
+        tasks=tasks,
+        left_out=left_out,
+        reasons=reasons,
+        judging_s=said.seconds,
+        checksum=hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest(),
+        templates=dict.fromkeys(tasks, spec),
+    )
 
 
 def read_task_files(

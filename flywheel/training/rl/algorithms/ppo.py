@@ -125,10 +125,17 @@ class Ppo:
     needs_value = True
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
-        rates = {name: getattr(rl, name) for name in ("gamma", "lambda_critic", "lambda_policy")}
-        rates["alpha"] = rl.gae_lambda_alpha
         found = [
-            estimate_turns(one.rewards, one.values, **rates, bootstrap=one.bootstrap, outcome=one.outcome)
+            estimate_turns(
+                one.rewards,
+                one.values,
+                gamma=rl.gamma,
+                lambda_critic=rl.lambda_critic,
+                alpha=rl.gae_lambda_alpha,
+                lambda_policy=rl.lambda_policy,
+                bootstrap=one.bootstrap,
+                outcome=one.outcome,
+            )
             for one in batch
         ]
         return normalise_advantages(found) if rl.normalise else found
