@@ -16,8 +16,6 @@ from rich.table import Table
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.progress import Announcement
 
-# How a run looks in a terminal: a line a stage, with what it does now while it does it.
-
 
 class RunConsole:
     """A listener for `flywheel.utils.progress`. In a terminal the newest line moves; in a log it is printed, at most
@@ -77,8 +75,6 @@ def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:
         table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
     return table
 
-
-# The last screen of a run: a row an iteration.
 
 _ITERATIONS_SHOWN = 10
 

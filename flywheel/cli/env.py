@@ -22,8 +22,6 @@ import flywheel
 from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, find_workspace_here
 from flywheel.utils.errors import BadInput, FlywheelError, errors_of_place
 
-# `flywheel env page`: third-party web pages as tasks.
-
 
 @click.command("list", epilog="Example: flywheel env page list")
 @FOLDER_OPTION
@@ -134,9 +132,6 @@ def try_page_command(
     sys.exit(not result.ok)
 
 
-# `flywheel env play`: a task of a suite, by hand.
-
-
 @click.command(epilog="Example: flywheel env play snake --level 3 --seed 5")
 @click.argument("world")
 @click.option("--template", default="", show_default=False, help="Kind of task; default: the first that has the level.")
@@ -166,8 +161,6 @@ async def _serve_task(suite: Any, template: str, level: int, seed: int) -> None:
         click.echo(f"{task.instruction}\n{server.new_session(task, seed)}")
         await asyncio.Event().wait()
 
-
-# `flywheel env server`: environments on many machines.
 
 _PORT, _NODE_PORT = 4300, 4301
 _TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
@@ -312,8 +305,6 @@ def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(run())
 
 
-# `flywheel env osworld`: which of OSWorld's tasks can be played here.
-
 _FOLDER_TYPE = click.Path(exists=True, path_type=Path)
 
 
@@ -345,9 +336,6 @@ def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_j
     console = Console()
     console.print(table, "", by_reason)
     console.print(f"{len(played)} of {len(paths)} tasks are played")
-
-
-# `flywheel env computer-server`: the part that acts inside of a machine.
 
 
 @click.command(

@@ -20,7 +20,6 @@ from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
 
-# `flywheel iteration history`: what ran, what failed and why, how long it took, what was read and written.
 
 _SHOWN = 10
 _PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # of Prefect, before what was raised
@@ -226,9 +225,6 @@ def _format_number(number: float | None, form: str = "") -> str:
 
 def _format_reason(message: str) -> str:
     return first_line(_PREFACE.sub("", message))
-
-
-# Commands that compare or change iterations: rollback, diff, drop, report.
 
 
 @click.command(epilog="Example: flywheel iteration rollback 3    (and back: flywheel iteration rollback --undo)")

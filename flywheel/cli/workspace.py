@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from flywheel.config.params_file import ParameterInfo, ParameterSection
 
 
-# Commands for a workspace and the machine under it: init, reset, doctor, migrate.
-
 _MIB = 2**20
 
 
@@ -104,8 +102,6 @@ def migrate_command(workspace: Path | None) -> None:
         else "nothing to do: the workspace is up to date"
     )
 
-
-# `flywheel settings`: what parameters there are, what they mean, and what they are here.
 
 _WIDTH = 100  # of paragraphs: longer lines are hard to read
 

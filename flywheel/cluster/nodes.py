@@ -33,7 +33,6 @@ from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
 
-# On a node: the check before work begins, and the worker that does shards of one stage.
 
 _SOURCE_SUFFIXES = (".py", ".sql", ".js", ".json", ".yaml", ".types")
 _SHARD_DONE = None  # in place of a progress line: the shard has ended
@@ -296,7 +295,6 @@ class TeamRanks:
         self._nodes, self._own = [], None
         self._wake.close()
 
-    # -- one node --------------------------------------------------------------------------------------------------
     def _actor(self, number: int) -> Any:
         wanted = self._team.wanted[number]
         return (

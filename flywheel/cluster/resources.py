@@ -89,9 +89,6 @@ def _fits(wanted: Resources, node: Resources) -> bool:
     return all(node.get(name, 0) >= count for name, count in wanted.items())
 
 
-# GPUs of one machine, where stages of an iteration run side by side: one stage has them at a time.
-
-
 @contextlib.contextmanager
 def hold_gpu(ctx: StageContext, limits: ClusterSettings, seconds: float) -> Iterator[None]:
     """Hold this machine's GPUs, so that no other stage of the workspace uses them within the block.

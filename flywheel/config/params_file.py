@@ -159,9 +159,6 @@ def _describe_limits(schema: Mapping[str, Any]) -> str:
     return " and ".join(text.format(schema[key]) for key, text in marks.items() if key in schema)
 
 
-# Faults of settings, in words: each by the parameter's dotted name, with near or known names.
-
-
 @dataclass(frozen=True)
 class SettingsFault:
     """Describe one fault of the settings.
@@ -231,8 +228,6 @@ def _describe_fault(fault: dict[str, Any], path: Sequence[str], settings: type[B
     near = difflib.get_close_matches(path[-1], block.model_fields, 1)
     return "there is no such parameter" + (f"; did you mean {near[0]}?" if near else "")
 
-
-# `params.yaml`: settings as a file, read and written.
 
 _END_MARK = "..."  # YAML's own sign that a document is whole, which is written below the line that announces it
 _WHOLE_FILE_LINE = f"# All parameters. The last line of this file is {_END_MARK} (without it, the file is cut off)."

@@ -61,12 +61,10 @@ class Workspace:
         """Which iteration is the newest, and the format of the files."""
         return self.root / "iterations.yaml"
 
-    # -- settings ---------------------------------------------------------------------------------------------
     @property
     def params(self) -> Path:
         return self.root / "params.yaml"
 
-    # -- one iteration: its parameters, manifest and promotion, small files for people and for DVC -----------------
     def iteration(self, iteration: int) -> Path:
         """Return the folder of `iteration`: its parameters, records and DVC files."""
         return self.root / "iterations" / iteration_label(iteration)
@@ -100,7 +98,6 @@ class Workspace:
         """Return the path of the levels that are open to the next iteration's training tasks."""
         return self.iteration(iteration) / "levels.json"
 
-    # -- datasets and models -----------------------------------------------------------------------------------
     @property
     def data(self) -> Path:
         return self.root / "data"
@@ -113,7 +110,6 @@ class Workspace:
         """Return the folder of a model of `iteration`. name: ct, sft, rl-<domain> or merged."""
         return self.root / "models" / f"iteration={iteration_label(iteration)}" / name
 
-    # -- private state: never part of a dataset ---------------------------------------------------------------------
     @property
     def state(self) -> Path:
         return self.root / ".flywheel"
@@ -159,9 +155,6 @@ class Workspace:
     def resolve(self, path: str) -> Path:
         """Return the path of one read from a dataset or a setting: relative to the workspace, or absolute as it is."""
         return self.root / path
-
-
-# Names of a workspace and of its iterations' runs, so that many may share one Prefect server.
 
 
 def workspace_name(ws: Workspace) -> str:

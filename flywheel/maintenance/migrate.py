@@ -65,9 +65,6 @@ def _begun(ws: Workspace) -> list[int]:
     return [k for k in ws.list_iteration_folders() if dvc_files.dvc_yaml_path(ws, k).exists()]
 
 
-# Settings: the workspace's own, each iteration's copy, and the values that DVC has recorded of the copies.
-
-
 def _rename_settings(ws: Workspace) -> Iterator[str]:
     yield from _rename_in_file(ws, ws.params)
     for place in _places(ws):
@@ -208,8 +205,6 @@ class _PlaceMigration:
     def _save(self) -> None:
         write_json(_folder(self._ws) / "plan.json", asdict(self._journal))
 
-    # Built beside the data.
-
     def _build(self, iteration: int) -> Iterator[str]:
         place, journal, staged = self._place, self._journal, self._staged(iteration)
         shutil.rmtree(staged.root, ignore_errors=True)
@@ -246,8 +241,6 @@ class _PlaceMigration:
         entry = {"path": path, **dvc_files.describe_output(built)}
         self._journal.entries.setdefault(old, {})[dvc_files.folder_md5(source)] = entry
         self._copy_to_cache(built)
-
-    # Put in place.
 
     def _apply(self, iteration: int) -> Iterator[str]:
         place, journal = self._place, self._journal
@@ -321,8 +314,6 @@ class _PlaceMigration:
         if changed:
             write_text(path, dvc_files.dump_dvc_lock(stages))
         return changed
-
-    # DVC's cache, so that what is recorded can be brought back.
 
     def _copy_to_cache(self, folder: Path) -> None:
         text, files = dvc_files.list_folder(folder)

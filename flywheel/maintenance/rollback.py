@@ -117,9 +117,6 @@ def _journal_path(ws: Workspace) -> Path:
     return ws.state / "rollback.json"
 
 
-# Dropping an iteration that is not complete, so that the next run begins it anew.
-
-
 @dataclass(frozen=True)
 class DiscardPlan:
     """List what discarding removes. paths: in the order they go."""

@@ -178,9 +178,6 @@ def _declare(ws: Workspace, iteration: int, domains: list[str]) -> None:
         )
 
 
-# What a run needs is checked before it begins, so that it fails in the first second: all that can be known of the
-# parameters is refused by name, before an iteration freezes its copy of them.
-
 # Two default iterations write about 150 MB, DVC keeps a copy of each file, and Chromium wants room in /tmp.
 NEEDED_MB = 500
 _LOOK_S = 10
@@ -289,8 +286,6 @@ def _check_promotion(rule: PromotionSettings) -> None:
             fix=f"set it to {least} or more, or raise promotion.margin",
         )
 
-
-# When new data start a run, and when recent iterations halt the loop.
 
 INGEST = "ingest"
 

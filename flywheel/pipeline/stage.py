@@ -111,8 +111,6 @@ def expand_domains(artifact: Artifact, domains: Iterable[str]) -> list[Artifact]
     return [replace(artifact, **{field: name.replace(DOMAIN_PLACEHOLDER, domain)}) for domain in domains]
 
 
-# Stages, their shards and their results.
-
 # How long to wait for another worker that does the same shard: one that was believed dead. A dead one holds no lock.
 _BUSY_S = 600.0
 ShardResults = Mapping[str, tuple[Path, Any]]  # shard -> its folder, and what `work` returned

@@ -201,8 +201,6 @@ def _is_abandoned(folder: Path) -> bool:
     return True
 
 
-# Memory of a browser's processes.
-
 _MB = 1 << 20
 
 
@@ -256,8 +254,6 @@ def _chromium_process_type(process: psutil.Process) -> str:
     types = [word for word in process.cmdline() if word.startswith("--type=")]
     return types[0].removeprefix("--type=") if types else ""
 
-
-# Programs of pages' servers: started without our environment, their output bounded, ended with all that they started.
 
 MAX_OUTPUT_BYTES = 64_000  # bytes of output that are kept, the newest
 _FILE_LIMIT = "ulimit -f 2097152;"  # no file above 1 GiB

@@ -153,9 +153,6 @@ def errors_of_place(place: object) -> Iterator[None]:
         raise BadInput(f"nothing can be made here: {error.strerror}", where=place, fix="name another place") from error
 
 
-# Findings of `flywheel doctor`.
-
-
 @dataclass(frozen=True)
 class Finding:
     """Hold one finding of `flywheel doctor`.

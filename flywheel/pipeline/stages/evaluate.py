@@ -215,9 +215,6 @@ def success_by_template(
     return figures
 
 
-# Episodes, scores and results of the tasks that a model plays are staged.
-
-
 async def play_and_stage(
     ctx: StageContext, name: str, model: Path, tasks: Sequence[Task], environments: EnvProvider, folder: Path
 ) -> dict[str, Any]:
@@ -246,8 +243,6 @@ async def play_and_stage(
     write_shard(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
     return {"results": [vars(one.result) for one in judged], "around": vars(stats)}
 
-
-# The sequential test: fresh tasks, a look at a time, until the gate decides.
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalResult
 

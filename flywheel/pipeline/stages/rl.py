@@ -51,9 +51,6 @@ class EpisodeArchive:
         write_episode_shard(folder, map(read_episode, sorted(self._folder.glob("*.zip"))))
 
 
-# The stage rl-<domain>: RL from the SFT checkpoint in one domain's environments makes a specialist (sections 2.5.3,
-# 2.5.4).
-
 _OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
 _JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
 _TABLES = (("trajectories", "trajectory_id"), ("steps",), ("images", "sha256"))  # each with the key of its rows

@@ -36,7 +36,6 @@ from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 from flywheel.utils.local_ports import bind_local_port
 from flywheel.utils.local_server import LocalServer
 
-# Links of the explorer's pages to other servers of the workspace.
 
 _DATA_DOCS = "docs/index.html"  # within the report's folder
 
@@ -52,8 +51,6 @@ class ServerLinks:
         """Return the address of the Data Docs; "" where none are served, or none were written."""
         return f"{self.report}/{_DATA_DOCS}" if self.report and (ws.report / _DATA_DOCS).is_file() else ""
 
-
-# Change events: a stream for each page; the files are polled once for all of them.
 
 _POLL_S = 1.0
 _KEEPALIVE_S = 15.0  # after which a page is told that nothing has changed, so that it knows that we are here
@@ -93,8 +90,6 @@ class ChangeStream:
                 self._looked = time.monotonic()
             return self._seen
 
-
-# The application. `auth.py` says who may use it.
 
 _PACKAGE = resources.files("flywheel.ui.explorer")
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
@@ -374,9 +369,6 @@ def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
         if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
             return page(404)  # the frame of all pages, which says so
         return said(404, "there is nothing at this address")
-
-
-# The server, in a thread.
 
 
 @dataclass(frozen=True)

@@ -194,9 +194,6 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
     }
 
 
-# Promotions that wait for a person, and the decision, as `flywheel review promotion` records it.
-
-
 class PromotionRequest(BaseModel):
     """As a page sends it."""
 

@@ -118,8 +118,6 @@ def _parse_value(sql_type: str, typed: str, text: str) -> Any:
     return typed
 
 
-# The list: a page of it, the number of trajectories, the values of a column.
-
 MAX_ROWS = 500  # rows of one answer
 _MAX_VALUES = 60
 
@@ -178,9 +176,6 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
         f"""SELECT "{column}"::VARCHAR AS value, count(*) AS n FROM {OUTCOMES_TABLE} WHERE "{column}" IS NOT NULL
         GROUP BY ALL ORDER BY n DESC, value LIMIT {_MAX_VALUES:d}"""
     )
-
-
-# One trajectory: its steps with the overlays of their screens, and all facts about it.
 
 
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:

@@ -202,8 +202,6 @@ def _svg(title: str, body: Sequence[str], width: int = CHART_WIDTH, height: int 
     )
 
 
-# Charts side by side as one SVG that needs nothing else: for Prefect's pages and for files.
-
 _GAP, _PAD, _HEAD = 18, 16, 64  # between cards, inside them, above a chart
 _STYLE = "".join((_PACKAGE / "templates" / "chart_sheet.css").read_text("utf-8").splitlines())
 

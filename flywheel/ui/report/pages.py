@@ -22,7 +22,6 @@ from flywheel.ui.report import charts, figures, replay
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
-# The report: one self-contained HTML page of a workspace, `report/index.html`.
 
 Row = dict[str, Any]
 _ITERATIONS_SHOWN = 10  # iterations
@@ -157,9 +156,6 @@ def _templates() -> Environment:
     )
 
 
-# A trajectory's page: every screen with its action, and where the trajectory came from and went.
-
-
 def write_trajectory_page(
     ws: Workspace, trajectory_id: str, connection: duckdb.DuckDBPyConnection | None = None
 ) -> Path:
@@ -202,8 +198,6 @@ def _trajectory_facts(facts: dict) -> list[tuple[str, str]]:
 def _join(*values: str | None) -> str:
     return ", ".join(value for value in values if value)
 
-
-# Pictures of the report for a README: the page in headless Chromium.
 
 _TIMEOUT_MS = 30_000
 
