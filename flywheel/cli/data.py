@@ -13,7 +13,6 @@ from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, DataError
 
-
 _REFUSED_SHOWN = 5  # refused records that are told one by one
 _FILE_TYPE = click.Path(path_type=Path)
 

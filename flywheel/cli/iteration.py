@@ -20,7 +20,6 @@ from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
 
-
 _SHOWN = 10
 _PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # of Prefect, before what was raised
 _STATE_STYLES = {

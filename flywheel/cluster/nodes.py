@@ -33,7 +33,6 @@ from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
 
-
 _SOURCE_SUFFIXES = (".py", ".sql", ".js", ".json", ".yaml", ".types")
 _SHARD_DONE = None  # in place of a progress line: the shard has ended
 NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it

@@ -22,7 +22,6 @@ from flywheel.training.distributed.worker_group import HostPort
 from flywheel.utils import progress
 from flywheel.utils.errors import ClusterError, HeadLost, WorkerLost
 
-
 _TRIES = 3  # of a shard whose worker is lost: after three it is not bad luck
 _NEWS_S = 1.0  # between two signs of life of a worker, at most
 _CLOSE_S = 30.0  # browsers and models are closed

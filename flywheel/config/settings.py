@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-
 DomainName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 MAX_NUMBER = 10**9  # of any number: above it counts and seconds leave what machines and libraries can hold
 

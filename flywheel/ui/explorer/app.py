@@ -36,7 +36,6 @@ from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 from flywheel.utils.local_ports import bind_local_port
 from flywheel.utils.local_server import LocalServer
 
-
 _DATA_DOCS = "docs/index.html"  # within the report's folder
 
 

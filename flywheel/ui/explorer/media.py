@@ -23,7 +23,6 @@ from flywheel.store.schema import session_trajectory_id
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
 from flywheel.utils.errors import BadInput, FlywheelError
 
-
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
 _THUMBNAIL = (192, 192)

@@ -22,7 +22,6 @@ from flywheel.ui.report import charts, figures, replay
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
-
 Row = dict[str, Any]
 _ITERATIONS_SHOWN = 10  # iterations
 
