@@ -30,6 +30,7 @@ from flywheel.utils.errors import BadInput
 
 _REPAIRABLE = ("trajectories", "steps")
 _EXAMPLES = 5
+_QUERIES = database.read_queries("flywheel.maintenance")
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,9 @@ def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict
     iteration: the only one to look at; default: all. Keys: `iteration`, `table`, `reason`, `rows`, `first` (the lowest
     trajectory_id); by iteration, then most rows first.
     """
-    sql = """SELECT iteration, source_table AS "table", split_part(reason, ' (', 1) AS reason,
-            count(*) AS rows, min(trajectory_id) AS first
-        FROM quarantine WHERE $k IS NULL OR iteration = $k GROUP BY ALL ORDER BY iteration, rows DESC, reason"""
+    sql = _QUERIES["quarantine_reasons"]
     with database.connect_catalog(ws, reads=sql) as connection:
-        return database.query_rows(connection, sql, {"k": iteration})
+        return database.query_rows(connection, sql, {"iteration": iteration})
 
 
 def quarantined_trajectories(
@@ -124,11 +123,7 @@ def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
 
 
 def _create_quarantine_views(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
-    connection.execute(
-        f"""CREATE TEMP TABLE why AS SELECT trajectory_id, any_value(reason) AS reason, any_value(detail) AS detail
-        FROM quarantine WHERE iteration = {iteration} AND source_table = 'trajectories'
-        GROUP BY ALL"""
-    )
+    connection.execute(_QUERIES["quarantine_why"], {"iteration": iteration})
     stages = ", ".join(f"'{stage}'" for stage in INCOMING)
     for name, table in (("aside", "trajectories"), ("aside_steps", "steps")):
         connection.execute(
@@ -220,8 +215,5 @@ def _compare_repaired(
         f"CREATE TEMP TABLE orphans AS FROM quarantine WHERE iteration = {iteration} AND source_table <> 'trajectories'"
     )
     connection.register("own", pa.table({"trajectory_id": sorted(ids)}))
-    routed = connection.execute(
-        """SELECT destination || ': ' || split_part(reason, ' (', 1) AS how, count(*) FROM decided SEMI JOIN own
-        USING (trajectory_id) GROUP BY ALL ORDER BY 2 DESC, 1"""
-    ).fetchall()
+    routed = connection.execute(_QUERIES["repaired_routes"]).fetchall()
     return reroute.compare_routes(ws, connection, iteration, len(ids)), dict(routed)

@@ -30,6 +30,8 @@ from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce
 
+_QUERIES = database.read_queries("flywheel.maintenance")
+
 # Applying decisions, so that a process that is killed half way loses nothing.
 #
 # All that changes is built beside the data first, in `.flywheel/again`. `plan.json`, written there last, is the commit:
@@ -264,11 +266,8 @@ def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Sett
 def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
     """Tell whether the scores that are there are those of the rule's scorers, in the versions of today."""
     panel = ScorerSet(rule.apply_to(settings))
-    sql = """SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
-        FROM scores JOIN trajectories USING (trajectory_id, iteration)
-        WHERE iteration = ? AND scores.stage = 'score' AND scorer <> ''"""
     with database.connect_catalog(ws, tables_alone=True) as connection:
-        rows = connection.execute(sql, [iteration]).fetchall()
+        rows = connection.execute(_QUERIES["scorer_versions"], {"iteration": iteration}).fetchall()
     there: dict[str, set] = {}
     for domain, scorer, version in rows:
         there.setdefault(domain, set()).add((scorer, version))
@@ -286,40 +285,15 @@ def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, ru
         connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
         return connection.execute("SELECT count(*) FROM judgements").fetchone()[0]
     connection.execute(f"CREATE TEMP TABLE scores_before AS {own}")
-    threshold = "coalesce(asked, threshold)" if rule.threshold is None else f"{rule.threshold!r}"
-    connection.execute(
-        f"""CREATE TEMP TABLE judgements AS
-        SELECT * EXCLUDE (asked, held) REPLACE (held AS threshold,
-            CASE WHEN score BETWEEN 0 AND 1 THEN score >= held END AS success) FROM (
-            SELECT s.*, asked, CASE WHEN coalesce(scorer, '') = '' THEN threshold ELSE {threshold} END AS held
-            FROM scores_before s
-                LEFT JOIN (SELECT trajectory_id, any_value(task_id) AS task_id FROM incoming GROUP BY ALL)
-                    USING (trajectory_id)
-                LEFT JOIN (SELECT task_id, any_value(threshold) AS asked FROM tasks WHERE iteration = {iteration}
-                    GROUP BY ALL) USING (task_id))"""
-    )
-    return connection.execute(
-        """SELECT count(*) FROM (SELECT trajectory_id, scorer, score, threshold, success FROM judgements EXCEPT
-            SELECT trajectory_id, scorer, score, threshold, success FROM scores_before)"""
-    ).fetchone()[0]
+    connection.execute(_QUERIES["judgements"], {"iteration": iteration, "threshold": rule.threshold})
+    return connection.execute(_QUERIES["changed_judgements"]).fetchone()[0]
 
 
 def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
-    """What the contracts say: of trajectories and steps as it was found, of scores anew."""
-    names = ", ".join(f"'{one.name}'" for one in contracts.SCORE_CONTRACTS)
-    aside = f"quarantine WHERE iteration = {iteration} AND stage = '{training_stores.ROUTE_STAGE}'"
-    connection.execute(
-        f"""CREATE TEMP TABLE broken AS SELECT trajectory_id, min_by(reason, place) AS reason FROM (
-            SELECT trajectory_id, substr(reason, len('contract: ') + 1) AS reason, 0 AS place FROM {aside}
-                AND source_table = 'trajectories' AND starts_with(reason, 'contract: ')
-                AND split_part(substr(reason, len('contract: ') + 1), ':', 1) NOT IN ({names})
-            UNION ALL SELECT trajectory_id, reason, 1 FROM ({contracts.broken_scores_sql()}))
-        GROUP BY ALL"""
-    )
-    connection.execute(
-        f"""CREATE TEMP TABLE orphans AS SELECT source_table, trajectory_id, reason, detail FROM {aside}
-            AND source_table <> 'trajectories'"""
-    )
+    names = [one.name for one in contracts.SCORE_CONTRACTS]
+    broken = _QUERIES["broken"].format(broken_scores=contracts.broken_scores_sql())
+    connection.execute(broken, {"iteration": iteration, "anew": names})
+    connection.execute(_QUERIES["orphans"], {"iteration": iteration})
 
 
 def compare_routes(
@@ -328,19 +302,8 @@ def compare_routes(
     """Compare the workspace's routes with the table `decided`. scores: number of rows that changed."""
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
-    moved = database.query_rows(
-        connection,
-        """SELECT i.domain, b.destination AS "from", d.destination AS "to", count(*) AS trajectories,
-            (list({'trajectory_id': trajectory_id, 'reason': b.reason, 'then': d.reason} ORDER BY trajectory_id))[:3]
-                AS examples
-        FROM routes_before b JOIN decided d USING (trajectory_id)
-            JOIN (SELECT trajectory_id, any_value(domain) AS domain FROM incoming GROUP BY ALL) i USING (trajectory_id)
-        WHERE b.destination <> d.destination GROUP BY ALL ORDER BY trajectories DESC, 1, 2, 3""",
-    )
-    (routes,) = connection.execute(
-        """SELECT count(*) FROM (SELECT trajectory_id, destination, reason, score, success FROM decided EXCEPT
-            SELECT trajectory_id, destination, reason, score, success FROM routes_before)"""
-    ).fetchone()
+    moved = database.query_rows(connection, _QUERIES["moved_routes"])
+    (routes,) = connection.execute(_QUERIES["changed_routes"]).fetchone()
     built = training_stores.count_routed(connection)
     stale = stale_stages(ws, iteration) if moved else ()
     return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, stale)
@@ -391,13 +354,7 @@ def write_decision_metrics(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int
 ) -> None:
     """Write the figures of `score` and `route` that follow from the decision; their seconds stay."""
-    verdicts = connection.execute(
-        f"""SELECT i.domain, count(*) FILTER (WHERE d.success), count(*) FROM decided d
-        JOIN (SELECT trajectory_id, domain, task_id FROM incoming WHERE stage = 'rollout') i USING (trajectory_id)
-        WHERE d.success IS NOT NULL AND task_id IN
-            (SELECT task_id FROM tasks WHERE iteration = {iteration} AND stage = 'synthesize' AND split = 'train')
-        GROUP BY ALL"""
-    ).fetchall()
+    verdicts = connection.execute(_QUERIES["rollout_verdicts"], {"iteration": iteration}).fetchall()
     by_domain = {domain: (verified, judged) for domain, verified, judged in verdicts}
     by_domain[metrics.ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))
     fresh = {"route": training_stores.count_routed(connection).metrics}

@@ -32,26 +32,7 @@ _WAIT_S = 120.0  # for who ends the look: as long as stores are written
 
 _EVEN, _DOUBTFUL = "even", "doubtful"
 
-# The model's own trajectories, without broken ones. In the order of md5, since DuckDB's own hash may change with its
-# version.
-_CANDIDATES = """
-CREATE OR REPLACE TEMP TABLE candidates AS
-WITH judged AS (
-    SELECT trajectory_id, count(DISTINCT success) > 1 OR count(success) < count(*) OR bool_or(
-        score < 1 AND abs(score - threshold) <= $near) AS doubtful
-    FROM scores WHERE iteration = $iteration AND stage = 'score' GROUP BY ALL)
-SELECT t.trajectory_id, t.domain, t.world, t.instruction, r.destination, r.reason, r.score, r.success,
-    j.doubtful OR r.success IS NULL AS doubtful, md5($seed || t.trajectory_id) AS key
-FROM routes r JOIN trajectories t USING (iteration, trajectory_id) JOIN judged j USING (trajectory_id)
-WHERE r.iteration = $iteration AND t.stage = 'rollout'
-    AND NOT regexp_matches(r.reason, '^(contract: |status )')
-"""
-# Round robin: one of each domain and store, then the next of each.
-_IN_TURNS = """
-SELECT * EXCLUDE (key, doubtful, turn) FROM (
-    SELECT *, row_number() OVER (PARTITION BY domain, destination ORDER BY key) AS turn FROM candidates WHERE {which})
-ORDER BY turn, key LIMIT $size
-"""
+_QUERIES = database.read_queries("flywheel.maintenance")
 
 
 @dataclass(frozen=True)
@@ -208,9 +189,9 @@ def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings
     """
     rule = settings.routing
     seed = f"{settings.seed}|{iteration}|"
-    connection.execute(_CANDIDATES, {"iteration": iteration, "near": rule.review_near, "seed": seed})
+    connection.execute(_QUERIES["review_candidates"], {"iteration": iteration, "near": rule.review_near, "seed": seed})
     evenly, doubtful = (
-        database.query_rows(connection, _IN_TURNS.format(which=which), {"size": rule.review})
+        database.query_rows(connection, _QUERIES["review_in_turns"].format(which=which), {"size": rule.review})
         for which in ("true", "doubtful")
     )
     wanted = min(round(rule.review * rule.review_doubtful), len(doubtful))
@@ -226,28 +207,16 @@ def _read_scorer_verdicts(
     connection: duckdb.DuckDBPyConnection, iteration: int, which: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """trajectory_id -> what each scorer says of it: `scorer`, `score`, `threshold`, `success`, `detail`."""
-    rows = database.query_rows(
-        connection,
-        """SELECT trajectory_id, scorer, score, threshold, success, detail FROM scores
-        WHERE iteration = $iteration AND stage = 'score' AND list_contains($which, trajectory_id)
-        ORDER BY trajectory_id, scorer""",
-        {"iteration": iteration, "which": list(which)},
-    )
+    asked = {"iteration": iteration, "which": list(which)}
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in database.query_rows(connection, _QUERIES["scorer_verdicts"], asked):
         found.setdefault(row.pop("trajectory_id"), []).append(row)
     return found
 
 
 def _newest_labels(connection: duckdb.DuckDBPyConnection, iteration: int, queue: str) -> dict[str, dict[str, Any]]:
     """trajectory_id -> the newest label that answers the question."""
-    rows = database.query_rows(
-        connection,
-        """SELECT trajectory_id, label, reviewer, comment, "at" FROM label_history
-        WHERE iteration = $iteration AND queue = $queue
-        QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY "at" DESC, line DESC) = 1""",
-        {"iteration": iteration, "queue": queue},
-    )
+    rows = database.query_rows(connection, _QUERIES["newest_labels"], {"iteration": iteration, "queue": queue})
     return {row.pop("trajectory_id"): row for row in rows}
 
 
