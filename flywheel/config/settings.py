@@ -147,11 +147,11 @@ class PolicySettings(SettingsBlock):
 
     @property
     def holds_form(self) -> bool:
-        """Whether the agent's answers are held to the form of an action."""
+        """Whether the agent's answers are held to the form of an action, as `guided_decoding` says."""
         return self.guided_decoding == "always" or (self.guided_decoding == "auto" and not self.unheld())
 
     def unheld(self) -> list[str]:
-        """Parameters that answers cannot be held to their form with."""
+        """List the parameters (`template`, ...) whose values do not let answers be held to the form of an action."""
         return [name for name, fit in GUIDED_DECODING_REQUIREMENTS.items() if getattr(self, name) not in fit]
 
 

@@ -25,11 +25,13 @@ def iteration_label(iteration: int) -> str:
 
 @dataclass(frozen=True)
 class Workspace:
+    """Name the paths of a workspace. root: its folder, absolute."""
+
     root: Path
 
     @classmethod
     def find(cls, folder: Path | str | None = None, *, any_format: bool = False) -> Workspace:
-        """Find the workspace in `folder` (default: the current folder).
+        """Find the workspace in `folder` (default: the current one).
 
         any_format: accept files of another version. Raises BadInput where there is none, or it is of another version.
         """
@@ -49,7 +51,7 @@ class Workspace:
         return ws
 
     def read_format(self) -> int:
-        """Read the version of its files. Without iterations.yaml, which has it, no version has worked here."""
+        """Read the version of its files, from 1; without iterations.yaml, which has it, this version's."""
         try:
             found = _FORMAT_LINE.search(self.iterations_index.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -72,9 +72,9 @@ def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, s
 
 
 def find_stage(name: str) -> Stage:
-    """Find the stage of a name such as `rollout` or `rl-games`; whether there is such a domain is not checked.
+    """Find the stage of a `name` such as `rollout` or `rl-games`; whether there is such a domain is not checked.
 
-    Its own `name` keeps the placeholder: `rl-{domain}`. Raises BadInput for an unknown stage.
+    Its own `name` keeps the placeholder: `rl-{domain}`. Raises BadInput for an unknown stage, with the nearest one.
     """
     for stage in all_stages():
         before, domain, _ = stage.name.partition(DOMAIN_PLACEHOLDER)

@@ -49,7 +49,10 @@ def limit_command(command: Sequence[str], megabytes: int, more: str = "", redire
 
 
 class ProcessGuard:
-    """Ends the process group `leader` and removes its folder where this process dies before `release`."""
+    """End the process group `leader` (a process id) and remove its `folder` where this process dies before `release`.
+
+    mark: a text in the environment of all its processes, by which those that left the group are ended too; "": none.
+    """
 
     def __init__(self, leader: int, folder: Path, mark: str = "") -> None:
         self._process = subprocess.Popen(
@@ -127,7 +130,7 @@ def list_process_group(leader: int) -> list[int]:
 
 
 def list_marked_processes(mark: str) -> list[int]:
-    """Process ids of those whose environment holds a text, whatever group they have moved to."""
+    """List the process ids of those whose environment holds the text `mark`, whatever group they have moved to."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError, ValueError):
@@ -149,7 +152,8 @@ _MIN_AGE_S = 60.0  # a younger folder without a lock may be one that is just bei
 
 
 class PrivateFolder:
-    """Make a folder, at `path`, which lasts until `remove` or the end of this process."""
+    """Make a folder, at `path`, which lasts until `remove` or the end of this process. kind: chromium or server; it
+    stands in the folder's name."""
 
     def __init__(self, kind: str = "chromium") -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX.format(kind=kind)))
@@ -241,18 +245,11 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
         exact = max(mapped.values(), default=0) > one_mb or sum(mapped.values()) > all_mb
         for one, most in mapped.items():
             with contextlib.suppress(psutil.Error):
-                kind = "browser" if one.pid == pid else _chromium_process_type(one)
-                found[pid].append(ProcessMemory(one.pid, kind, _pss_mb(one) if exact else most))
+                words = ["--type=browser"] if one.pid == pid else one.cmdline()
+                kinds = [word.removeprefix("--type=") for word in words if word.startswith("--type=")]
+                mb = one.memory_full_info().pss / _MB if exact else most
+                found[pid].append(ProcessMemory(one.pid, (kinds or [""])[0], mb))
     return found
-
-
-def _pss_mb(process: psutil.Process) -> float:
-    return process.memory_full_info().pss / _MB
-
-
-def _chromium_process_type(process: psutil.Process) -> str:
-    types = [word for word in process.cmdline() if word.startswith("--type=")]
-    return types[0].removeprefix("--type=") if types else ""
 
 
 MAX_OUTPUT_BYTES = 64_000  # bytes of output that are kept, the newest
@@ -260,9 +257,11 @@ _FILE_LIMIT = "ulimit -f 2097152;"  # no file above 1 GiB
 
 
 class ChildProgram:
-    """Run a program in a process group of its own. Raises OSError where it cannot be started.
+    """Run a program of a page's server: its output is bounded, and it ends with all that it started.
 
-    It must be made in the event loop's own thread, since the kernel ends it with the thread that started it.
+    command: program and arguments. working: its folder. environment: all of its variables; ours are not among them.
+    megabytes: most private memory (MiB). It must be made in the event loop's own thread, since the kernel ends it with
+    the thread that started it. Raises OSError where it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], working: Path, environment: Mapping[str, str], megabytes: int) -> None:
@@ -295,6 +294,7 @@ class ChildProgram:
 
     @property
     def said(self) -> str:
+        """Its output so far, the newest `MAX_OUTPUT_BYTES` of it."""
         return bytes(self._said).decode("utf-8", "replace").strip()
 
     @property
@@ -311,6 +311,7 @@ class ChildProgram:
         return code
 
     def kill(self) -> None:
+        """Kill it with its group, without waiting; once it has ended nothing happens."""
         if self.process.returncode is None:  # else its number may be another's by now
             kill_process_group(self.pid)
 

@@ -42,8 +42,7 @@ def exit_with_parent() -> None:
 def limit_malloc_arenas() -> None:
     """Let two heaps serve all threads, where the C library can.
 
-    Otherwise each thread has a heap of its own, which does not give back what it freed: 300 MB for forty threads that
-    answer questions.
+    Else each thread has a heap of its own, which keeps what it freed: 300 MB for forty threads that answer questions.
     """
     _call_libc("mallopt", _M_ARENA_MAX, 2)
 
@@ -51,8 +50,8 @@ def limit_malloc_arenas() -> None:
 def trim_heap() -> None:
     """Give freed memory back to the machine, where the C library can.
 
-    glibc keeps what was freed in a heap of each thread. A model opens threads of its own, so each one that is opened
-    and closed would leave a few hundred MB of freed screens behind.
+    glibc keeps it in a heap of each thread, and a model opens threads of its own: each one that is opened and closed
+    would leave a few hundred MB of freed screens behind.
     """
     _call_libc("malloc_trim", 0)
 
@@ -60,8 +59,7 @@ def trim_heap() -> None:
 def _call_libc(name: str, *arguments: int) -> None:
     import ctypes
 
-    function = getattr(ctypes.CDLL(None), name, None)
-    if function is not None:
+    if function := getattr(ctypes.CDLL(None), name, None):
         function(*arguments)
 
 

@@ -224,7 +224,6 @@ async def play_and_stage(
     environment for each. Returns `results`, a row an episode, and `around`, the counts of crashes and retries.
     """
     total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
-
     policy = open_policy(model, ctx.settings.policy)
     try:
         judged = await evaluate_policy(

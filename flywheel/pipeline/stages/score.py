@@ -58,9 +58,10 @@ def score_trajectories(
 ) -> Iterator[dict[str, Any]]:
     """Score every trajectory that ended; yields rows of `scores`. Crashed, invalid and imported ones get none.
 
-    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. rule: whose scorers and
-    threshold replace the iteration's own, where it names some. which: ids of the only trajectories to score; default:
-    all. Raises BadInput for an unknown scorer, once the first row is asked for.
+    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. ctx: of the iteration's
+    stage `score`. rule: whose scorers and threshold replace the iteration's own, where it names some. which: ids of the
+    only trajectories to score; default: all. Once the first row is asked for, raises BadInput for an unknown scorer,
+    DataError for a missing or damaged partition.
     """
     panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):
