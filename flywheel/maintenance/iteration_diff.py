@@ -25,7 +25,7 @@ def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]
 
     Returns these numbers by their names, and lists of rows: `rows` (counts by table and stage), `kinds` (counts) and
     `numbers` (mean, quantiles) of the routed trajectories, `metrics` (single figures), `held_out` and `templates`
-    (tasks gained and lost). Raises BadInput for an iteration that has not been begun.
+    (tasks gained and lost). Raises BadInput for an iteration that has not been begun, DataError for a damaged file.
     """
     stage_records.check_iterations_begun(ws, (before, after))
     rows, kinds, numbers = (

@@ -32,11 +32,9 @@ from flywheel.utils.progress import announce
 
 _QUERIES = database.read_queries("flywheel.maintenance")
 
-# Applying decisions, so that a process that is killed half way loses nothing.
-#
-# All that changes is built beside the data first, in `.flywheel/again`. `plan.json`, written there last, is the commit:
-# once it is there the decisions are applied, and where that was interrupted, the next command that changes the
-# workspace finishes it (`resume_pending_decisions`). Every step may be done twice.
+# A process that is killed half way loses nothing: all that changes is built beside the data first, in
+# `.flywheel/again`. `plan.json`, written there last, is the commit: once it is there the decisions are applied, and the
+# next command that changes the workspace finishes it (`resume_pending_decisions`). Every step may be done twice.
 
 _DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions may be decided again, in their order
 
@@ -49,15 +47,15 @@ def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
 def settle_pending_decisions(ws: Workspace) -> None:
     """Finish decisions and repairs whose application was cut off; drop those only prepared, with their copies.
 
-    Finishing writes, commits and pushes what `apply_reroute` does (see `resume_pending_decisions`). Call it under the
-    workspace's lock.
+    Finishing is `resume_pending_decisions`, and raises what that does. Call it under the workspace's lock.
     """
     resume_pending_decisions(ws)
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)
 
 
 def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
-    """Stages of decided iterations that read the iteration's stores as they are now, and are not done again."""
+    """List the stages (`sft@004`) of decided iterations that read the stores of `iteration` as they are now, and are
+    not done again."""
     found = []
     for k in stage_records.list_iterations(ws):
         if k < iteration or not dvc_files.is_promotion_decided(ws, k):
@@ -88,7 +86,9 @@ def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> No
 def resume_pending_decisions(ws: Workspace) -> list[int]:
     """Finish the pending decisions that had begun to be applied; returns their iterations, none where there were none.
 
-    Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock.
+    Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock. Raises DataError for
+    damaged records or manifests, VersioningError where DVC fails, BadInput where params.yaml is wrong, FlywheelError
+    where git refuses, DiskFull.
     """
     try:
         plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))
@@ -140,20 +140,19 @@ def _pending_plan_path(ws: Workspace) -> Path:
     return _pending_folder(ws) / "plan.json"
 
 
-# Routing again, from what is on disk: by another threshold, other scorers, a band of doubt.
-#
-# Nothing is played and no model is asked. The results of the row contracts stand in `quarantine` and do not depend on
-# scores, so steps are not read; scores are compared with a threshold in SQL, or given anew by scorers that read final
-# states or steps alone.
+# Routing again: nothing is played and no model is asked. The results of the row contracts stand in `quarantine` and do
+# not depend on scores, so steps are not read; scores are compared with a threshold in SQL, or given anew by scorers
+# that read final states or steps alone.
 
 
 @dataclass(frozen=True)
 class RouteDifference:
-    """Describe what another decision changes.
+    """Describe what another decision changes in `iteration`.
 
-    moved: `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now
-    and then). routed: destination -> trajectories, then. scores: rows that change. stale: recorded stages that read
-    what the stores hold now."""
+    moved: rows of `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now and then). routed:
+    destination -> trajectories, then. scores, routes: how many rows of these tables change. stale: recorded stages that
+    read what the stores hold now.
+    """
 
     iteration: int
     moved: tuple[dict[str, Any], ...]
@@ -173,7 +172,8 @@ def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDi
 
     Call it under the workspace's lock. rule: threshold, scorers and band of doubt; what is None stays. Returns what
     would change, for `apply_reroute`; `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is
-    not routed yet, or the rule cannot be followed, ContractBroken where the stores would break a contract.
+    not routed yet, its parameters are wrong, or the rule cannot be followed; ContractBroken where the stores would
+    break a contract; DataError for a damaged file, DiskFull.
     """
     settings = stage_records.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
@@ -239,7 +239,7 @@ def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: Routing
     found: what `prepare_reroute` returned, one an iteration. rule: by which they were prepared. Call it under the
     workspace's lock. Writes partitions, decisions, manifests and DVC's records, commits where `versioning.git` is set,
     and pushes to `versioning.remote`; a remote out of reach is announced. `resume_pending_decisions` finishes one that
-    was cut off.
+    was cut off; raises what that does.
     """
     if decided := {one.iteration: make_decision(ws, one, rule) for one in found if one.routes or one.scores}:
         apply_decisions(ws, decided)

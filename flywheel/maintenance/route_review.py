@@ -37,8 +37,11 @@ _QUERIES = database.read_queries("flywheel.maintenance")
 
 @dataclass(frozen=True)
 class RouteQuestion:
-    """A trajectory that somebody is asked about, where it went and why, and what its scorers say. drawn: evenly, or
-    as a doubtful one. label, reviewer, comment, at: the newest that was said of it; None where nobody has."""
+    """Hold a trajectory that somebody is asked about, where it went and why, by which score and success.
+
+    drawn: evenly, or as a doubtful one. verdicts: what each scorer says (`scorer`, `score`, `threshold`, `success`,
+    `detail`). label, reviewer, comment, at: the newest that was said of it; None where nobody has.
+    """
 
     trajectory_id: str
     domain: str
@@ -57,6 +60,7 @@ class RouteQuestion:
 
     @property
     def decision_entry(self) -> dict[str, Any]:
+        """What a decision keeps of it (`RoutingDecision.looked`)."""
         names = ("trajectory_id", "domain", "drawn", "destination", "score", "success", "label", "reviewer", "comment")
         return {name: getattr(self, name) for name in names} | {"at": self.at.isoformat() if self.at else None}
 
@@ -73,7 +77,7 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
 
     iteration: whose routes are reviewed. Whoever asks gets the same ones in the same order; labelled ones stay (`label`
     is None where nobody has said anything). Empty where no review is asked for, or it has ended. Raises BadInput where
-    the iteration's params.yaml is missing or wrong, DataError for damaged decisions, labels or tables.
+    the iteration's params.yaml is missing or wrong, DataError for damaged decisions, labels or tables, DiskFull.
     """
     if not _is_review_open(ws, iteration):
         return []
@@ -121,8 +125,9 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
     """End the review of an iteration's routes with the labels so far, and move what they move.
 
     Call it under the workspace's lock. why: in words, stored with the decision. It writes what `reroute.apply_reroute`
-    does. Returns what moved; None where no review is open. Raises what `open_questions` does, DataError where others
-    write labels for two minutes, VersioningError, DiskFull.
+    does. Returns what moved; None where no review is open. Raises what `open_questions` and
+    `reroute.resume_pending_decisions` do, DataError where others write labels for two minutes, ContractBroken where the
+    stores would break a contract.
     """
     with _review_lock(ws):
         reroute.settle_pending_decisions(ws)
