@@ -18,8 +18,9 @@ from flywheel.utils.progress import Announcement
 
 
 class RunConsole:
-    """A listener for `flywheel.utils.progress`. In a terminal the newest line moves; in a log it is printed, at most
-    one every two seconds a stage. What is told (`progress.tell`), and that a shard is done, is printed always."""
+    """A listener for `flywheel.utils.progress` that prints to `console`. In a terminal the newest line moves; in a log
+    it is printed, at most one every two seconds a stage. An announcement, and that a shard is done, is printed always.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console, self._began, self._last = console, {}, {}
@@ -40,7 +41,8 @@ class RunConsole:
     def __call__(self, stage: str, line: str) -> None:
         with self._lock:
             now = time.monotonic()
-            clock = f"[dim]{_format_clock(now - self._start)}[/dim]"
+            minutes, seconds = divmod(int(now - self._start), 60)
+            clock = f"[dim]{minutes}:{seconds:02d}[/dim]"
             if line == "begins":
                 self._began[stage] = now
                 self._show(f"{clock} {stage}")
@@ -62,10 +64,6 @@ class RunConsole:
             self._status.update(text)
         else:
             self._console.print(text, highlight=False, soft_wrap=True)
-
-
-def _format_clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:

@@ -161,12 +161,11 @@ class ShardWorker:
         self._worker.close()
 
 
-# Training one model on several nodes.
-#
-# Ray gives a worker all of its nodes at once, or none of them (a placement group). The worker runs on the first, beside
-# the first of the training processes, as if all were on one machine; an actor on each other node has the rest of them.
-# The actor starts the same processes (`training/distributed/worker_group.py`), passes bytes to and fro, and reports
-# when one ends. Gradients go from process to process (gloo, NCCL), not through Ray.
+# Training one model on several nodes: Ray gives a worker all of its nodes at once, or none of them (a placement group).
+# The worker runs on the first, beside the first of the training processes, as if all were on one machine; an actor on
+# each other node has the rest of them. The actor starts the same processes (`training/distributed/worker_group.py`),
+# passes bytes to and fro, and reports when one ends. Gradients go from process to process (gloo, NCCL), not through
+# Ray.
 
 _CHECK_S = 120.0  # of a node: the actor's process imports flywheel
 _BEGIN_S = 300.0  # of its processes: one has to import the libraries before it has forks

@@ -93,9 +93,9 @@ def _fits(wanted: Resources, node: Resources) -> bool:
 def hold_gpu(ctx: StageContext, limits: ClusterSettings, seconds: float) -> Iterator[None]:
     """Hold this machine's GPUs, so that no other stage of the workspace uses them within the block.
 
-    limits: block `cluster`. seconds: how long to wait for them. The lock is a file in the workspace's
-    `.flywheel/stages`, one a machine; a killed process lets go of it. Does nothing where the stage needs no GPU, or
-    where Ray assigns them. Raises ClusterError where another stage still has them after `seconds`.
+    ctx: of the stage. limits: block `cluster`. seconds: how long to wait for them. The lock is a file in the
+    workspace's `.flywheel/stages`, one a machine; a killed process lets go of it. Does nothing where the stage needs no
+    GPU, or where Ray assigns them. Raises ClusterError where another stage still has them after `seconds`.
     """
     if limits.engine == "ray" or not count_gpus(dag.find_stage(ctx.stage), ctx, _has_gpu):
         yield

@@ -79,10 +79,13 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
     is None where nobody has said anything). Empty where no review is asked for, or it has ended. Raises BadInput where
     the iteration's params.yaml is missing or wrong, DataError for damaged decisions, labels or tables, DiskFull.
     """
-    if not _is_review_open(ws, iteration):
+    if not iteration or not reroute.is_routed(ws, iteration):
+        return []
+    settings = stage_records.load_iteration_params(ws, iteration)
+    if not settings.routing.review or _has_ended(ws, iteration):
         return []
     with database.connect_catalog(ws, tables_alone=True) as connection:
-        rows = _draw_sample(connection, iteration, stage_records.load_iteration_params(ws, iteration))
+        rows = _draw_sample(connection, iteration, settings)
         which = [row["trajectory_id"] for row in rows]
         scores = _read_scorer_verdicts(connection, iteration, which)
         newest = _newest_labels(connection, iteration, review_queue(ws, iteration))
@@ -170,13 +173,6 @@ def review_queue(ws: Workspace, iteration: int) -> str:
     Raises what `iteration_run_id` does.
     """
     return f"routing {iteration_run_id(ws, iteration)}"
-
-
-def _is_review_open(ws: Workspace, iteration: int) -> bool:
-    if not iteration or not reroute.is_routed(ws, iteration):
-        return False
-    asked = stage_records.load_iteration_params(ws, iteration).routing.review
-    return asked > 0 and not _has_ended(ws, iteration)
 
 
 def _has_ended(ws: Workspace, iteration: int) -> bool:

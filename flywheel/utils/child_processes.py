@@ -18,11 +18,9 @@ from pathlib import Path
 
 import psutil
 
-# Guards: child processes end with this one, with all their children, even after `kill -9`.
-#
-# The kernel kills the process when its parent dies (`setpriv --pdeathsig`, where there is one); and a guard, a shell
-# that waits on a pipe held by this process alone, kills the whole process group. Browsers and the servers of pages run
-# in this way.
+# Browsers and the servers of pages end with this process, with all their children, even after `kill -9`: the kernel
+# kills the process when its parent dies (`setpriv --pdeathsig`, where there is one), and a guard, a shell that waits on
+# a pipe held by this process alone, kills the whole process group.
 
 _END_TIMEOUT_S = 5.0
 # $0: the process group, $1: its folder, $2: "" or a text in the environment of all its processes, even of those that
@@ -139,11 +137,8 @@ def list_marked_processes(mark: str) -> list[int]:
     return found
 
 
-# Private folders, of browsers and of pages' servers.
-#
-# Each folder has a lock that the kernel releases when the process that made it ends. So a folder left by a `kill -9`
-# can be told from one in use even where process ids are reused, and `remove_abandoned_folders` removes it at the next
-# start.
+# Each private folder has a lock that the kernel releases when the process that made it ends. So a folder left by a
+# `kill -9` can be told from one in use even where process ids are reused, and is removed at the next start.
 
 _FOLDER_PREFIX = "flywheel-{kind}-"
 _FOLDER_KINDS = ("chromium", "server")

@@ -98,12 +98,10 @@ def terminate_process(process: subprocess.Popen) -> None:
             process.wait(_END_S)
 
 
-# SIGTERM as an exception: what `systemctl stop`, a scheduler or `docker stop` sends ends a run as Ctrl-C does, with a
-# line that says so.
-#
-# An exception from a signal handler is raised wherever Python happens to be, and is lost in some places: in the
-# callback of a weak reference and in `__del__` Python logs it and goes on (`raise_on_sigterm` sends the signal again),
-# and a task of asyncio stores it (`run_until_sigterm` raises nothing within the loop).
+# SIGTERM, which `systemctl stop`, a scheduler or `docker stop` sends, ends a run as Ctrl-C does: as an exception. One
+# from a signal handler is raised wherever Python happens to be, and is lost in some places: in the callback of a weak
+# reference and in `__del__` Python logs it and goes on (`raise_on_sigterm` sends the signal again), and a task of
+# asyncio stores it (`run_until_sigterm` raises nothing within the loop).
 
 
 class Terminated(BaseException):

@@ -127,7 +127,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     around = {name: sum(result["around"][name] for _, result in played.values()) for name in vars(RolloutStats())}
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
-    after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+    after = _results(fixed[_CANDIDATE])
     before = _predecessor(ctx, fixed)
     between = _between(fixed)
     summary = {}
@@ -154,11 +154,11 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
 def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
     """Its results on the held-out tasks: played now, or kept from its own evaluation."""
     if _BEFORE in fixed:
-        return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
+        return _results(fixed[_BEFORE])
     tasks, samples = _held_out(ctx), ctx.settings.evaluation.n_trials
     newest = ctx.newest_model()["digest"]
     if newest == checkpoint_digest(_merged(ctx)):
-        return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+        return _results(fixed[_CANDIDATE])
     outcomes = [
         (name, number < round(share * samples))
         for name, share in _known(ctx)[newest].items()
@@ -170,11 +170,14 @@ def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> li
 def _between(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
     """Results of the models of ct, sft and rl where they played; rl's are the specialists', each in its domain."""
     found: dict[str, list[gate.EvalResult]] = {}
-    for shard, (_, result) in fixed.items():
+    for shard, played in fixed.items():
         if shard not in (_BEFORE, _CANDIDATE):
-            rows = [gate.EvalResult(**row) for row in result["results"]]
-            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(rows)
+            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(_results(played))
     return found
+
+
+def _results(played: tuple[Path, Any]) -> list[gate.EvalResult]:
+    return [gate.EvalResult(**row) for row in played[1]["results"]]
 
 
 def _share(rows: Sequence[gate.EvalResult]) -> float:

@@ -1,4 +1,5 @@
-"""Train a specialist by RL in one domain's environments, from the SFT checkpoint (stage `rl-<domain>`)."""
+"""Train a specialist by RL in one domain's environments, from the SFT checkpoint (stage `rl-<domain>`, sections 2.5.3
+and 2.5.4)."""
 
 from __future__ import annotations
 
@@ -25,15 +26,13 @@ from flywheel.rollout.episode import Episode, read_episode, write_episode
 from flywheel.store import metrics
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
 
-# Archive of the episodes that RL trained on, for people to look at: all rows, and the screens of a few.
-#
-# They are rows of `trajectories`, `steps` and `images` of the stage, and join no store. Episodes are written as they
-# end, since a resumed run does not report again those that it had finished.
-
 
 class EpisodeArchive:
-    """A folder of episodes, one file each. Of every `every`-th episode of a task (rl.group_size: one a group) the
-    screens are kept too."""
+    """Keep the episodes that RL trained on, for people to look at, one file each in `folder`; they join no store.
+
+    Each is written as it ends, since a resumed run does not report again those that it had finished. Of every
+    `every`-th episode of a task (rl.group_size: one a group) the screens are kept too.
+    """
 
     def __init__(self, folder: Path, run_id: str, every: int) -> None:
         self._folder, self._run_id, self._every = folder / "episodes", run_id, every

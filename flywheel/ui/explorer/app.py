@@ -121,9 +121,9 @@ def create_explorer_app(
     return auth.AuthMiddleware(app, login)
 
 
-def json_response(found: Any) -> Response:
+def json_response(found: Any, status: int = 200) -> Response:
     """Answer with JSON; numbers that are not finite are null."""
-    return Response(to_json(found, inf_nan_mode="null", fallback=str), media_type="application/json")
+    return Response(to_json(found, inf_nan_mode="null", fallback=str), status, media_type="application/json")
 
 
 def _add_list_routes(app: FastAPI, asking: CatalogReader, changing: ChangeStream) -> None:
@@ -345,9 +345,7 @@ def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
     """Each failure is one line, as JSON."""
 
     def said(status: int, what: str) -> Response:
-        response = json_response({"error": what})
-        response.status_code = status
-        return response
+        return json_response({"error": what}, status)
 
     @app.exception_handler(FlywheelError)
     def failed(request: Request, error: FlywheelError) -> Response:
@@ -390,7 +388,7 @@ def serve_explorer(ws: Workspace, port: int, other: Workspace | None = None) -> 
 
     port: 0 takes a free one. other: a workspace whose iterations are shown for comparison. Yields the server; its
     `entrance` lets a browser in, and the workspace's credentials are made where it has none. Raises BadInput where the
-    port is taken.
+    port is taken, FlywheelError where the server does not answer within 20 seconds.
     """
     processes.limit_malloc_arenas()
     with contextlib.closing(bind_local_port(port)) as listener, start_blocking_portal(name="explorer") as portal:

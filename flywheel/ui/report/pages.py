@@ -30,7 +30,7 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
     """Write the report's page, `report/index.html`, and return its path; an earlier one is replaced.
 
     A workspace where nothing has run yet gets a page that says so. everything: show all iterations, not the newest ten,
-    with earlier ones in the curves alone.
+    with earlier ones in the curves alone. Raises DataError for a damaged file, DiskFull.
     """
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)
@@ -65,9 +65,8 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
             schema_version=SCHEMA_VERSION,
             docs=(ws.report / "docs" / "index.html").exists(),
         )
-    path = ws.report / "index.html"
-    write_text(path, text)
-    return path
+    write_text(ws.report_page, text)
+    return ws.report_page
 
 
 def render_template(template: str, **values: Any) -> str:
@@ -92,7 +91,7 @@ def write_trajectory_page(
     """Write `report/trajectories/<trajectory_id>.html` and return its path; an earlier one is replaced.
 
     In the file's name all but letters, digits, `_`, `.` and `-` becomes `_`. connection: to the catalogue, where one is
-    open already. Raises BadInput for an unknown trajectory.
+    open already. Raises BadInput for an unknown trajectory, DataError for a damaged file, DiskFull.
     """
     with contextlib.nullcontext(connection) if connection else database.connect_catalog(ws) as connection:
         found = replay.load_replay(connection, trajectory_id)
