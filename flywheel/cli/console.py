@@ -48,10 +48,8 @@ class RunConsole:
                 self._show(f"{clock} {stage}")
             elif line.startswith("ended"):
                 took = now - self._began.get(stage, now)
-                self._console.print(
-                    f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {escape(line[7:])}",
-                    soft_wrap=True,
-                )
+                done = f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {escape(line[7:])}"
+                self._console.print(done, soft_wrap=True)
             elif stage in self._began and not isinstance(line, Announcement):
                 if self._status or line.endswith(" done") or now - self._last.get(stage, float("-inf")) >= 2:
                     self._last[stage] = now

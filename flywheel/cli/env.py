@@ -274,14 +274,8 @@ def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
     import httpx
 
     try:
-        answer = httpx.request(
-            method,
-            manager + path,
-            json={},
-            headers={"Authorization": f"Bearer {_read_token()}"},
-            timeout=10,
-            trust_env=False,
-        )
+        headers = {"Authorization": f"Bearer {_read_token()}"}
+        answer = httpx.request(method, manager + path, json={}, headers=headers, timeout=10, trust_env=False)
         said = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise FlywheelError(
@@ -293,9 +287,7 @@ def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
 
 
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Until it ends, or is told to."""
-
-    async def run() -> None:
+    async def run() -> None:  # until it ends, or is told to
         task = asyncio.ensure_future(work)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -25,7 +25,11 @@ def iteration_label(iteration: int) -> str:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Name the paths of a workspace. root: its folder, absolute."""
+    """Name the paths of a workspace. root: its folder, absolute.
+
+    In it lie `params` (params.yaml), `data` (the datasets), `report` (a folder) with `report_page`, and `state`
+    (`.flywheel`, which is never part of a dataset) with `prefect_home`.
+    """
 
     root: Path
 

@@ -305,8 +305,9 @@ class DueRun:
 def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
     """List the runs that new recordings and demonstrations ask for, one at most; nothing is started.
 
-    `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there must be; 0: no such run.
-    Raises DataError where DVC's file of an iteration is lost, or its manifest or trajectories are damaged; DiskFull.
+    settings: the workspace's: `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there
+    must be; 0: no such run. Raises DataError where DVC's file of an iteration is lost, or its manifest or trajectories
+    are damaged; DiskFull.
     """
     rules = settings.operations
     if not (rules.trigger_min_recordings or rules.trigger_min_demonstrations):

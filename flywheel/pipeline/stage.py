@@ -12,6 +12,7 @@ from it and changed inputs do not meet old results.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import time
@@ -206,11 +207,10 @@ class StageContext:
     def count_episodes(self, shard: str, total: int, what: str) -> Callable[[object], None]:
         """Make a callback that reports how many of `total` episodes of `shard`, called `what`, have ended; its argument
         is ignored."""
-        done = 0
+        ended = itertools.count(1)
 
         def count(_: object) -> None:
-            nonlocal done
-            done += 1
+            done = next(ended)
             self.report_part(f"{shard}: {done} of {total} {what}", done, total, shard)
 
         return count

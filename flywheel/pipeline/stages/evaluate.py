@@ -79,11 +79,13 @@ def _held_out(ctx: StageContext) -> dict[str, Task]:
     return ctx.read_tasks("synthesize", "eval")
 
 
+def _about(ctx: StageContext) -> str:
+    return gate.held_out_key(ctx.settings, list(_held_out(ctx)))
+
+
 def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
     """What earlier evaluations found of the models that count now: the newest one and the best so far."""
-    before = gate.read_comparable_outcomes(
-        ctx.ws, ctx.iteration - 1, gate.held_out_key(ctx.settings, list(_held_out(ctx)))
-    )
+    before = gate.read_comparable_outcomes(ctx.ws, ctx.iteration - 1, _about(ctx))
     wanted = {rival["digest"] for rival in _rivals(ctx).values()}
     return {name: outcome for name, outcome in before.items() if name in wanted}
 
@@ -137,17 +139,15 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
             figures += _success(ctx, domain, old, new)
             summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
         for stage, rows in between.items():
-            own = [row for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)]
+            own = [row.v for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)]
             if own:
-                figures.append(
-                    metrics.fraction_metric_row(f"success_{stage}", sum(row.v for row in own), len(own), domain=domain)
-                )
+                figures.append(metrics.fraction_metric_row(f"success_{stage}", sum(own), len(own), domain=domain))
     for name, judged in judge_results(competed["results"], ctx.settings.promotion).items():
         figures += gate.build_gate_metrics(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
     outcomes = {ctx.newest_model()["digest"]: before, checkpoint_digest(_merged(ctx)): after}
     solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
-    gate.write_outcomes(ctx.ws, ctx.iteration, gate.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
+    gate.write_outcomes(ctx.ws, ctx.iteration, _about(ctx), solved)
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
@@ -209,12 +209,10 @@ def success_by_template(
     figures = []
     for name, wanted in (("seen", False), ("unseen", True)):
         for when, rows in (("before", before), ("after", after)):
-            chosen = [row for row in rows if (row.task_id in apart) == wanted]
+            chosen = [row.v for row in rows if (row.task_id in apart) == wanted]
             if chosen and any(row.task_id in apart for row in rows):
-                share = metrics.fraction_metric_row(
-                    f"success_{name}_{when}", sum(r.v for r in chosen), len(chosen), domain=domain
-                )
-                figures.append(share)
+                figure = f"success_{name}_{when}"
+                figures.append(metrics.fraction_metric_row(figure, sum(chosen), len(chosen), domain=domain))
     return figures
 
 
