@@ -193,15 +193,20 @@ class StageContext:
         """
         return checkpoint.resolve_checkpoint(self.newest_model()["model"], self.ws.root)
 
-    def write_lineage(self, model: Path, parents: Iterable[Path], **links: Any) -> PartitionManifest:
+    def model_name(self, folder: Path) -> str:
+        """Name a model as lineage does: by its folder relative to the workspace, or, where it lies elsewhere, as it was
+        promoted (`policy.base`). Raises what `newest_model` does."""
+        inside = folder.resolve().is_relative_to(self.ws.root)
+        return self.ws.relative(folder) if inside else self.newest_model()["model"]
+
+    def write_lineage(self, model: Path, parents: Iterable[str], **links: Any) -> PartitionManifest:
         """Write where a checkpoint that this stage made comes from; returns the manifest of what was written.
 
-        model: its folder, in the workspace. parents: folders of those that it began from or merges. links: more
-        arguments of `lineage.checkpoint_links`. Raises ModelError where it has no weights, DataError, DiskFull.
+        model: its folder, in the workspace. parents: names (`model_name`) of those that it began from or merges. links:
+        more arguments of `lineage.checkpoint_links`. Raises ModelError where it has no weights, DataError, DiskFull.
         """
-        name, begun = self.ws.relative(model), map(self.ws.relative, parents)
-        digest = checkpoint.checkpoint_digest(model)
-        rows = lineage.checkpoint_links(name, digest, parents=begun, run_id=self.run_id, **links)
+        name, digest = self.ws.relative(model), checkpoint.checkpoint_digest(model)
+        rows = lineage.checkpoint_links(name, digest, parents=parents, run_id=self.run_id, **links)
         return self.write("lineage", rows)
 
     def count_episodes(self, shard: str, total: int, what: str) -> Callable[[object], None]:

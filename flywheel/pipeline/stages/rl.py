@@ -89,7 +89,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
     results = {ctx.stage: (folder, result)}
     manifests = [ctx.gather_shards(results, *table) for table in _TABLES]
     earlier = dict(enumerate(result["weights"][1:], 1))
-    links = ctx.write_lineage(out, [begin], trajectories=result["trajectories"], earlier=earlier)
+    links = ctx.write_lineage(out, [ctx.model_name(begin)], trajectories=result["trajectories"], earlier=earlier)
     manifests += [ctx.write("curriculum", table), links]
     figures = tuple(rl_metric_rows(curve, ctx.domain, {row["world"] for row in table}))
     success = [point["success"] for point in curve if "success" in point]
