@@ -61,7 +61,7 @@ def test_each_path_is_written_by_one_stage():
 
 @pytest.mark.parametrize("name", ["rolout", "rl-", "rl", ""])
 def test_an_unknown_stage_is_refused(name):
-    with pytest.raises(BadInput, match=r"unknown stage .*one of: ingest, .*rl-<domain>"):
+    with pytest.raises(BadInput, match=r"unknown stage .*known are ingest, .*rl-<domain>"):
         dag.find_stage(name)
 
 

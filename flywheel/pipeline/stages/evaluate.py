@@ -79,11 +79,13 @@ def _held_out(ctx: StageContext) -> dict[str, Task]:
     return ctx.read_tasks("synthesize", "eval")
 
 
+def _about(ctx: StageContext) -> str:
+    return gate.held_out_key(ctx.settings, list(_held_out(ctx)))
+
+
 def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
     """What earlier evaluations found of the models that count now: the newest one and the best so far."""
-    before = gate.read_comparable_outcomes(
-        ctx.ws, ctx.iteration - 1, gate.held_out_key(ctx.settings, list(_held_out(ctx)))
-    )
+    before = gate.read_comparable_outcomes(ctx.ws, ctx.iteration - 1, _about(ctx))
     wanted = {rival["digest"] for rival in _rivals(ctx).values()}
     return {name: outcome for name, outcome in before.items() if name in wanted}
 
@@ -127,7 +129,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     around = {name: sum(result["around"][name] for _, result in played.values()) for name in vars(RolloutStats())}
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
-    after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+    after = _results(fixed[_CANDIDATE])
     before = _predecessor(ctx, fixed)
     between = _between(fixed)
     summary = {}
@@ -137,28 +139,26 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
             figures += _success(ctx, domain, old, new)
             summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
         for stage, rows in between.items():
-            own = [row for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)]
+            own = [row.v for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)]
             if own:
-                figures.append(
-                    metrics.fraction_metric_row(f"success_{stage}", sum(row.v for row in own), len(own), domain=domain)
-                )
+                figures.append(metrics.fraction_metric_row(f"success_{stage}", sum(own), len(own), domain=domain))
     for name, judged in judge_results(competed["results"], ctx.settings.promotion).items():
         figures += gate.build_gate_metrics(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
     outcomes = {ctx.newest_model()["digest"]: before, checkpoint_digest(_merged(ctx)): after}
     solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
-    gate.write_outcomes(ctx.ws, ctx.iteration, gate.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
+    gate.write_outcomes(ctx.ws, ctx.iteration, _about(ctx), solved)
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
 def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
     """Its results on the held-out tasks: played now, or kept from its own evaluation."""
     if _BEFORE in fixed:
-        return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
+        return _results(fixed[_BEFORE])
     tasks, samples = _held_out(ctx), ctx.settings.evaluation.n_trials
     newest = ctx.newest_model()["digest"]
     if newest == checkpoint_digest(_merged(ctx)):
-        return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+        return _results(fixed[_CANDIDATE])
     outcomes = [
         (name, number < round(share * samples))
         for name, share in _known(ctx)[newest].items()
@@ -170,11 +170,14 @@ def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> li
 def _between(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
     """Results of the models of ct, sft and rl where they played; rl's are the specialists', each in its domain."""
     found: dict[str, list[gate.EvalResult]] = {}
-    for shard, (_, result) in fixed.items():
+    for shard, played in fixed.items():
         if shard not in (_BEFORE, _CANDIDATE):
-            rows = [gate.EvalResult(**row) for row in result["results"]]
-            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(rows)
+            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(_results(played))
     return found
+
+
+def _results(played: tuple[Path, Any]) -> list[gate.EvalResult]:
+    return [gate.EvalResult(**row) for row in played[1]["results"]]
 
 
 def _share(rows: Sequence[gate.EvalResult]) -> float:
@@ -206,16 +209,11 @@ def success_by_template(
     figures = []
     for name, wanted in (("seen", False), ("unseen", True)):
         for when, rows in (("before", before), ("after", after)):
-            chosen = [row for row in rows if (row.task_id in apart) == wanted]
+            chosen = [row.v for row in rows if (row.task_id in apart) == wanted]
             if chosen and any(row.task_id in apart for row in rows):
-                share = metrics.fraction_metric_row(
-                    f"success_{name}_{when}", sum(r.v for r in chosen), len(chosen), domain=domain
-                )
-                figures.append(share)
+                figure = f"success_{name}_{when}"
+                figures.append(metrics.fraction_metric_row(figure, sum(chosen), len(chosen), domain=domain))
     return figures
-
-
-# Episodes, scores and results of the tasks that a model plays are staged.
 
 
 async def play_and_stage(
@@ -227,7 +225,6 @@ async def play_and_stage(
     environment for each. Returns `results`, a row an episode, and `around`, the counts of crashes and retries.
     """
     total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
-
     policy = open_policy(model, ctx.settings.policy)
     try:
         judged = await evaluate_policy(
@@ -246,8 +243,6 @@ async def play_and_stage(
     write_shard(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
     return {"results": [vars(one.result) for one in judged], "around": vars(stats)}
 
-
-# The sequential test: fresh tasks, a look at a time, until the gate decides.
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalResult
 

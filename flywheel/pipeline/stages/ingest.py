@@ -39,9 +39,10 @@ def _sessions(ctx: StageContext) -> list[SessionFolder]:
 def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selection.DeferSession | None:
     """Make the rule by which recordings wait while there are others: the model learns what it is asked for.
 
-    It is true of a session's folder whose task is of a level that the iteration's training tasks have not reached
-    (`synthesis.level_unlock_success`), false of one that cannot be read. Returns None where all levels are open: then
-    no recording need be opened to be chosen.
+    It is true of a session's folder whose task is of a level that the training tasks of `iteration` have not reached
+    (`synthesis.level_unlock_success` of `settings`), false of one that cannot be read. Returns None where all levels
+    are open: then no recording need be opened to be chosen. Raises DataError where the open levels are missing or
+    damaged.
     """
     if not settings.synthesis.level_unlock_success:
         return None

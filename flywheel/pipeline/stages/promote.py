@@ -22,9 +22,8 @@ def _decision(ctx: StageContext) -> dict | None:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    contracts.check_table_contracts(
-        ctx.ws, ctx.iteration, INCOMING
-    )  # once more: of what was trained on and played since `route`
+    # Once more: of what was trained on and played since `route`.
+    contracts.check_table_contracts(ctx.ws, ctx.iteration, INCOMING)
     rule = ctx.settings.promotion
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}

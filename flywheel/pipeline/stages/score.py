@@ -47,9 +47,8 @@ def _tables(panel: ScorerSet) -> list[str]:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    write_shard(
-        folder, "scores", score_trajectories(ctx, routing_decisions.current_routing_rule(ctx.ws, ctx.iteration))
-    )
+    rule = routing_decisions.current_routing_rule(ctx.ws, ctx.iteration)
+    write_shard(folder, "scores", score_trajectories(ctx, rule))
     return {}
 
 
@@ -58,9 +57,10 @@ def score_trajectories(
 ) -> Iterator[dict[str, Any]]:
     """Score every trajectory that ended; yields rows of `scores`. Crashed, invalid and imported ones get none.
 
-    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. rule: whose scorers and
-    threshold replace the iteration's own, where it names some. which: ids of the only trajectories to score; default:
-    all. Raises BadInput for an unknown scorer, once the first row is asked for.
+    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. ctx: of the iteration's
+    stage `score`. rule: whose scorers and threshold replace the iteration's own, where it names some. which: ids of the
+    only trajectories to score; default: all. Once the first row is asked for, raises BadInput for an unknown scorer,
+    DataError for a missing or damaged partition.
     """
     panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):
@@ -118,11 +118,8 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.3f}"}
     unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]
     if unjudged:
-        summary["without a verdict"] = len(unjudged)
-        first = unjudged[0]
-        announce(
-            ctx.stage, f"trajectories without a verdict: {len(unjudged)}, the first by {first.scorer}: {first.detail}"
-        )
+        summary["without a verdict"], first = len(unjudged), f"{unjudged[0].scorer}: {unjudged[0].detail}"
+        announce(ctx.stage, f"trajectories without a verdict: {len(unjudged)}, the first by {first}")
     return StageResult((ctx.write("scores", scores),), tuple(figures), summary)
 
 

@@ -64,7 +64,7 @@ def train_checkpoint(
     return {
         "losses": losses,
         "trained": sorted(dataset.trajectory_ids),
-        "begin": ctx.ws.relative(begin),
+        "begin": ctx.model_name(begin),
         "used": dataset.n_agent,
         "samples": len(dataset.examples),
     }
@@ -75,8 +75,8 @@ def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: S
 
     result: what `train_checkpoint` returned. datasets: stores that it drew from, as lineage names them.
     """
-    out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.resolve(result["begin"])
-    links = ctx.write_lineage(out, [begin], datasets=datasets, trajectories=result["trained"])
+    out = ctx.ws.model(ctx.iteration, ctx.stage)
+    links = ctx.write_lineage(out, [result["begin"]], datasets=datasets, trajectories=result["trained"])
     losses = result["losses"]
     curve = [metrics.metric_row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
     tail = max(1, len(losses) // 10)
