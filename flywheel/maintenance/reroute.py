@@ -19,12 +19,12 @@ from flywheel.pipeline.stage import StageContext
 from flywheel.pipeline.stages import score
 from flywheel.pipeline.stages.route import INCOMING, STAGE
 from flywheel.rewards.scorer import ScorerSet
-from flywheel.store import lineage, manifest, metrics, partitions, routing_decisions
+from flywheel.store import lineage, manifest, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates
 from flywheel.store.routing import contracts, training_stores
 from flywheel.store.routing_decisions import RoutingDecision, RoutingRule
-from flywheel.store.schema import TABLES
+from flywheel.store.schema import ALL_DOMAINS, TABLES, fraction_metric_row
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
@@ -356,7 +356,7 @@ def write_decision_metrics(
     """Write the figures of `score` and `route` that follow from the decision; their seconds stay."""
     verdicts = connection.execute(_QUERIES["rollout_verdicts"], {"iteration": iteration}).fetchall()
     by_domain = {domain: (verified, judged) for domain, verified, judged in verdicts}
-    by_domain[metrics.ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))
+    by_domain[ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))
     fresh = {"route": training_stores.count_routed(connection).metrics}
     for stage in ("score", "route"):
         if not ws.partition("metrics", iteration, stage).is_dir():
@@ -364,7 +364,7 @@ def write_decision_metrics(
         rows = partitions.read_partition(ws, "metrics", iteration, stage).to_pylist()
         if stage == "score":
             fresh[stage] = [
-                metrics.fraction_metric_row("p_v1", *by_domain.get(row["domain"], (0, 0)), domain=row["domain"])
+                fraction_metric_row("p_v1", *by_domain.get(row["domain"], (0, 0)), domain=row["domain"])
                 for row in rows
                 if row["name"] == "p_v1"
             ]

@@ -67,7 +67,7 @@ def test_an_unknown_stage_is_refused(name):
 
 CENSUS = """
 from flywheel.pipeline.stage import Partition, StageResult, single_shard_stage
-from flywheel.store.metrics import metric_row
+from flywheel.store.schema import metric_row
 
 
 def _work(ctx, folder):

@@ -39,7 +39,8 @@ from flywheel.policy import checkpoint, open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import RolloutStats
-from flywheel.store import manifest, metrics, partitions
+from flywheel.store import manifest, partitions
+from flywheel.store.schema import ALL_DOMAINS, fraction_metric_row, metric_row
 from flywheel.utils import processes
 from flywheel.utils.files import write_json
 
@@ -128,20 +129,20 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     manifests.append(ctx.gather_shards(looks, "tasks", "task_id"))
     around = {name: sum(result["around"][name] for _, result in played.values()) for name in vars(RolloutStats())}
     finished = sum(len(result["results"]) for _, result in played.values())
-    figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
+    figures = [metric_row(name, value, n=finished) for name, value in around.items()]
     after = _results(fixed[_CANDIDATE])
     before = _predecessor(ctx, fixed)
     between = _between(fixed)
     summary = {}
-    for domain in (metrics.ALL_DOMAINS, *ctx.settings.synthesis.domains):
-        old, new = ([row for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)] for rows in (before, after))
+    for domain in (ALL_DOMAINS, *ctx.settings.synthesis.domains):
+        old, new = ([row for row in rows if domain in (ALL_DOMAINS, row.domain)] for rows in (before, after))
         if new:
             figures += _success(ctx, domain, old, new)
             summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
         for stage, rows in between.items():
-            own = [row.v for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)]
+            own = [row.v for row in rows if domain in (ALL_DOMAINS, row.domain)]
             if own:
-                figures.append(metrics.fraction_metric_row(f"success_{stage}", sum(own), len(own), domain=domain))
+                figures.append(fraction_metric_row(f"success_{stage}", sum(own), len(own), domain=domain))
     for name, judged in judge_results(competed["results"], ctx.settings.promotion).items():
         figures += gate.build_gate_metrics(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
@@ -190,12 +191,12 @@ def _success(
     """Success of both on a domain's held-out tasks, and the difference."""
     apart = {key for key, task in _held_out(ctx).items() if is_held_out(ctx.settings, task)}
     figures = [
-        metrics.fraction_metric_row(name, sum(row.v for row in rows), len(rows), domain=domain)
+        fraction_metric_row(name, sum(row.v for row in rows), len(rows), domain=domain)
         for name, rows in (("success_before", before), ("success_after", after))
     ]
     gain = gate.compare_models(before, after, seed=ctx.seed("interval"))
     interval = {"low": gain.low, "high": gain.high, "n": gain.n}
-    figures.append(metrics.metric_row("success_difference", gain.difference, domain=domain, **interval))
+    figures.append(metric_row("success_difference", gain.difference, domain=domain, **interval))
     return figures + success_by_template(domain, apart, before, after)
 
 
@@ -212,7 +213,7 @@ def success_by_template(
             chosen = [row.v for row in rows if (row.task_id in apart) == wanted]
             if chosen and any(row.task_id in apart for row in rows):
                 figure = f"success_{name}_{when}"
-                figures.append(metrics.fraction_metric_row(figure, sum(chosen), len(chosen), domain=domain))
+                figures.append(fraction_metric_row(figure, sum(chosen), len(chosen), domain=domain))
     return figures
 
 

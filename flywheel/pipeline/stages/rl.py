@@ -23,7 +23,7 @@ from flywheel.pipeline.stage import (
 )
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode, read_episode, write_episode
-from flywheel.store import metrics
+from flywheel.store.schema import metric_row
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
 
 
@@ -124,7 +124,7 @@ def rl_metric_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[
             for prefix in _OF_A_PART:
                 if name.removeprefix(prefix) in parts and name.startswith(prefix):
                     place, said = f"{domain}/{name.removeprefix(prefix)}", prefix.removesuffix("_")
-            yield metrics.metric_row(said, value, domain=place, step=point["step"])
+            yield metric_row(said, value, domain=place, step=point["step"])
 
 
 STAGE = single_shard_stage(

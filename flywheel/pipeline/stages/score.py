@@ -25,8 +25,8 @@ from flywheel.pipeline.stage import (
 )
 from flywheel.rewards.scorer import ScorerSet, ScoringInput
 from flywheel.store import images as store_images
-from flywheel.store import metrics, partitions, routing_decisions
-from flywheel.store.schema import TABLES, Step, Trajectory, record_from_row
+from flywheel.store import partitions, routing_decisions
+from flywheel.store.schema import ALL_DOMAINS, TABLES, Step, Trajectory, fraction_metric_row, record_from_row
 from flywheel.utils.progress import announce
 
 _STAGES = ("ingest", "rollout")
@@ -109,9 +109,9 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     judged = ((row, verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts)
     known = [(tasks[row["task_id"]], v) for row, v in judged if v is not None]
     figures = []
-    for domain in (metrics.ALL_DOMAINS, *ctx.settings.synthesis.domains):
-        chosen = [v for task, v in known if domain in (metrics.ALL_DOMAINS, task.domain)]
-        figures.append(metrics.fraction_metric_row("p_v1", sum(chosen), len(chosen), domain=domain))
+    for domain in (ALL_DOMAINS, *ctx.settings.synthesis.domains):
+        chosen = [v for task, v in known if domain in (ALL_DOMAINS, task.domain)]
+        figures.append(fraction_metric_row("p_v1", sum(chosen), len(chosen), domain=domain))
     opened = drawing.raise_open_levels(ctx.settings, drawing.read_open_levels(ctx.ws, ctx.iteration - 1), known)
     drawing.write_open_levels(ctx.ws, ctx.iteration, opened)
     share = figures[0]["value"]

@@ -12,7 +12,8 @@ from typing import Any
 
 from flywheel.config import SupervisedSettings
 from flywheel.pipeline.stage import TRAINING, Checkpoint, Record, StageContext, StageResult, single_shard_stage
-from flywheel.store import manifest, metrics
+from flywheel.store import manifest
+from flywheel.store.schema import metric_row
 
 
 def train_checkpoint(
@@ -78,10 +79,10 @@ def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: S
     out = ctx.ws.model(ctx.iteration, ctx.stage)
     links = ctx.write_lineage(out, [result["begin"]], datasets=datasets, trajectories=result["trained"])
     losses = result["losses"]
-    curve = [metrics.metric_row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
+    curve = [metric_row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
     tail = max(1, len(losses) // 10)
     share = result["used"] / result["samples"]
-    figures = (*curve, metrics.metric_row("agent_fraction", share, n=result["samples"]))
+    figures = (*curve, metric_row("agent_fraction", share, n=result["samples"]))
     summary = {
         "samples": result["samples"],
         "from trajectories": len(result["trained"]),

@@ -10,7 +10,7 @@ import duckdb
 
 from flywheel.config.workspace import iteration_label
 from flywheel.store.catalog import database
-from flywheel.store.metrics import ALL_DOMAINS
+from flywheel.store.schema import ALL_DOMAINS
 from flywheel.ui.report import charts, replay
 from flywheel.ui.report.charts import Chart, ChartMark, ChartSeries
 from flywheel.ui.report.charts import tone_class as _tone
