@@ -27,9 +27,9 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.maintenance import status
 from flywheel.pipeline import dag
-from flywheel.store import lineage, manifest, metrics, partitions, routing_decisions
+from flywheel.store import lineage, manifest, partitions, routing_decisions
 from flywheel.store.catalog import compaction, database
-from flywheel.store.schema import TABLES
+from flywheel.store.schema import ALL_DOMAINS, TABLES, fraction_metric_row, metric_row
 from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.ui.report import pages
 from flywheel.utils.files import write_json, write_text
@@ -145,18 +145,16 @@ def _iteration(ws: Workspace, k: int, domains: list[str]) -> None:
 
 
 def _figures(stage: str, k: int, domains: list[str]) -> list[dict[str, Any]]:
-    rows = [metrics.metric_row("seconds", 10.0)]
+    rows = [metric_row("seconds", 10.0)]
     if stage in ("ct", "sft"):
-        rows += [metrics.metric_row("loss", 1 / (n + k), step=n) for n in range(24)]
+        rows += [metric_row("loss", 1 / (n + k), step=n) for n in range(24)]
     if stage.startswith("rl-"):
         names = ("reward", "success", "entropy", "kl", "mismatch", "clip_fraction", "value_loss", "explained_variance")
         domain = stage.removeprefix("rl-")
-        rows += [
-            metrics.metric_row(name, (n + k) % 7 / 7, domain=domain, step=n) for name in names for n in range(1, 9)
-        ]
+        rows += [metric_row(name, (n + k) % 7 / 7, domain=domain, step=n) for name in names for n in range(1, 9)]
     if stage == "evaluate":
-        for domain in (*domains, metrics.ALL_DOMAINS):
-            rows += [metrics.fraction_metric_row(f"success_{when}", (k + n) % 20, 20, domain=domain)
+        for domain in (*domains, ALL_DOMAINS):
+            rows += [fraction_metric_row(f"success_{when}", (k + n) % 20, 20, domain=domain)
                      for n, when in enumerate(("before", "after"))]  # fmt: skip
     return rows
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -97,23 +98,31 @@ MIN_CHARACTERS = 25  # of a line that tells files apart
 
 
 def find_walked_files() -> dict[str, str]:
-    """Map each file of the walk at commit 6659744 to the file of today that holds most of its lines.
+    """Map each file of the walk at commit 6659744 to the file of today that holds most of its lines and words.
 
-    A line counts by how few files of today have it.
+    A line or a word counts by how few files of today have it; words find what was reworded.
     """
-    today = {str(path.relative_to(PROJECT)): _lines(path.read_text()) for path in (PROJECT / "flywheel").rglob("*.py")}
-    having = Counter(line for lines in today.values() for line in lines)
+    today = {
+        str(path.relative_to(PROJECT)): _lines_and_words(path.read_text())
+        for path in (PROJECT / "flywheel").rglob("*.py")
+    }
+    having = Counter(part for parts in today.values() for part in parts)
     found = {}
     for name in WALK:
         earlier = f"flywheel/{name}.py"
         show = ["git", "-C", PROJECT, "show", f"{BASELINE}:{earlier}"]
-        lines = _lines(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
-        found[earlier] = max(today, key=lambda path: sum(1 / having[line] for line in lines & today[path]))
+        parts = _lines_and_words(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
+
+        def likeness(path: str, parts: set[str] = parts) -> float:
+            return sum((10 if " " in part else 1) / having[part] for part in parts & today[path])
+
+        found[earlier] = max(today, key=likeness)
     return found
 
 
-def _lines(text: str) -> set[str]:
-    return {stripped for line in text.splitlines() if len(stripped := line.strip()) > MIN_CHARACTERS}
+def _lines_and_words(text: str) -> set[str]:
+    lines = {stripped for line in text.splitlines() if len(stripped := line.strip()) > MIN_CHARACTERS}
+    return lines | set(re.findall(r"\w{5,}", text))
 
 
 def count_walk(list_files: bool) -> BenchCase:

@@ -26,9 +26,11 @@ class LazyGroup(click.Group):
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the table, in its order."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return the command or group of that name, whose module is imported now; None where the table has none."""
         entry = self.table.get(name)
         if entry is None or isinstance(entry, LazyGroup):
             return entry
@@ -38,12 +40,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return its name, the command and the arguments behind it, as click does. Raises click.UsageError, with the
+        nearest command, for a name that the table has not."""
         name = str(args[0])
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(f"No such command {name!r}{_describe_nearest(ctx, name)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the groups of commands, each with its first sentence, to the help."""
         groups = {n: one.get_short_help_str(200) for n, one in self.table.items() if isinstance(one, LazyGroup)}
         commands = {name: entry[1] for name, entry in self.table.items() if name not in groups}
         for title, rows in (("Commands", commands), ("Groups of commands", groups)):

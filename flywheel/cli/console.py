@@ -16,12 +16,11 @@ from rich.table import Table
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.progress import Announcement
 
-# How a run looks in a terminal: a line a stage, with what it does now while it does it.
-
 
 class RunConsole:
-    """A listener for `flywheel.utils.progress`. In a terminal the newest line moves; in a log it is printed, at most
-    one every two seconds a stage. What is told (`progress.tell`), and that a shard is done, is printed always."""
+    """A listener for `flywheel.utils.progress` that prints to `console`. In a terminal the newest line moves; in a log
+    it is printed, at most one every two seconds a stage. An announcement, and that a shard is done, is printed always.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console, self._began, self._last = console, {}, {}
@@ -42,16 +41,15 @@ class RunConsole:
     def __call__(self, stage: str, line: str) -> None:
         with self._lock:
             now = time.monotonic()
-            clock = f"[dim]{_format_clock(now - self._start)}[/dim]"
+            minutes, seconds = divmod(int(now - self._start), 60)
+            clock = f"[dim]{minutes}:{seconds:02d}[/dim]"
             if line == "begins":
                 self._began[stage] = now
                 self._show(f"{clock} {stage}")
             elif line.startswith("ended"):
                 took = now - self._began.get(stage, now)
-                self._console.print(
-                    f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {escape(line[7:])}",
-                    soft_wrap=True,
-                )
+                done = f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {escape(line[7:])}"
+                self._console.print(done, soft_wrap=True)
             elif stage in self._began and not isinstance(line, Announcement):
                 if self._status or line.endswith(" done") or now - self._last.get(stage, float("-inf")) >= 2:
                     self._last[stage] = now
@@ -66,10 +64,6 @@ class RunConsole:
             self._console.print(text, highlight=False, soft_wrap=True)
 
 
-def _format_clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
 def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:
     """Make a table for a terminal of 80 columns: no frame, one space between columns. left: which are of words."""
     table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False, **options)
@@ -77,8 +71,6 @@ def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:
         table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
     return table
 
-
-# The last screen of a run: a row an iteration.
 
 _ITERATIONS_SHOWN = 10
 

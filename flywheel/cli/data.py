@@ -13,8 +13,6 @@ from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, DataError
 
-# Commands for data of other formats: import, export.
-
 _REFUSED_SHOWN = 5  # refused records that are told one by one
 _FILE_TYPE = click.Path(path_type=Path)
 
@@ -110,8 +108,6 @@ def _print_not_held(head: str, not_held: Mapping[str, str]) -> None:
     for name, why in not_held.items():
         click.echo(f"  {name}: {why}")
 
-
-# Commands that decide again what was decided: reroute, quarantine.
 
 _SHARE = click.FloatRange(0, 1)
 

@@ -22,8 +22,6 @@ import flywheel
 from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, find_workspace_here
 from flywheel.utils.errors import BadInput, FlywheelError, errors_of_place
 
-# `flywheel env page`: third-party web pages as tasks.
-
 
 @click.command("list", epilog="Example: flywheel env page list")
 @FOLDER_OPTION
@@ -134,9 +132,6 @@ def try_page_command(
     sys.exit(not result.ok)
 
 
-# `flywheel env play`: a task of a suite, by hand.
-
-
 @click.command(epilog="Example: flywheel env play snake --level 3 --seed 5")
 @click.argument("world")
 @click.option("--template", default="", show_default=False, help="Kind of task; default: the first that has the level.")
@@ -166,8 +161,6 @@ async def _serve_task(suite: Any, template: str, level: int, seed: int) -> None:
         click.echo(f"{task.instruction}\n{server.new_session(task, seed)}")
         await asyncio.Event().wait()
 
-
-# `flywheel env server`: environments on many machines.
 
 _PORT, _NODE_PORT = 4300, 4301
 _TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
@@ -281,14 +274,8 @@ def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
     import httpx
 
     try:
-        answer = httpx.request(
-            method,
-            manager + path,
-            json={},
-            headers={"Authorization": f"Bearer {_read_token()}"},
-            timeout=10,
-            trust_env=False,
-        )
+        headers = {"Authorization": f"Bearer {_read_token()}"}
+        answer = httpx.request(method, manager + path, json={}, headers=headers, timeout=10, trust_env=False)
         said = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise FlywheelError(
@@ -300,9 +287,7 @@ def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
 
 
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Until it ends, or is told to."""
-
-    async def run() -> None:
+    async def run() -> None:  # until it ends, or is told to
         task = asyncio.ensure_future(work)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -311,8 +296,6 @@ def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
 
     asyncio.run(run())
 
-
-# `flywheel env osworld`: which of OSWorld's tasks can be played here.
 
 _FOLDER_TYPE = click.Path(exists=True, path_type=Path)
 
@@ -345,9 +328,6 @@ def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_j
     console = Console()
     console.print(table, "", by_reason)
     console.print(f"{len(played)} of {len(paths)} tasks are played")
-
-
-# `flywheel env computer-server`: the part that acts inside of a machine.
 
 
 @click.command(

@@ -20,8 +20,6 @@ from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
 
-# `flywheel iteration history`: what ran, what failed and why, how long it took, what was read and written.
-
 _SHOWN = 10
 _PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # of Prefect, before what was raised
 _STATE_STYLES = {
@@ -138,13 +136,12 @@ def _show_stages(console: Console, rows: Sequence[Row]) -> None:
         )
     console.print(table)
     for row in rows:
+        name = f"{iteration_label(row['iteration'])} {row['stage']}"
         if row["reason"]:
             mended = row["state"] in ("Completed", "recorded")
-            head = f"{iteration_label(row['iteration'])} {row['stage']} failed{' before' * mended}: "
-            style = "" if mended else "red"
-            console.print(Text(head + _format_reason(row["reason"]), style=style), soft_wrap=True)
+            said = f"{name} failed{' before' * mended}: {_format_reason(row['reason'])}"
+            console.print(Text(said, style="" if mended else "red"), soft_wrap=True)
         if row["staged"]:
-            name = f"{iteration_label(row['iteration'])} {row['stage']}"
             said = f"{name}: {row['staged']} finished shards are kept for the next run"
             console.print(said, highlight=False, soft_wrap=True)
 
@@ -153,10 +150,8 @@ def _show_failures(console: Console, rows: Sequence[Row]) -> None:
     for row in rows:
         where = f"{row['stage']}, {row['kind']} {row['run']}" if row["stage"] else f"{row['kind']} {row['run']}"
         attempts = f" at attempt {row['attempts']}" if (row["attempts"] or 0) > 1 else ""
-        head = (
-            f"{iteration_label(row['iteration'])}  {_format_time(row['ended_at'])}  {where}: {row['state']}{attempts}"
-        )
-        console.print(Text(head, style="bold"), soft_wrap=True)
+        k, ended = iteration_label(row["iteration"]), _format_time(row["ended_at"])
+        console.print(Text(f"{k}  {ended}  {where}: {row['state']}{attempts}", style="bold"), soft_wrap=True)
         console.print(Padding(Text(_format_reason(row["message"]) or "no reason is kept"), (0, 0, 0, 5)))
     if not rows:
         console.print("nothing failed")
@@ -171,16 +166,9 @@ def _show_stage(console: Console, found: dict[str, list[Row]]) -> None:
         console.print(f"{_format_number(row['ratio'], '.2f')} times {of}", highlight=False)
     runs = plain_table("try", "run", "state", "began (UTC)", "took", "attempts", left=(1, 2, 3))
     for one in found["tries"]:
-        own = [task for task in found["tasks"] if task["try"] == one["try"]]
-        runs.add_row(
-            str(one["try"]),
-            "",
-            _format_state(one["state"]),
-            _format_time(one["started_at"]),
-            _format_duration(one["seconds"]),
-            "",
-        )
-        for task in own:
+        times = _format_time(one["started_at"]), _format_duration(one["seconds"])
+        runs.add_row(str(one["try"]), "", _format_state(one["state"]), *times, "")
+        for task in (task for task in found["tasks"] if task["try"] == one["try"]):
             times = _format_time(task["started_at"]), _format_duration(task["seconds"])
             runs.add_row("", Text(task["task"]), _format_state(task["state"]), *times, _format_number(task["attempts"]))
     console.print("\nTries and their tasks" if found["tries"] else "\nno run of it is told by Prefect", highlight=False)
@@ -228,9 +216,6 @@ def _format_reason(message: str) -> str:
     return first_line(_PREFACE.sub("", message))
 
 
-# Commands that compare or change iterations: rollback, diff, drop, report.
-
-
 @click.command(epilog="Example: flywheel iteration rollback 3    (and back: flywheel iteration rollback --undo)")
 @click.argument("iteration", type=click.IntRange(0), required=False)
 @click.option("--undo", is_flag=True, help="Restore the iterations that the last rollback set aside.")
@@ -255,9 +240,7 @@ def rollback_command(iteration: int | None, undo: bool, ws: Workspace) -> None:
             click.echo(f"iteration {iteration_label(iteration)} is the newest")
             return
         folder = going_back.roll_back(ws, iteration)
-    which = (
-        iteration_label(later[0]) if len(later) == 1 else f"{iteration_label(later[0])} to {iteration_label(later[-1])}"
-    )
+    which = " to ".join(dict.fromkeys(map(iteration_label, (later[0], later[-1]))))
     click.echo(f"iteration {iteration_label(iteration)} is the newest; {which} lies in {ws.relative(folder)}")
     click.echo("`flywheel iteration rollback --undo` brings it back, as long as this is the newest")
 

@@ -51,10 +51,8 @@ def pretrain_command(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     optimizer = OPTIMIZER.model_copy(update={"processes": processes, "engine": engine, "zero_stage": zero_stage})
-    recipe = Recipe(
-        out, seed=seed, steps=steps, seeing=vision_steps, copying=copying, start=init_from, optimizer=optimizer
-    )
-    folder = train(recipe)
+    chosen = {"seed": seed, "steps": steps, "seeing": vision_steps, "copying": copying, "start": init_from}
+    folder = train(Recipe(out, **chosen, optimizer=optimizer))
     click.echo(f"the checkpoint is {folder}")
 
 
@@ -79,9 +77,8 @@ def serve_command(
         raise BadInput(
             f"not of the policy: {strange[0]}", where="--set", fix="for example --set policy.max_num_seqs=32"
         )
-    policy = config.parse_settings(
-        {"policy": {name[7:]: value for name, value in values.items()}}, where="--set"
-    ).policy
+    own = {name.removeprefix("policy."): value for name, value in values.items()}
+    policy = config.parse_settings({"policy": own}, where="--set").policy
     key = os.environ.get(key_variable, "") if key_variable else ""
     if key_variable and not key:
         raise BadInput("the variable is empty or not set", where=f"--key-variable {key_variable}", fix="put the key in")

@@ -52,8 +52,16 @@ def _next_steps(ws: Workspace, report: Path) -> str:
     )
 
 
+def _check_stage_name(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    if not context.resilient_parsing:
+        from flywheel.pipeline import dag
+
+        dag.find_stage(name)
+    return name
+
+
 @click.command(epilog="Example: flywheel stage rollout --iteration 1    (this is what `dvc repro` types)")
-@click.argument("name")
+@click.argument("name", is_eager=True, callback=_check_stage_name)  # before a missing --iteration is told
 @click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
 @WORKSPACE_OPTION
 def stage_command(name: str, iteration: int, ws: Workspace) -> None:

@@ -43,7 +43,10 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
     chosen = config.load_settings(project / "params.yaml", overrides)
     (folder / "params.yaml").write_text(config.dump_commented_settings(chosen), encoding="utf-8")
     (folder / ".gitignore").write_text(_GITIGNORE, encoding="utf-8")
-    (folder / "prefect.yaml").write_text(_prefect_yaml(project, folder.resolve()), encoding="utf-8")
+    # Workspaces may share a server, so each has deployments of its own name.
+    text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), folder_slug(folder.resolve())
+    text = text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")
+    (folder / "prefect.yaml").write_text(text, encoding="utf-8")
     shutil.copytree(base, folder / "models" / "base")
     shutil.copytree(recordings, folder / "recordings", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     ws = Workspace(folder.resolve())
@@ -53,18 +56,9 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
     return ws
 
 
-def _prefect_yaml(project: Path, folder: Path) -> str:
-    """The text of prefect.yaml. Workspaces may share a server, so each has deployments of its own name."""
-    text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), folder_slug(folder)
-    return text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")
-
-
 def list_missing_data(ws: Workspace) -> list[str]:
     """What its iterations take and is not there yet, each with the command that makes it."""
-    from flywheel.recordings.synthetic import (
-        demonstrations,
-        sessions,  # they load the environments
-    )
+    from flywheel.recordings.synthetic import demonstrations, sessions  # they load the environments
 
     chosen, said = config.load_settings(ws.params), []
     there = sum(1 for path in ws.resolve(chosen.recording.folder).iterdir() if path.is_dir())

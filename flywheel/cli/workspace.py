@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from flywheel.config.params_file import ParameterInfo, ParameterSection
 
 
-# Commands for a workspace and the machine under it: init, reset, doctor, migrate.
-
 _MIB = 2**20
 
 
@@ -105,8 +103,6 @@ def migrate_command(workspace: Path | None) -> None:
     )
 
 
-# `flywheel settings`: what parameters there are, what they mean, and what they are here.
-
 _WIDTH = 100  # of paragraphs: longer lines are hard to read
 
 
@@ -140,8 +136,13 @@ def settings_command(name: str | None, workspace: Path | None, as_json: bool, wr
         values = config.load_settings(ws.params).model_dump(mode="json") if ws else None
     except BadInput as error:  # a description helps to mend it
         fault = error
-    if as_json:
-        click.echo(json.dumps([_parameter_row(one, values) for section in shown for one in section.parameters]))
+    if as_json:  # value, changed: null where there is no workspace, or its file cannot be read
+        told = []
+        for one in (one for section in shown for one in section.parameters):
+            value = None if values is None else one.value(values)
+            changed = None if values is None else value != one.default
+            told.append({**vars(one), "values": one.values, "value": value, "changed": changed})
+        click.echo(json.dumps(told))
     elif name is None:
         _list_parameters(shown, values, "" if ws else "no workspace here: these are the defaults")
     else:
@@ -185,13 +186,6 @@ def _format_value(one: ParameterInfo, values: Mapping[str, Any] | None, same: st
     if value == one.default:
         return f"{default}{same}"
     return f"[yellow]{escape(yaml_text.format_yaml_inline(value))}[/yellow] (default: {default})"
-
-
-def _parameter_row(one: ParameterInfo, values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """value, changed: null where there is no workspace, or its file cannot be read."""
-    value = None if values is None else one.value(values)
-    changed = None if values is None else value != one.default
-    return {**vars(one), "values": one.values, "value": value, "changed": changed}
 
 
 def _rewrite_params(ws: Workspace, yes: bool) -> None:

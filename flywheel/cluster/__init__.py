@@ -29,28 +29,21 @@ class StageWorkers(Protocol):
         """Run one shard, or take its stored result where it was done before.
 
         shard: its name, one of those that the stage lists. Returns the folder it wrote to, its result, and whether it
-        had been done before. Raises what the shard's own work raises, and ClusterError for a node or worker that is
-        lost.
+        had been done before. Raises what `InProcessWorker.do_shard` does, WorkerLost for a worker that is lost again
+        and again, HeadLost, ClusterError where no worker comes in time, or a node has a fault.
         """
 
 
-class ClusterBackend(Protocol):
-    """Where stages run: in this process, or on a cluster."""
+class ClusterBackend:
+    """Where stages run: in this process, one shard after the other; `ray_cluster.RayCluster` is on nodes."""
 
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
-        """Open the workers that run the shards of `stage` as `ctx` says; they are closed at the end of the block."""
-
-
-class LocalCluster:
-    """Run stages in this process, one shard after the other."""
-
-    def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
-        """Open a worker that runs the shards of `stage` in this process, with the settings and the iteration of
-        `ctx`."""
+        """Open the workers that run the shards of `stage` with the settings and the iteration of `ctx`; they are closed
+        at the end of the block. Of `RayCluster`: raises ClusterError where no node could do a shard, HeadLost."""
         return InProcessWorker(stage, ctx)
 
 
-_current: ContextVar[ClusterBackend] = ContextVar("cluster", default=LocalCluster())  # noqa: B039 (it has no state)
+_current: ContextVar[ClusterBackend] = ContextVar("cluster", default=ClusterBackend())  # noqa: B039 (it has no state)
 
 
 def current_cluster() -> ClusterBackend:
@@ -62,17 +55,18 @@ def current_cluster() -> ClusterBackend:
 def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
     """Open the cluster that `cluster.engine` and `sandbox.manager` name, check its nodes, and make it the current one.
 
-    ws: its folder is shared with the nodes. Yields the cluster; it is closed at the end of the block, where the one
-    before it is current again. With the engine `local` nothing is started; with `ray` it connects, and starts on the
-    nodes the environments that `sandbox.manager: cluster` asks for. Raises BadInput for settings that cannot work,
-    ClusterError where Ray or a node cannot take part.
+    ws: its folder is shared with the nodes. settings: the run's. Yields the cluster; it is closed at the end of the
+    block, where the one before it is current again. With the engine `local` nothing is started; with `ray` it connects,
+    and starts on the nodes the environments that `sandbox.manager: cluster` asks for. Raises BadInput for settings that
+    cannot work, and where Ray is not installed or cannot be reached or started; ClusterError where a node cannot take
+    part, or none has environments in time; DiskFull.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote import client  # its HTTP client takes a sixth of a second to load
 
         client.check_manager_settings(settings)
     with contextlib.ExitStack() as stack:
-        cluster: ClusterBackend = LocalCluster()
+        cluster = ClusterBackend()
         if settings.cluster.engine == "ray":
             from flywheel.cluster.connection import connect_to_ray
 

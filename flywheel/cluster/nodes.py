@@ -33,8 +33,6 @@ from flywheel.utils.errors import BadInput, ClusterError, WorkerLost, last_line
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
 
-# On a node: the check before work begins, and the worker that does shards of one stage.
-
 _SOURCE_SUFFIXES = (".py", ".sql", ".js", ".json", ".yaml", ".types")
 _SHARD_DONE = None  # in place of a progress line: the shard has ended
 NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
@@ -163,12 +161,11 @@ class ShardWorker:
         self._worker.close()
 
 
-# Training one model on several nodes.
-#
-# Ray gives a worker all of its nodes at once, or none of them (a placement group). The worker runs on the first, beside
-# the first of the training processes, as if all were on one machine; an actor on each other node has the rest of them.
-# The actor starts the same processes (`training/distributed/worker_group.py`), passes bytes to and fro, and reports
-# when one ends. Gradients go from process to process (gloo, NCCL), not through Ray.
+# Training one model on several nodes: Ray gives a worker all of its nodes at once, or none of them (a placement group).
+# The worker runs on the first, beside the first of the training processes, as if all were on one machine; an actor on
+# each other node has the rest of them. The actor starts the same processes (`training/distributed/worker_group.py`),
+# passes bytes to and fro, and reports when one ends. Gradients go from process to process (gloo, NCCL), not through
+# Ray.
 
 _CHECK_S = 120.0  # of a node: the actor's process imports flywheel
 _BEGIN_S = 300.0  # of its processes: one has to import the libraries before it has forks
@@ -296,7 +293,6 @@ class TeamRanks:
         self._nodes, self._own = [], None
         self._wake.close()
 
-    # -- one node --------------------------------------------------------------------------------------------------
     def _actor(self, number: int) -> Any:
         wanted = self._team.wanted[number]
         return (

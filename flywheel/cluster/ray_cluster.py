@@ -22,8 +22,6 @@ from flywheel.training.distributed.worker_group import HostPort
 from flywheel.utils import progress
 from flywheel.utils.errors import ClusterError, HeadLost, WorkerLost
 
-# Workers of one stage on the nodes: each keeps open what shards share; a lost one is replaced.
-
 _TRIES = 3  # of a shard whose worker is lost: after three it is not bad luck
 _NEWS_S = 1.0  # between two signs of life of a worker, at most
 _CLOSE_S = 30.0  # browsers and models are closed
@@ -97,7 +95,6 @@ class RayWorkers(AbstractContextManager):
                 return done
         raise AssertionError("the last try returns or raises")
 
-    # -- one shard -------------------------------------------------------------------------------------------------
     def _watched(self, worker: Any, shard: str) -> tuple[Path, Any, bool]:
         silent_s = self._cluster.limits.heartbeat_timeout_s
         try:
@@ -118,7 +115,6 @@ class RayWorkers(AbstractContextManager):
         except RayError as error:
             raise WorkerLost(f"its worker was lost ({type(error).__name__})", where=shard) from error
 
-    # -- who does it -----------------------------------------------------------------------------------------------
     def _take(self) -> Any:
         """A worker that is free, or that has come to be."""
         with self._lock:
@@ -202,8 +198,6 @@ class RayWorkers(AbstractContextManager):
             team.release()
 
 
-# The cluster: nodes are checked before work begins, the head is watched meanwhile.
-
 _CHECK_S = 120  # of a node: the first call there starts a process that imports flywheel
 _LOST_S = 30  # a head that is started again by then has been away, and nothing more
 _BETWEEN_S = 2  # two looks at the head
@@ -221,7 +215,6 @@ class RayCluster:
         self._looked = self._lost = 0.0  # when the head was last checked, and since when it has not answered
         self._life = time.monotonic()
 
-    # -- what is done where ---------------------------------------------------------------------------------------
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
         """Open the workers of a stage. Raises ClusterError where no present node could do a shard."""
         if stage.needs is None:
@@ -259,7 +252,6 @@ class RayCluster:
             fault = f"it gave no answer in {_CHECK_S} s", "end that node, or start it anew"
             nodes.raise_node_fault(asked[one][1], fault)
 
-    # -- whether it is still there ---------------------------------------------------------------------------------
     def watch(self) -> None:
         """Check the head; all who wait call it every few seconds. Raises HeadLost where it has not answered for
         _LOST_S."""

@@ -89,16 +89,13 @@ def _fits(wanted: Resources, node: Resources) -> bool:
     return all(node.get(name, 0) >= count for name, count in wanted.items())
 
 
-# GPUs of one machine, where stages of an iteration run side by side: one stage has them at a time.
-
-
 @contextlib.contextmanager
 def hold_gpu(ctx: StageContext, limits: ClusterSettings, seconds: float) -> Iterator[None]:
     """Hold this machine's GPUs, so that no other stage of the workspace uses them within the block.
 
-    limits: block `cluster`. seconds: how long to wait for them. The lock is a file in the workspace's
-    `.flywheel/stages`, one a machine; a killed process lets go of it. Does nothing where the stage needs no GPU, or
-    where Ray assigns them. Raises ClusterError where another stage still has them after `seconds`.
+    ctx: of the stage. limits: block `cluster`. seconds: how long to wait for them. The lock is a file in the
+    workspace's `.flywheel/stages`, one a machine; a killed process lets go of it. Does nothing where the stage needs no
+    GPU, or where Ray assigns them. Raises ClusterError where another stage still has them after `seconds`.
     """
     if limits.engine == "ray" or not count_gpus(dag.find_stage(ctx.stage), ctx, _has_gpu):
         yield

@@ -25,7 +25,8 @@ from flywheel.utils.errors import BadInput, did_you_mean
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """Describe one parameter. name: dotted. schema: JSON Schema of its values. default: as JSON has it."""
+    """Describe one parameter. name: dotted. description: in words. schema: JSON Schema of its values. default: as JSON
+    has it."""
 
     name: str
     description: str
@@ -46,7 +47,7 @@ class ParameterInfo:
         return f"{self.description} One of {', '.join(choices)}."
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """Return its value in `values`, settings that were dumped."""
+        """Return its value in `values`, settings as `model_dump(mode="json")` gives them."""
         found: Any = values
         for part in self.name.split("."):
             found = found[part]
@@ -55,7 +56,8 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class ParameterSection:
-    """A block of the settings. name: "" of the parameters that stand in no block."""
+    """Describe a block of the settings: its name ("" of the parameters that stand in no block), its description in
+    words, its parameters in the order of the file."""
 
     name: str
     description: str
@@ -159,9 +161,6 @@ def _describe_limits(schema: Mapping[str, Any]) -> str:
     return " and ".join(text.format(schema[key]) for key, text in marks.items() if key in schema)
 
 
-# Faults of settings, in words: each by the parameter's dotted name, with near or known names.
-
-
 @dataclass(frozen=True)
 class SettingsFault:
     """Describe one fault of the settings.
@@ -232,8 +231,6 @@ def _describe_fault(fault: dict[str, Any], path: Sequence[str], settings: type[B
     return "there is no such parameter" + (f"; did you mean {near[0]}?" if near else "")
 
 
-# `params.yaml`: settings as a file, read and written.
-
 _END_MARK = "..."  # YAML's own sign that a document is whole, which is written below the line that announces it
 _WHOLE_FILE_LINE = f"# All parameters. The last line of this file is {_END_MARK} (without it, the file is cut off)."
 _HEAD = """\
@@ -300,7 +297,7 @@ def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any]
 
 
 def is_settings_parameter(name: str) -> bool:
-    """Tell whether a dotted name is a parameter, not a block: `rl.steps`, `synthesis.domains.games`."""
+    """Tell whether the dotted `name` is a parameter, an entry of one or a block: `rl.steps`, `rl`."""
     return resolve_parameter_path(name.split("."), Settings) is not None
 
 

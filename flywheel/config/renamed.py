@@ -70,21 +70,17 @@ def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
         if found := _BLOCK.match(line):
             block, indent = found[1], ""
         elif (found := _LEAF.match(line)) and (indent := indent or found[1]) == found[1]:
-            line = _rename_line(line, found, block)
+            leaf, value = found[2], found[5]
+            name = RENAMED.get(f"{block}.{leaf}", f"{block}.{leaf}")
+            new = RENAMED_VALUES.get(name, {}).get(value, value)
+            renamed_value = "" if value is None else f"{found[3]}{found[4]}{new}{found[4]}"
+            line = f"{found[1]}{name.partition('.')[2]}:{renamed_value}{line[found.end() :]}"
         lines.append(line)
     after = "\n".join(lines)
     if yaml_text.parse_yaml(after) != wanted:
         head, end = (text.split("\n", 1)[0] + "\n", "...\n") if text.rstrip().endswith("\n...") else ("", "")
         after = f"{head}{yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True)}{end}"
     return after, list(_list_changes(before, wanted))
-
-
-def _rename_line(line: str, found: re.Match[str], block: str) -> str:
-    leaf, value = found[2], found[5]
-    name = RENAMED.get(f"{block}.{leaf}", f"{block}.{leaf}")
-    new = RENAMED_VALUES.get(name, {}).get(value, value)
-    renamed_value = "" if value is None else f"{found[3]}{found[4]}{new}{found[4]}"
-    return f"{found[1]}{name.partition('.')[2]}:{renamed_value}{line[found.end() :]}"
 
 
 def _list_changes(before: dict[str, Any], wanted: dict[str, Any]) -> Iterator[str]:

@@ -48,18 +48,14 @@ def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
 
 
 def is_workspace_busy(ws: Workspace) -> bool:
-    """Tell whether a run holds the workspace now."""
+    """Tell whether a run holds the workspace now; this process's own counts too."""
     return is_lock_held(_lock_path(ws))
 
 
 def workspace_holder(ws: Workspace) -> int | None:
     """Return the process id of the run that holds the workspace now; None where there is none, or it just begins."""
-    if not is_workspace_busy(ws):
-        return None
-    try:
-        return int(_lock_path(ws).read_text(encoding="utf-8"))
-    except ValueError:  # it has just begun
-        return None
+    held_by = _lock_path(ws).read_text(encoding="utf-8") if is_workspace_busy(ws) else ""
+    return int(held_by) if held_by.isdigit() else None
 
 
 @contextlib.contextmanager

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-# Base of all blocks: typed fields, each with its description in the string below it.
-
 DomainName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 MAX_NUMBER = 10**9  # of any number: above it counts and seconds leave what machines and libraries can hold
 
@@ -39,8 +37,6 @@ class SettingsBlock(BaseModel):
             raise ValueError("a text of one line is wanted, without control characters")
         return value
 
-
-# Blocks `policy` and `language_model`: the model that acts, and the one that writes for it.
 
 # Coordinate formats that each policy.template can be written in.
 COORDINATE_SPACES = {
@@ -151,11 +147,11 @@ class PolicySettings(SettingsBlock):
 
     @property
     def holds_form(self) -> bool:
-        """Whether the agent's answers are held to the form of an action."""
+        """Whether the agent's answers are held to the form of an action, as `guided_decoding` says."""
         return self.guided_decoding == "always" or (self.guided_decoding == "auto" and not self.unheld())
 
     def unheld(self) -> list[str]:
-        """Parameters that answers cannot be held to their form with."""
+        """List the parameters (`template`, ...) whose values do not let answers be held to the form of an action."""
         return [name for name, fit in GUIDED_DECODING_REQUIREMENTS.items() if getattr(self, name) not in fit]
 
 
@@ -173,9 +169,6 @@ class LanguageModelSettings(SettingsBlock):
     """Seconds until an answer must be there, retries included."""
     retries: int = Field(2, ge=0)
     """Times that a request is repeated if the server fails."""
-
-
-# Block `sandbox`: the browsers in which tasks are done, and the other kinds of environments.
 
 
 class SandboxSettings(SettingsBlock):
@@ -234,9 +227,6 @@ class SandboxSettings(SettingsBlock):
     """Size of the folder of kept episodes, in MB, at most. The oldest make room."""
     kinds: dict[DomainName, dict[str, Any]] = Field({})
     """Settings of other kinds of environments than browsers, by the kind's name. Each kind says itself what it has."""
-
-
-# Blocks `recording`, `synthesis`, `rollout` and `routing`: where the data come from and where they go.
 
 
 class RecordingSettings(SettingsBlock):
@@ -367,9 +357,6 @@ class RoutingSettings(SettingsBlock):
         return scorers
 
 
-# Blocks `ct` and `sft`, and what every kind of training shares.
-
-
 class OptimizerSettings(SettingsBlock):
     """How gradient steps are taken: in CT, SFT, RL and pretraining alike. AdamW; each step names its own rate."""
 
@@ -447,9 +434,6 @@ class SftSettings(SupervisedSettings):
     batch: int = Field(32, ge=1)
     lr: float = Field(1e-4, gt=0)
     agent_fraction: float = Field(0.6, ge=0, le=1)
-
-
-# Block `rl`: reinforcement learning of the specialists.
 
 
 class RlSettings(TrainingSettings):
@@ -547,9 +531,6 @@ class RlSettings(TrainingSettings):
     """Success at a world's level from which on the next level is open."""
 
 
-# Blocks `merge`, `evaluation`, `promotion` and `versioning`: how specialists become a model, and when it is promoted.
-
-
 class MergeSettings(SettingsBlock):
     """How the specialists of RL become one model."""
 
@@ -611,8 +592,6 @@ class VersioningSettings(SettingsBlock):
     From there lost files come back, here and in clones. Empty: nowhere."""
 
 
-# Block `operations`: how a flywheel runs unattended.
-
 _CRON_PATTERN = re.compile(r"@(hourly|daily|weekly|monthly)|(\S+ ){4}\S+")
 
 
@@ -671,9 +650,6 @@ class OperationsSettings(SettingsBlock):
         return value
 
 
-# Block `cluster`: the machines on which shards are done.
-
-
 class ClusterSettings(SettingsBlock):
     """The machines on which the shards of stages are done. They share the folder of the workspace."""
 
@@ -706,8 +682,6 @@ class ClusterSettings(SettingsBlock):
             raise ValueError("training_nodes above 1 needs engine ray and a cluster of several nodes: name its address")
         return self
 
-
-# All settings, and the combinations that are refused.
 
 _RESERVED_DOMAINS = {"all", "general", "prev", "turns"}  # names that stand for something else where domains are listed
 

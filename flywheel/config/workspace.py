@@ -25,11 +25,17 @@ def iteration_label(iteration: int) -> str:
 
 @dataclass(frozen=True)
 class Workspace:
+    """Name the paths of a workspace. root: its folder, absolute.
+
+    In it lie `params` (params.yaml), `data` (the datasets), `report` (a folder) with `report_page`, and `state`
+    (`.flywheel`, which is never part of a dataset) with `prefect_home`.
+    """
+
     root: Path
 
     @classmethod
     def find(cls, folder: Path | str | None = None, *, any_format: bool = False) -> Workspace:
-        """Find the workspace in `folder` (default: the current folder).
+        """Find the workspace in `folder` (default: the current one).
 
         any_format: accept files of another version. Raises BadInput where there is none, or it is of another version.
         """
@@ -49,7 +55,7 @@ class Workspace:
         return ws
 
     def read_format(self) -> int:
-        """Read the version of its files. Without iterations.yaml, which has it, no version has worked here."""
+        """Read the version of its files, from 1; without iterations.yaml, which has it, this version's."""
         try:
             found = _FORMAT_LINE.search(self.iterations_index.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -61,12 +67,10 @@ class Workspace:
         """Which iteration is the newest, and the format of the files."""
         return self.root / "iterations.yaml"
 
-    # -- settings ---------------------------------------------------------------------------------------------
     @property
     def params(self) -> Path:
         return self.root / "params.yaml"
 
-    # -- one iteration: its parameters, manifest and promotion, small files for people and for DVC -----------------
     def iteration(self, iteration: int) -> Path:
         """Return the folder of `iteration`: its parameters, records and DVC files."""
         return self.root / "iterations" / iteration_label(iteration)
@@ -100,7 +104,6 @@ class Workspace:
         """Return the path of the levels that are open to the next iteration's training tasks."""
         return self.iteration(iteration) / "levels.json"
 
-    # -- datasets and models -----------------------------------------------------------------------------------
     @property
     def data(self) -> Path:
         return self.root / "data"
@@ -113,7 +116,6 @@ class Workspace:
         """Return the folder of a model of `iteration`. name: ct, sft, rl-<domain> or merged."""
         return self.root / "models" / f"iteration={iteration_label(iteration)}" / name
 
-    # -- private state: never part of a dataset ---------------------------------------------------------------------
     @property
     def state(self) -> Path:
         return self.root / ".flywheel"
@@ -159,9 +161,6 @@ class Workspace:
     def resolve(self, path: str) -> Path:
         """Return the path of one read from a dataset or a setting: relative to the workspace, or absolute as it is."""
         return self.root / path
-
-
-# Names of a workspace and of its iterations' runs, so that many may share one Prefect server.
 
 
 def workspace_name(ws: Workspace) -> str:

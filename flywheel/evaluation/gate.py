@@ -15,7 +15,7 @@ import numpy as np
 
 from flywheel.config import PromotionSettings, Settings
 from flywheel.config.workspace import Workspace
-from flywheel.store import metrics
+from flywheel.store.schema import ALL_DOMAINS, metric_row
 from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import write_json
@@ -292,16 +292,16 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
     """
     end = _METRIC_SUFFIX[rival]
     interval = {"low": judged.low, "high": judged.high, "n": judged.n}
-    rows = [metrics.metric_row(f"gate_difference{end}", judged.difference, **interval)]
+    rows = [metric_row(f"gate_difference{end}", judged.difference, **interval)]
     for name in ("passing", "failing", "discordance"):
-        rows.append(metrics.metric_row(f"gate_{name}{end}", getattr(judged, name), n=judged.n))
+        rows.append(metric_row(f"gate_{name}{end}", getattr(judged, name), n=judged.n))
     return rows
 
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
     """Read judgements back from `rows` of the table `metrics` of one iteration, by rival (`before`, `best`) that was
     played against; by `rule`, block `promotion`, the decision is made again."""
-    by_name = {row["name"]: row for row in rows if row["domain"] == metrics.ALL_DOMAINS}
+    by_name = {row["name"]: row for row in rows if row["domain"] == ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
         row = by_name.get(f"gate_difference{end}")

@@ -41,7 +41,8 @@ _AT_ONCE = 20  # tasks; what was played of them is not played again
 class Checkup:
     """Hold the outcome of a check-up.
 
-    iteration: that made the model. rows: of its episodes. before: whether it had been looked at already.
+    iteration: that made the model. rows: of its episodes, as `checkup.json` has them. before: whether it had been
+    looked at already.
     """
 
     iteration: int
@@ -62,10 +63,12 @@ class Checkup:
 def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
     """Evaluate the newest model on fresh tasks. Call it under the workspace's lock; after a kill the next call goes on.
 
-    run_id: of the Prefect run, for the episodes' rows. Writes the iteration's `checkup.json`, and commits it where
-    `versioning.git` is set. Returns its rows; those of before, where the model was evaluated in the same way. Raises
-    BadInput where no fresh task is left to be drawn, DataError where a scorer failed that a verdict depends on, or an
-    earlier `checkup.json` is damaged.
+    settings: the workspace's; `operations.checkup_tasks` are drawn. run_id: of the Prefect run, for the episodes' rows.
+    Writes the iteration's `checkup.json`, and commits it where `versioning.git` is set. Returns its rows; those of
+    before, where the model was evaluated in the same way. Raises what `recover_workspace` does; BadInput where no fresh
+    task is left to be drawn, or a back end cannot be used; ModelError where the model cannot be loaded; DataError where
+    a scorer failed that a verdict depends on, or an earlier `checkup.json` or a manifest is damaged; EnvError where
+    environments or a page do not open, PolicyError, FlywheelError where git refuses, DiskFull.
     """
     recover_workspace(ws)
     iterations.record_base_model(ws, settings)

@@ -24,7 +24,8 @@ _CHROMIUM_TIMEOUT_S = 60.0
 def diagnose_installation(root: Path) -> list[Finding]:
     """Check the installation and the workspace; nothing is changed. root: the workspace's folder.
 
-    Returns a finding for each thing that was looked for, with what to type where it is missing.
+    Returns a finding for each thing that was looked for, with what to type where it is missing. Raises BadInput where
+    two back ends have a suite of the same name.
     """
     settings = _load_settings(root)
     return [

@@ -26,7 +26,8 @@ _TRAINED = ("steps", "images", "utterances", "grounding_examples")
 
 @dataclass(frozen=True)
 class Prunable:
-    """Name an output that may be removed. path: an output of a stage, relative to the workspace."""
+    """Name an output that may be removed. iteration: whose. path: of the stage's output, relative to the workspace.
+    bytes: of its files."""
 
     iteration: int
     path: str
@@ -41,7 +42,8 @@ def plan_prune(
     They are of complete iterations that are neither among the newest `keep` nor younger than `older`; what the
     iterations at work read stays, and so do promoted models. keep: 0 keeps none for their number. training_data: also
     what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises BadInput where
-    neither `keep` nor `older` is given, or training data are asked for while an open iteration reads them.
+    neither `keep` nor `older` is given, or training data are asked for while an open iteration reads them; DataError
+    for damaged records, manifests or tables.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")
@@ -72,10 +74,11 @@ def plan_prune(
 
 
 def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
-    """Remove the outputs that `plan_prune` listed. Call it under the workspace's lock.
+    """Remove the outputs `chosen`, which `plan_prune` listed. Call it under the workspace's lock.
 
     They are noted first (`pruned.json` of the iteration), so that an interrupted removal does not count as damage. What
-    DVC's cache and remote hold of them stays. Raises FileNotFoundError for one that is gone since.
+    DVC's cache and remote hold of them stays. Raises FileNotFoundError for one that is gone since, DataError where what
+    was noted before is damaged, DiskFull.
     """
     for k in sorted({one.iteration for one in chosen}):
         dvc_files.add_pruned(ws, k, [one.path for one in chosen if one.iteration == k])

@@ -34,8 +34,9 @@ def migrate_workspace(ws: Workspace) -> Iterator[str]:
     """Run each migration step that is left, and yield a line for each file that was changed.
 
     Nothing happens until it is iterated; it holds the workspace's lock, and commits at the end where `versioning.git`
-    is set. One that was cut off is run again. Raises BadInput where the workspace is of a later version or a file
-    cannot be read, WorkspaceBusy where a run holds it.
+    is set. One that was cut off is run again. Raises BadInput where the workspace is of a later version, a file cannot
+    be read, or a partition is not here; WorkspaceBusy where a run holds it; DataError for a damaged file,
+    VersioningError where DVC fails, FlywheelError where git refuses, DiskFull.
     """
     if (found := ws.read_format()) > FORMAT:
         raise BadInput(
@@ -63,9 +64,6 @@ def _places(ws: Workspace) -> Iterator[Workspace]:
 
 def _begun(ws: Workspace) -> list[int]:
     return [k for k in ws.list_iteration_folders() if dvc_files.dvc_yaml_path(ws, k).exists()]
-
-
-# Settings: the workspace's own, each iteration's copy, and the values that DVC has recorded of the copies.
 
 
 def _rename_settings(ws: Workspace) -> Iterator[str]:
@@ -103,10 +101,7 @@ def _replace(file: str, old: str, new: str) -> Callable[[Workspace], Iterator[st
     """Make the step that puts a text in place of another one in a file of the workspace."""
 
     def apply(ws: Workspace) -> Iterator[str]:
-        path = ws.root / file
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        if old in text:
-            write_text(path, text.replace(old, new))
+        if _rewrite_text(ws.root / file, lambda text: text.replace(old, new)):
             yield f"{file}: {old.removeprefix('cmd: ').strip()} -> {new.removeprefix('cmd: ').strip()}"
 
     return apply
@@ -208,8 +203,6 @@ class _PlaceMigration:
     def _save(self) -> None:
         write_json(_folder(self._ws) / "plan.json", asdict(self._journal))
 
-    # Built beside the data.
-
     def _build(self, iteration: int) -> Iterator[str]:
         place, journal, staged = self._place, self._journal, self._staged(iteration)
         shutil.rmtree(staged.root, ignore_errors=True)
@@ -247,8 +240,6 @@ class _PlaceMigration:
         self._journal.entries.setdefault(old, {})[dvc_files.folder_md5(source)] = entry
         self._copy_to_cache(built)
 
-    # Put in place.
-
     def _apply(self, iteration: int) -> Iterator[str]:
         place, journal = self._place, self._journal
         moved = [old for old in self._moved if _identify_partition(Path(old))[2] == iteration]
@@ -259,7 +250,7 @@ class _PlaceMigration:
         changed = [
             _rewrite_json(place.manifest(iteration), self._rename_in_manifest),
             *(_rewrite_json(folder / name, _rename_in_rows) for name in _ROW_RECORDS),
-            *(_rename_in_text(folder / name) for name in ("dvc.yaml", "pruned.json")),
+            *(_rewrite_text(folder / name, _rename_partitions) for name in ("dvc.yaml", "pruned.json")),
         ]
         for path, md5 in journal.before.items():
             journal.entries.setdefault(path, {})[md5] = {"path": path, **dvc_files.describe_output(place.root / path)}
@@ -321,8 +312,6 @@ class _PlaceMigration:
         if changed:
             write_text(path, dvc_files.dump_dvc_lock(stages))
         return changed
-
-    # DVC's cache, so that what is recorded can be brought back.
 
     def _copy_to_cache(self, folder: Path) -> None:
         text, files = dvc_files.list_folder(folder)
@@ -429,12 +418,12 @@ def _rewrite_json(path: Path, change: Callable[[Any], Any]) -> bool:
     return after != before
 
 
-def _rename_in_text(path: Path) -> bool:
+def _rewrite_text(path: Path, change: Callable[[str], str]) -> bool:
+    """Change a text file. Returns whether it was."""
     if not path.exists():
         return False
     before = path.read_text(encoding="utf-8")
-    after = _rename_partitions(before)
-    if after != before:
+    if (after := change(before)) != before:
         write_text(path, after)
     return after != before
 

@@ -30,14 +30,16 @@ from flywheel.utils.errors import BadInput
 
 _REPAIRABLE = ("trajectories", "steps")
 _EXAMPLES = 5
+_QUERIES = database.read_queries("flywheel.maintenance")
 
 
 @dataclass(frozen=True)
 class QuarantineRepair:
-    """Hold a prepared repair.
+    """Hold a prepared repair of so many `rows`, of so many `trajectories`.
 
     examples: rows before and after, of the columns that were set. routed: where the mended trajectories go now, with
-    the reason -> how many.
+    the reason -> how many. difference: of the routes. how: `table`, `set`, `where` and `rows`, as the decision keeps
+    it.
     """
 
     rows: int
@@ -51,14 +53,12 @@ class QuarantineRepair:
 def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
     """Count quarantined rows by iteration, table and reason (without what differs from row to row, in brackets).
 
-    iteration: the only one to look at; default: all. Keys: `iteration`, `table`, `reason`, `rows`, `first` (the lowest
-    trajectory_id); by iteration, then most rows first.
+    iteration: the only one to look at; default: all. Returns rows of `iteration`, `table`, `reason`, `rows` and `first`
+    (the lowest trajectory_id), by iteration, then most rows first. Raises DataError for a damaged file.
     """
-    sql = """SELECT iteration, source_table AS "table", split_part(reason, ' (', 1) AS reason,
-            count(*) AS rows, min(trajectory_id) AS first
-        FROM quarantine WHERE $k IS NULL OR iteration = $k GROUP BY ALL ORDER BY iteration, rows DESC, reason"""
+    sql = _QUERIES["quarantine_reasons"]
     with database.connect_catalog(ws, reads=sql) as connection:
-        return database.query_rows(connection, sql, {"k": iteration})
+        return database.query_rows(connection, sql, {"iteration": iteration})
 
 
 def quarantined_trajectories(
@@ -66,7 +66,8 @@ def quarantined_trajectories(
 ) -> list[dict[str, Any]]:
     """List the iteration's quarantined trajectories with the reason, `limit` at most, by id.
 
-    where: SQL condition on their columns, `reason` and `detail`. Raises BadInput for wrong SQL.
+    where: SQL condition on their columns, `reason` and `detail`. Returns rows of these columns. Raises BadInput for
+    wrong SQL, DataError for a damaged file.
     """
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)
@@ -83,7 +84,8 @@ def prepare_repair(
     Call it under the workspace's lock. assignments: column -> SQL expression, on columns of the table, and `reason` and
     `detail` of why it was quarantined. where: SQL condition on the same, which rows. table: whose rows. Returns what
     would change, for `apply_repair`; `reroute.settle_pending_decisions` drops the copy. Raises BadInput for SQL that
-    cannot be used, and where no row is chosen, ContractBroken where the stores would break a contract.
+    cannot be used, where no row is chosen, or the iteration's parameters are missing or wrong; ContractBroken where the
+    stores would break a contract; DataError for a damaged file, DiskFull.
     """
     if table not in _REPAIRABLE:
         raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")
@@ -116,7 +118,7 @@ def prepare_repair(
 def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
     """Make a repair the workspace's, as one more routing decision. mended: what `prepare_repair` returned.
 
-    Writes and sends what `reroute.apply_reroute` does. Call it under the workspace's lock.
+    Writes, sends and raises what `reroute.apply_reroute` does. Call it under the workspace's lock.
     """
     k = mended.difference.iteration
     rule = routing_decisions.current_routing_rule(ws, k)
@@ -124,11 +126,7 @@ def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
 
 
 def _create_quarantine_views(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
-    connection.execute(
-        f"""CREATE TEMP TABLE why AS SELECT trajectory_id, any_value(reason) AS reason, any_value(detail) AS detail
-        FROM quarantine WHERE iteration = {iteration} AND source_table = 'trajectories'
-        GROUP BY ALL"""
-    )
+    connection.execute(_QUERIES["quarantine_why"], {"iteration": iteration})
     stages = ", ".join(f"'{stage}'" for stage in INCOMING)
     for name, table in (("aside", "trajectories"), ("aside_steps", "steps")):
         connection.execute(
@@ -220,8 +218,5 @@ def _compare_repaired(
         f"CREATE TEMP TABLE orphans AS FROM quarantine WHERE iteration = {iteration} AND source_table <> 'trajectories'"
     )
     connection.register("own", pa.table({"trajectory_id": sorted(ids)}))
-    routed = connection.execute(
-        """SELECT destination || ': ' || split_part(reason, ' (', 1) AS how, count(*) FROM decided SEMI JOIN own
-        USING (trajectory_id) GROUP BY ALL ORDER BY 2 DESC, 1"""
-    ).fetchall()
+    routed = connection.execute(_QUERIES["repaired_routes"]).fetchall()
     return reroute.compare_routes(ws, connection, iteration, len(ids)), dict(routed)

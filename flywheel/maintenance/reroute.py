@@ -19,22 +19,22 @@ from flywheel.pipeline.stage import StageContext
 from flywheel.pipeline.stages import score
 from flywheel.pipeline.stages.route import INCOMING, STAGE
 from flywheel.rewards.scorer import ScorerSet
-from flywheel.store import lineage, manifest, metrics, partitions, routing_decisions
+from flywheel.store import lineage, manifest, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates
 from flywheel.store.routing import contracts, training_stores
 from flywheel.store.routing_decisions import RoutingDecision, RoutingRule
-from flywheel.store.schema import TABLES
+from flywheel.store.schema import ALL_DOMAINS, TABLES, fraction_metric_row
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce
 
-# Applying decisions, so that a process that is killed half way loses nothing.
-#
-# All that changes is built beside the data first, in `.flywheel/again`. `plan.json`, written there last, is the commit:
-# once it is there the decisions are applied, and where that was interrupted, the next command that changes the
-# workspace finishes it (`resume_pending_decisions`). Every step may be done twice.
+_QUERIES = database.read_queries("flywheel.maintenance")
+
+# A process that is killed half way loses nothing: all that changes is built beside the data first, in
+# `.flywheel/again`. `plan.json`, written there last, is the commit: once it is there the decisions are applied, and the
+# next command that changes the workspace finishes it (`resume_pending_decisions`). Every step may be done twice.
 
 _DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions may be decided again, in their order
 
@@ -47,15 +47,15 @@ def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
 def settle_pending_decisions(ws: Workspace) -> None:
     """Finish decisions and repairs whose application was cut off; drop those only prepared, with their copies.
 
-    Finishing writes, commits and pushes what `apply_reroute` does (see `resume_pending_decisions`). Call it under the
-    workspace's lock.
+    Finishing is `resume_pending_decisions`, and raises what that does. Call it under the workspace's lock.
     """
     resume_pending_decisions(ws)
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)
 
 
 def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
-    """Stages of decided iterations that read the iteration's stores as they are now, and are not done again."""
+    """List the stages (`sft@004`) of decided iterations that read the stores of `iteration` as they are now, and are
+    not done again."""
     found = []
     for k in stage_records.list_iterations(ws):
         if k < iteration or not dvc_files.is_promotion_decided(ws, k):
@@ -86,7 +86,9 @@ def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> No
 def resume_pending_decisions(ws: Workspace) -> list[int]:
     """Finish the pending decisions that had begun to be applied; returns their iterations, none where there were none.
 
-    Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock.
+    Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock. Raises DataError for
+    damaged records or manifests, VersioningError where DVC fails, BadInput where params.yaml is wrong, FlywheelError
+    where git refuses, DiskFull.
     """
     try:
         plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))
@@ -138,20 +140,19 @@ def _pending_plan_path(ws: Workspace) -> Path:
     return _pending_folder(ws) / "plan.json"
 
 
-# Routing again, from what is on disk: by another threshold, other scorers, a band of doubt.
-#
-# Nothing is played and no model is asked. The results of the row contracts stand in `quarantine` and do not depend on
-# scores, so steps are not read; scores are compared with a threshold in SQL, or given anew by scorers that read final
-# states or steps alone.
+# Routing again: nothing is played and no model is asked. The results of the row contracts stand in `quarantine` and do
+# not depend on scores, so steps are not read; scores are compared with a threshold in SQL, or given anew by scorers
+# that read final states or steps alone.
 
 
 @dataclass(frozen=True)
 class RouteDifference:
-    """Describe what another decision changes.
+    """Describe what another decision changes in `iteration`.
 
-    moved: `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now
-    and then). routed: destination -> trajectories, then. scores: rows that change. stale: recorded stages that read
-    what the stores hold now."""
+    moved: rows of `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now and then). routed:
+    destination -> trajectories, then. scores, routes: how many rows of these tables change. stale: recorded stages that
+    read what the stores hold now.
+    """
 
     iteration: int
     moved: tuple[dict[str, Any], ...]
@@ -171,7 +172,8 @@ def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDi
 
     Call it under the workspace's lock. rule: threshold, scorers and band of doubt; what is None stays. Returns what
     would change, for `apply_reroute`; `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is
-    not routed yet, or the rule cannot be followed, ContractBroken where the stores would break a contract.
+    not routed yet, its parameters are wrong, or the rule cannot be followed; ContractBroken where the stores would
+    break a contract; DataError for a damaged file, DiskFull.
     """
     settings = stage_records.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
@@ -237,7 +239,7 @@ def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: Routing
     found: what `prepare_reroute` returned, one an iteration. rule: by which they were prepared. Call it under the
     workspace's lock. Writes partitions, decisions, manifests and DVC's records, commits where `versioning.git` is set,
     and pushes to `versioning.remote`; a remote out of reach is announced. `resume_pending_decisions` finishes one that
-    was cut off.
+    was cut off; raises what that does.
     """
     if decided := {one.iteration: make_decision(ws, one, rule) for one in found if one.routes or one.scores}:
         apply_decisions(ws, decided)
@@ -264,11 +266,8 @@ def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Sett
 def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
     """Tell whether the scores that are there are those of the rule's scorers, in the versions of today."""
     panel = ScorerSet(rule.apply_to(settings))
-    sql = """SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
-        FROM scores JOIN trajectories USING (trajectory_id, iteration)
-        WHERE iteration = ? AND scores.stage = 'score' AND scorer <> ''"""
     with database.connect_catalog(ws, tables_alone=True) as connection:
-        rows = connection.execute(sql, [iteration]).fetchall()
+        rows = connection.execute(_QUERIES["scorer_versions"], {"iteration": iteration}).fetchall()
     there: dict[str, set] = {}
     for domain, scorer, version in rows:
         there.setdefault(domain, set()).add((scorer, version))
@@ -286,40 +285,15 @@ def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, ru
         connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
         return connection.execute("SELECT count(*) FROM judgements").fetchone()[0]
     connection.execute(f"CREATE TEMP TABLE scores_before AS {own}")
-    threshold = "coalesce(asked, threshold)" if rule.threshold is None else f"{rule.threshold!r}"
-    connection.execute(
-        f"""CREATE TEMP TABLE judgements AS
-        SELECT * EXCLUDE (asked, held) REPLACE (held AS threshold,
-            CASE WHEN score BETWEEN 0 AND 1 THEN score >= held END AS success) FROM (
-            SELECT s.*, asked, CASE WHEN coalesce(scorer, '') = '' THEN threshold ELSE {threshold} END AS held
-            FROM scores_before s
-                LEFT JOIN (SELECT trajectory_id, any_value(task_id) AS task_id FROM incoming GROUP BY ALL)
-                    USING (trajectory_id)
-                LEFT JOIN (SELECT task_id, any_value(threshold) AS asked FROM tasks WHERE iteration = {iteration}
-                    GROUP BY ALL) USING (task_id))"""
-    )
-    return connection.execute(
-        """SELECT count(*) FROM (SELECT trajectory_id, scorer, score, threshold, success FROM judgements EXCEPT
-            SELECT trajectory_id, scorer, score, threshold, success FROM scores_before)"""
-    ).fetchone()[0]
+    connection.execute(_QUERIES["judgements"], {"iteration": iteration, "threshold": rule.threshold})
+    return connection.execute(_QUERIES["changed_judgements"]).fetchone()[0]
 
 
 def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
-    """What the contracts say: of trajectories and steps as it was found, of scores anew."""
-    names = ", ".join(f"'{one.name}'" for one in contracts.SCORE_CONTRACTS)
-    aside = f"quarantine WHERE iteration = {iteration} AND stage = '{training_stores.ROUTE_STAGE}'"
-    connection.execute(
-        f"""CREATE TEMP TABLE broken AS SELECT trajectory_id, min_by(reason, place) AS reason FROM (
-            SELECT trajectory_id, substr(reason, len('contract: ') + 1) AS reason, 0 AS place FROM {aside}
-                AND source_table = 'trajectories' AND starts_with(reason, 'contract: ')
-                AND split_part(substr(reason, len('contract: ') + 1), ':', 1) NOT IN ({names})
-            UNION ALL SELECT trajectory_id, reason, 1 FROM ({contracts.broken_scores_sql()}))
-        GROUP BY ALL"""
-    )
-    connection.execute(
-        f"""CREATE TEMP TABLE orphans AS SELECT source_table, trajectory_id, reason, detail FROM {aside}
-            AND source_table <> 'trajectories'"""
-    )
+    names = [one.name for one in contracts.SCORE_CONTRACTS]
+    broken = _QUERIES["broken"].format(broken_scores=contracts.broken_scores_sql())
+    connection.execute(broken, {"iteration": iteration, "anew": names})
+    connection.execute(_QUERIES["orphans"], {"iteration": iteration})
 
 
 def compare_routes(
@@ -328,19 +302,8 @@ def compare_routes(
     """Compare the workspace's routes with the table `decided`. scores: number of rows that changed."""
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
-    moved = database.query_rows(
-        connection,
-        """SELECT i.domain, b.destination AS "from", d.destination AS "to", count(*) AS trajectories,
-            (list({'trajectory_id': trajectory_id, 'reason': b.reason, 'then': d.reason} ORDER BY trajectory_id))[:3]
-                AS examples
-        FROM routes_before b JOIN decided d USING (trajectory_id)
-            JOIN (SELECT trajectory_id, any_value(domain) AS domain FROM incoming GROUP BY ALL) i USING (trajectory_id)
-        WHERE b.destination <> d.destination GROUP BY ALL ORDER BY trajectories DESC, 1, 2, 3""",
-    )
-    (routes,) = connection.execute(
-        """SELECT count(*) FROM (SELECT trajectory_id, destination, reason, score, success FROM decided EXCEPT
-            SELECT trajectory_id, destination, reason, score, success FROM routes_before)"""
-    ).fetchone()
+    moved = database.query_rows(connection, _QUERIES["moved_routes"])
+    (routes,) = connection.execute(_QUERIES["changed_routes"]).fetchone()
     built = training_stores.count_routed(connection)
     stale = stale_stages(ws, iteration) if moved else ()
     return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, stale)
@@ -391,15 +354,9 @@ def write_decision_metrics(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int
 ) -> None:
     """Write the figures of `score` and `route` that follow from the decision; their seconds stay."""
-    verdicts = connection.execute(
-        f"""SELECT i.domain, count(*) FILTER (WHERE d.success), count(*) FROM decided d
-        JOIN (SELECT trajectory_id, domain, task_id FROM incoming WHERE stage = 'rollout') i USING (trajectory_id)
-        WHERE d.success IS NOT NULL AND task_id IN
-            (SELECT task_id FROM tasks WHERE iteration = {iteration} AND stage = 'synthesize' AND split = 'train')
-        GROUP BY ALL"""
-    ).fetchall()
+    verdicts = connection.execute(_QUERIES["rollout_verdicts"], {"iteration": iteration}).fetchall()
     by_domain = {domain: (verified, judged) for domain, verified, judged in verdicts}
-    by_domain[metrics.ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))
+    by_domain[ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))
     fresh = {"route": training_stores.count_routed(connection).metrics}
     for stage in ("score", "route"):
         if not ws.partition("metrics", iteration, stage).is_dir():
@@ -407,7 +364,7 @@ def write_decision_metrics(
         rows = partitions.read_partition(ws, "metrics", iteration, stage).to_pylist()
         if stage == "score":
             fresh[stage] = [
-                metrics.fraction_metric_row("p_v1", *by_domain.get(row["domain"], (0, 0)), domain=row["domain"])
+                fraction_metric_row("p_v1", *by_domain.get(row["domain"], (0, 0)), domain=row["domain"])
                 for row in rows
                 if row["name"] == "p_v1"
             ]

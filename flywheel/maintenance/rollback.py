@@ -24,7 +24,8 @@ from flywheel.utils.files import write_json
 def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
     """List the iterations that rolling back to `iteration` would set aside, oldest first; nothing is changed.
 
-    iteration: 0 sets all aside; the newest gives an empty list. Raises BadInput where it has not been begun.
+    iteration: 0 sets all aside; the newest gives an empty list. Raises BadInput where it has not been begun, DataError
+    where DVC's file of one is lost.
     """
     begun = stage_records.list_iterations(ws)
     if iteration not in (0, *begun):
@@ -38,7 +39,8 @@ def roll_back(ws: Workspace, iteration: int) -> Path:
     """Move what came after `iteration` to a new folder under `.flywheel/aside`; returns it.
 
     Call it under the workspace's lock, with a number that `plan_rollback` took. Commits where `versioning.git` is set.
-    `resume_rollback` finishes one that was cut off, `undo_rollback` brings the iterations back.
+    `resume_rollback` finishes one that was cut off, `undo_rollback` brings the iterations back. Raises what
+    `resume_rollback` does.
     """
     aside = ws.state / "aside"
     number = 1 + max((int(path.name.rpartition("-")[2]) for path in aside.glob("after-*-*")), default=0)
@@ -60,7 +62,7 @@ def undo_rollback(ws: Workspace) -> int:
     """Bring back what was set aside last after the newest iteration; returns the number of that iteration.
 
     Call it under the workspace's lock. Commits where `versioning.git` is set; `resume_rollback` finishes one that was
-    cut off. Raises BadInput where nothing was set aside.
+    cut off. Raises BadInput where nothing was set aside, and what `resume_rollback` does.
     """
     there, now = rolled_back_iterations(ws), max(stage_records.list_iterations(ws), default=0)
     if now not in there:
@@ -72,7 +74,11 @@ def undo_rollback(ws: Workspace) -> int:
 
 
 def resume_rollback(ws: Workspace) -> None:
-    """Finish a rollback, or its undoing, that was interrupted, if there is one. Call it under the workspace's lock."""
+    """Finish a rollback, or its undoing, that was interrupted, if there is one. Call it under the workspace's lock.
+
+    Raises DataError where DVC's file of an iteration is lost or damaged, BadInput where params.yaml is wrong,
+    FlywheelError where git refuses, DiskFull.
+    """
     try:
         going = json.loads(_journal_path(ws).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -117,12 +123,9 @@ def _journal_path(ws: Workspace) -> Path:
     return ws.state / "rollback.json"
 
 
-# Dropping an iteration that is not complete, so that the next run begins it anew.
-
-
 @dataclass(frozen=True)
 class DiscardPlan:
-    """List what discarding removes. paths: in the order they go."""
+    """List what discarding `iteration` removes. paths: absolute, in the order they go."""
 
     iteration: int
     paths: tuple[Path, ...]
@@ -132,7 +135,7 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
     """Plan what discarding an iteration removes. Nothing is changed.
 
     iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released, or
-    where a later one stands on it.
+    where a later one stands on it; DataError where DVC's file of one is lost.
     """
     left = ws.list_iteration_folders()  # also by a removal that was cut off
     begun = sorted({k for k in (*stage_records.list_iterations(ws), *left) if k > 0})
@@ -156,9 +159,10 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
 
 
 def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
-    """Remove an iteration that `plan_discard` planned. Call it under the workspace's lock.
+    """Remove the iteration `chosen`, which `plan_discard` planned. Call it under the workspace's lock.
 
     Its files in DVC's cache stay, without a name; git is not touched. After a kill, `plan_discard` plans what is left.
+    Raises DataError where DVC's file of another iteration is lost or damaged, DiskFull.
     """
     last = ws.iteration(chosen.iteration)
     for path in (path for path in chosen.paths if path != last):
@@ -172,7 +176,8 @@ def recover_workspace(ws: Workspace) -> None:
     """Finish pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
 
     Call it under the workspace's lock, which it does not take, before anything else. Files come from DVC's cache or its
-    remote. Raises DataError where one cannot be restored.
+    remote. Raises DataError where one cannot be restored, and what `reroute.resume_pending_decisions` and
+    `resume_rollback` do.
     """
     reroute.resume_pending_decisions(ws)
     resume_rollback(ws)

@@ -32,32 +32,16 @@ _WAIT_S = 120.0  # for who ends the look: as long as stores are written
 
 _EVEN, _DOUBTFUL = "even", "doubtful"
 
-# The model's own trajectories, without broken ones. In the order of md5, since DuckDB's own hash may change with its
-# version.
-_CANDIDATES = """
-CREATE OR REPLACE TEMP TABLE candidates AS
-WITH judged AS (
-    SELECT trajectory_id, count(DISTINCT success) > 1 OR count(success) < count(*) OR bool_or(
-        score < 1 AND abs(score - threshold) <= $near) AS doubtful
-    FROM scores WHERE iteration = $iteration AND stage = 'score' GROUP BY ALL)
-SELECT t.trajectory_id, t.domain, t.world, t.instruction, r.destination, r.reason, r.score, r.success,
-    j.doubtful OR r.success IS NULL AS doubtful, md5($seed || t.trajectory_id) AS key
-FROM routes r JOIN trajectories t USING (iteration, trajectory_id) JOIN judged j USING (trajectory_id)
-WHERE r.iteration = $iteration AND t.stage = 'rollout'
-    AND NOT regexp_matches(r.reason, '^(contract: |status )')
-"""
-# Round robin: one of each domain and store, then the next of each.
-_IN_TURNS = """
-SELECT * EXCLUDE (key, doubtful, turn) FROM (
-    SELECT *, row_number() OVER (PARTITION BY domain, destination ORDER BY key) AS turn FROM candidates WHERE {which})
-ORDER BY turn, key LIMIT $size
-"""
+_QUERIES = database.read_queries("flywheel.maintenance")
 
 
 @dataclass(frozen=True)
 class RouteQuestion:
-    """A trajectory that somebody is asked about, where it went and why, and what its scorers say. drawn: evenly, or
-    as a doubtful one. label, reviewer, comment, at: the newest that was said of it; None where nobody has."""
+    """Hold a trajectory that somebody is asked about, where it went and why, by which score and success.
+
+    drawn: evenly, or as a doubtful one. verdicts: what each scorer says (`scorer`, `score`, `threshold`, `success`,
+    `detail`). label, reviewer, comment, at: the newest that was said of it; None where nobody has.
+    """
 
     trajectory_id: str
     domain: str
@@ -76,6 +60,7 @@ class RouteQuestion:
 
     @property
     def decision_entry(self) -> dict[str, Any]:
+        """What a decision keeps of it (`RoutingDecision.looked`)."""
         names = ("trajectory_id", "domain", "drawn", "destination", "score", "success", "label", "reviewer", "comment")
         return {name: getattr(self, name) for name in names} | {"at": self.at.isoformat() if self.at else None}
 
@@ -92,12 +77,15 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
 
     iteration: whose routes are reviewed. Whoever asks gets the same ones in the same order; labelled ones stay (`label`
     is None where nobody has said anything). Empty where no review is asked for, or it has ended. Raises BadInput where
-    the iteration's params.yaml is missing or wrong, DataError for damaged decisions, labels or tables.
+    the iteration's params.yaml is missing or wrong, DataError for damaged decisions, labels or tables, DiskFull.
     """
-    if not _is_review_open(ws, iteration):
+    if not iteration or not reroute.is_routed(ws, iteration):
+        return []
+    settings = stage_records.load_iteration_params(ws, iteration)
+    if not settings.routing.review or _has_ended(ws, iteration):
         return []
     with database.connect_catalog(ws, tables_alone=True) as connection:
-        rows = _draw_sample(connection, iteration, stage_records.load_iteration_params(ws, iteration))
+        rows = _draw_sample(connection, iteration, settings)
         which = [row["trajectory_id"] for row in rows]
         scores = _read_scorer_verdicts(connection, iteration, which)
         newest = _newest_labels(connection, iteration, review_queue(ws, iteration))
@@ -140,8 +128,9 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
     """End the review of an iteration's routes with the labels so far, and move what they move.
 
     Call it under the workspace's lock. why: in words, stored with the decision. It writes what `reroute.apply_reroute`
-    does. Returns what moved; None where no review is open. Raises what `open_questions` does, DataError where others
-    write labels for two minutes, VersioningError, DiskFull.
+    does. Returns what moved; None where no review is open. Raises what `open_questions` and
+    `reroute.resume_pending_decisions` do, DataError where others write labels for two minutes, ContractBroken where the
+    stores would break a contract.
     """
     with _review_lock(ws):
         reroute.settle_pending_decisions(ws)
@@ -186,13 +175,6 @@ def review_queue(ws: Workspace, iteration: int) -> str:
     return f"routing {iteration_run_id(ws, iteration)}"
 
 
-def _is_review_open(ws: Workspace, iteration: int) -> bool:
-    if not iteration or not reroute.is_routed(ws, iteration):
-        return False
-    asked = stage_records.load_iteration_params(ws, iteration).routing.review
-    return asked > 0 and not _has_ended(ws, iteration)
-
-
 def _has_ended(ws: Workspace, iteration: int) -> bool:
     if GATED_STAGE in dvc_files.recorded_stages(ws, iteration):
         return True
@@ -208,9 +190,9 @@ def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings
     """
     rule = settings.routing
     seed = f"{settings.seed}|{iteration}|"
-    connection.execute(_CANDIDATES, {"iteration": iteration, "near": rule.review_near, "seed": seed})
+    connection.execute(_QUERIES["review_candidates"], {"iteration": iteration, "near": rule.review_near, "seed": seed})
     evenly, doubtful = (
-        database.query_rows(connection, _IN_TURNS.format(which=which), {"size": rule.review})
+        database.query_rows(connection, _QUERIES["review_in_turns"].format(which=which), {"size": rule.review})
         for which in ("true", "doubtful")
     )
     wanted = min(round(rule.review * rule.review_doubtful), len(doubtful))
@@ -226,28 +208,16 @@ def _read_scorer_verdicts(
     connection: duckdb.DuckDBPyConnection, iteration: int, which: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """trajectory_id -> what each scorer says of it: `scorer`, `score`, `threshold`, `success`, `detail`."""
-    rows = database.query_rows(
-        connection,
-        """SELECT trajectory_id, scorer, score, threshold, success, detail FROM scores
-        WHERE iteration = $iteration AND stage = 'score' AND list_contains($which, trajectory_id)
-        ORDER BY trajectory_id, scorer""",
-        {"iteration": iteration, "which": list(which)},
-    )
+    asked = {"iteration": iteration, "which": list(which)}
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in database.query_rows(connection, _QUERIES["scorer_verdicts"], asked):
         found.setdefault(row.pop("trajectory_id"), []).append(row)
     return found
 
 
 def _newest_labels(connection: duckdb.DuckDBPyConnection, iteration: int, queue: str) -> dict[str, dict[str, Any]]:
     """trajectory_id -> the newest label that answers the question."""
-    rows = database.query_rows(
-        connection,
-        """SELECT trajectory_id, label, reviewer, comment, "at" FROM label_history
-        WHERE iteration = $iteration AND queue = $queue
-        QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY "at" DESC, line DESC) = 1""",
-        {"iteration": iteration, "queue": queue},
-    )
+    rows = database.query_rows(connection, _QUERIES["newest_labels"], {"iteration": iteration, "queue": queue})
     return {row.pop("trajectory_id"): row for row in rows}
 
 

@@ -21,10 +21,9 @@ class WorkspaceStatus:
     """Hold the state of a workspace.
 
     begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
-    `iterations`, empty where a file that it reads is damaged.
-
-    changed: stage -> path -> what happened, of stages that are not as they are recorded. unknown: why the three below
-    could not be looked at, or "".
+    `iterations`, empty where a file that it reads is damaged; fault: what then is wrong. unknown: why the three below
+    could not be looked at, or "". damage: recorded outputs that are not as they were. changed: stage -> path -> what
+    happened, of stages that are not as they are recorded. recorded: the stages that are, by iteration.
     """
 
     begun: tuple[int, ...]
@@ -40,8 +39,9 @@ class WorkspaceStatus:
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
     """Compare the files of the open iterations with what is recorded of them; nothing is changed.
 
-    everything: of all iterations. It needs DVC's lock; where that cannot be had, `unknown` says so. Raises DataError
-    where DVC's file of an iteration is lost.
+    everything: of all iterations. It needs DVC's lock; where its file cannot be written, `unknown` says so. Raises
+    DataError where DVC's file of an iteration is lost or damaged, VersioningError where DVC fails, or another process
+    holds its lock for five minutes.
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.pipeline.stage import DOMAIN_PLACEHOLDER, Artifact, Record, Stage, expand_domains
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, did_you_mean
 
 _STAGES = "flywheel.pipeline.stages"
 _HERE = Workspace(Path())
@@ -56,7 +56,7 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
     if name is None:
         return names
     if name not in names:
-        raise BadInput(f"the turn has no stage {name}", where="until", fix=f"one of: {', '.join(names)}")
+        raise BadInput(f"the turn has no stage {name}", where="until", fix=did_you_mean(name, names))
     return names[: names.index(name) + 1]
 
 
@@ -72,16 +72,16 @@ def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, s
 
 
 def find_stage(name: str) -> Stage:
-    """Find the stage of a name such as `rollout` or `rl-games`; whether there is such a domain is not checked.
+    """Find the stage of a `name` such as `rollout` or `rl-games`; whether there is such a domain is not checked.
 
-    Its own `name` keeps the placeholder: `rl-{domain}`. Raises BadInput for an unknown stage.
+    Its own `name` keeps the placeholder: `rl-{domain}`. Raises BadInput for an unknown stage, with the nearest one.
     """
     for stage in all_stages():
         before, domain, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
         if name == stage.name or (domain and name.startswith(before) and name != before):
             return stage
-    known = ", ".join(stage.name.replace(DOMAIN_PLACEHOLDER, "<domain>") for stage in all_stages())
-    raise BadInput(f"unknown stage {name}", fix=f"one of: {known}")
+    known = [stage.name.replace(DOMAIN_PLACEHOLDER, "<domain>") for stage in all_stages()]
+    raise BadInput(f"unknown stage {name}", fix=did_you_mean(name, known))
 
 
 def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from flywheel import config
-from flywheel.config import OperationsSettings, PolicySettings, PromotionSettings, Settings
+from flywheel.config import OperationsSettings, PolicySettings, Settings
 from flywheel.config.workspace import Workspace, iteration_label, iteration_run_id, workspace_name
 from flywheel.envs import registry
 from flywheel.envs.browser.driver import chromium
@@ -48,7 +48,7 @@ def plan_iterations(
 
     iteration: the only one wanted; it wins over `iterations`. iterations: how many, one that is not complete being the
     first; None: what a killed run still owes, else `settings.iterations`. Raises BadInput for an iteration out of
-    order, DataError where a complete one was changed.
+    order, and what `check_iteration_complete` does.
     """
     newest = newest_iteration(ws)
     if iteration is not None:
@@ -71,7 +71,7 @@ def plan_iterations(
 def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
     """Check that the iteration `number` can run, by its own parameters where it was begun, else by `settings`.
 
-    Raises BadInput, ModelError, DiskFull or PolicyError, as `run_preflight` does.
+    Raises what `run_preflight` does, BadInput where its own parameters are missing or wrong.
     """
     if not ws.frozen_params(number).exists():
         run_preflight(ws, settings, number)
@@ -90,7 +90,9 @@ def begin_iteration(
 
     iteration: its number, from 1. settings: the parameters that a new one gets. later: the sessions that are chosen
     last, as for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the
-    iteration before it is not there, or a chosen session is gone; BadInput where its own parameters are wrong.
+    iteration before it is not there, a chosen session is gone, or a dvc.lock is damaged; BadInput where its own
+    parameters are wrong, or the recordings' folder is missing; VersioningError where DVC fails or is held for five
+    minutes; DiskFull.
     """
     begun = stage_records.list_iterations(ws)
     if iteration > 1 and iteration - 1 not in begun:
@@ -118,7 +120,8 @@ def begin_iteration(
 def record_base_model(ws: Workspace, settings: Settings) -> None:
     """Record the model that the workspace begins from as what iteration 0 promoted; what is recorded already stays.
 
-    A Hugging Face name is fetched where it must be. Raises ModelError where the model cannot be had.
+    settings: `policy.base` names it; a Hugging Face name is fetched where it must be. Raises ModelError where the model
+    cannot be had, DiskFull.
     """
     first = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
     manifest.init_first_checkpoint(ws, checkpoint.checkpoint_digest(first), settings.policy.base)
@@ -135,8 +138,9 @@ def newest_iteration(ws: Workspace) -> int:
 def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
     """Return whether every stage of an iteration is recorded and unchanged, and its end is over.
 
-    False for one not begun. Raises DataError where it was complete once and is not so any more: it is never done again
-    in silence; BadInput where its parameters are lost or wrong.
+    False for one not begun. Raises DataError where it was complete once and is not so any more (it is never done again
+    in silence), or DVC's file of one is lost; BadInput where its parameters are lost or wrong; VersioningError where
+    DVC fails.
     """
     if iteration > newest_iteration(ws):
         return False
@@ -178,9 +182,6 @@ def _declare(ws: Workspace, iteration: int, domains: list[str]) -> None:
         )
 
 
-# What a run needs is checked before it begins, so that it fails in the first second: all that can be known of the
-# parameters is refused by name, before an iteration freezes its copy of them.
-
 # Two default iterations write about 150 MB, DVC keeps a copy of each file, and Chromium wants room in /tmp.
 NEEDED_MB = 500
 _LOOK_S = 10
@@ -189,9 +190,9 @@ _LOOK_S = 10
 def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     """Check that `iteration` can be run with these settings: disk, model, devices, recordings, back ends, servers.
 
-    The workspace is not written; a model named by its Hugging Face name is fetched, and servers are asked. Raises
-    BadInput, ModelError, DiskFull, PolicyError (no server answers, or one that cannot be used), and says how to mend
-    it.
+    So a run fails in its first second, before an iteration freezes its parameters. The workspace is not written; a
+    model named by its Hugging Face name is fetched, and servers are asked. Raises BadInput, by the parameter's name,
+    ModelError for the model, DiskFull below `NEEDED_MB`, PolicyError where no server answers, or one cannot be used.
     """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
@@ -201,7 +202,13 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     _check_devices(settings)
     algorithm.check_algorithm(settings.rl.algorithm)
     _check_recording(ws, settings)
-    _check_promotion(settings.promotion)
+    rule = settings.promotion
+    if rule.rule != "always" and rule.tasks < (least := gate.count_fewest_tasks(rule)):
+        raise BadInput(
+            f"{rule.tasks} tasks are too few for the gate to promote any model",
+            where="promotion.tasks",
+            fix=f"set it to {least} or more, or raise promotion.margin",
+        )
     registry.check_backends(settings, synthesis.check_task_settings(settings, iteration, ws.root))
     if settings.synthesis.num_grounding_examples:
         chromium.find_chromium(settings.sandbox)  # it draws the general screens
@@ -240,10 +247,7 @@ def _check_recording(ws: Workspace, settings: Settings) -> None:
     if not folder.is_dir():
         raise BadInput("no recordings folder", where=folder, fix="set recording.folder, or sessions_per_iteration to 0")
     if chosen.recognizer == "whisper":
-        from flywheel.recordings.asr import (
-            recognizer,
-            whisper,  # takes seconds: only where it is asked
-        )
+        from flywheel.recordings.asr import recognizer, whisper  # takes seconds: only where it is asked
 
         with errors_of_setting("recording.whisper_model"):
             whisper.find_whisper_checkpoint(recognizer.locate_whisper_checkpoint(chosen, ws.root).whisper_model)
@@ -281,17 +285,6 @@ def _check_language_model(settings: Settings) -> None:
         ) from None
 
 
-def _check_promotion(rule: PromotionSettings) -> None:
-    if rule.rule != "always" and rule.tasks < (least := gate.count_fewest_tasks(rule)):
-        raise BadInput(
-            f"{rule.tasks} tasks are too few for the gate to promote any model",
-            where="promotion.tasks",
-            fix=f"set it to {least} or more, or raise promotion.margin",
-        )
-
-
-# When new data start a run, and when recent iterations halt the loop.
-
 INGEST = "ingest"
 
 
@@ -301,7 +294,8 @@ class LoopHalted(FlywheelError):
 
 @dataclass(frozen=True)
 class DueRun:
-    """A run that is due. key: the same until it has begun, whoever asks and how often. why: in words."""
+    """Describe a run that is due. key: the same until it has begun, whoever asks and how often. parameters: of the
+    flow run: `until`, the stage that it ends with, or None. why: in words."""
 
     key: str
     parameters: dict[str, Any]
@@ -311,7 +305,9 @@ class DueRun:
 def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
     """List the runs that new recordings and demonstrations ask for, one at most; nothing is started.
 
-    `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there must be; 0: no such run.
+    settings: the workspace's: `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there
+    must be; 0: no such run. Raises DataError where DVC's file of an iteration is lost, or its manifest or trajectories
+    are damaged; DiskFull.
     """
     rules = settings.operations
     if not (rules.trigger_min_recordings or rules.trigger_min_demonstrations):
@@ -332,14 +328,20 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
 
 
 def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
-    """Count how many more new recordings there must be before the next iteration begins with them; 0: enough."""
+    """Count how many more new recordings there must be before the next iteration begins with them; 0: enough.
+
+    settings: blocks `operations` and `recording`. Raises what `count_new_recordings` does.
+    """
     enough = settings.operations.trigger_min_recordings or settings.recording.sessions_per_iteration
     return max(0, enough - count_new_recordings(ws, settings))
 
 
 def count_new_recordings(ws: Workspace, settings: Settings) -> int:
-    """Folders of recordings that no iteration has taken in. They are counted again where something has changed: this is
-    asked each second, of folders that only grow."""
+    """Count the folders in `recording.folder` of `settings` that no iteration has taken in.
+
+    They are counted again where something has changed: this is asked each second, of folders that only grow. Raises
+    DataError where DVC's file of an iteration is lost, or its manifest damaged.
+    """
     folder, last = ws.resolve(settings.recording.folder), newest_iteration(ws)
     if not folder.is_dir():
         return 0
@@ -357,7 +359,7 @@ def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
     """Raise LoopHalted where the last iterations are such that a person should look (`operations.halt_after_*`).
 
     rules: block `operations`; 0 never halts. There must be as many iterations as the rule asks; those of which no stage
-    has ended are left out.
+    has ended are left out. Raises DataError for a damaged file that they are told by.
     """
     longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not newest_iteration(ws):

@@ -12,6 +12,7 @@ from it and changed inputs do not meet old results.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import time
@@ -111,8 +112,6 @@ def expand_domains(artifact: Artifact, domains: Iterable[str]) -> list[Artifact]
     return [replace(artifact, **{field: name.replace(DOMAIN_PLACEHOLDER, domain)}) for domain in domains]
 
 
-# Stages, their shards and their results.
-
 # How long to wait for another worker that does the same shard: one that was believed dead. A dead one holds no lock.
 _BUSY_S = 600.0
 ShardResults = Mapping[str, tuple[Path, Any]]  # shard -> its folder, and what `work` returned
@@ -158,49 +157,65 @@ class StageContext:
         progress.report_shard_progress(self.stage, line, shard or self.stage, done / max(1, total))
 
     def write(self, table: str, rows: Any) -> PartitionManifest:
-        """Write the partition of `table` that this stage owns. rows: mappings, or a table of the schema. Raises
-        DataError, DiskFull."""
+        """Write the partition of `table` that this stage owns, over an earlier one; returns its manifest.
+
+        rows: mappings, or a table of the schema. Raises DataError where they do not fit the schema, DiskFull.
+        """
         return partitions.write_partition(self.ws, table, self.iteration, self.stage, rows)
 
     def read_rows(self, table: str, *stages: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
-        """Read the rows of a table that the named stages of this iteration wrote. columns: to read; default: all."""
+        """Read the rows of a table that the named stages of this iteration wrote, in that order; a dict a row.
+
+        columns: to read; default: all. Raises DataError where a partition is missing or damaged.
+        """
         parts = (partitions.read_partition(self.ws, table, self.iteration, stage, columns) for stage in stages)
         return [row for part in parts for row in part.to_pylist()]
 
     def read_tasks(self, stage: str, split: str | None = None) -> dict[str, Task]:
-        """Read the tasks that `stage` wrote, by id, in the order of the table. split: train or eval alone; default:
-        both."""
+        """Read the tasks that `stage` wrote, by id, in the order of the table.
+
+        split: train or eval alone; default: both. Raises DataError where the partition is missing or damaged.
+        """
         found = map(task_from_row, self.read_rows("tasks", stage))
         return {task.task_id: task for task in found if split in (None, task.split)}
 
     def newest_model(self) -> dict[str, Any]:
-        """Read which model the iteration before this one promoted: `model` (folder) and `digest`."""
+        """Read what the iteration before this one promoted: `model` (folder or name), its `digest`, and more.
+
+        Raises DataError where its promotion is missing or damaged.
+        """
         return manifest.read_promotion(self.ws, self.iteration - 1)
 
     def newest_model_folder(self) -> Path:
         """Return the folder of the newest promoted model; a Hugging Face name is fetched where it must be.
 
-        Raises ModelError where it is not there.
+        Raises ModelError where it is not there, and what `newest_model` does.
         """
         return checkpoint.resolve_checkpoint(self.newest_model()["model"], self.ws.root)
 
-    def write_lineage(self, model: Path, parents: Iterable[Path], **links: Any) -> PartitionManifest:
-        """Write where a checkpoint that this stage made comes from.
+    def model_name(self, folder: Path) -> str:
+        """Name a model as lineage does: by its folder relative to the workspace, or, where it lies elsewhere, as it was
+        promoted (`policy.base`). Raises what `newest_model` does."""
+        inside = folder.resolve().is_relative_to(self.ws.root)
+        return self.ws.relative(folder) if inside else self.newest_model()["model"]
 
-        model: its folder. parents: those that it began from or merges. links: more of `lineage.checkpoint_links`.
+    def write_lineage(self, model: Path, parents: Iterable[str], **links: Any) -> PartitionManifest:
+        """Write where a checkpoint that this stage made comes from; returns the manifest of what was written.
+
+        model: its folder, in the workspace. parents: names (`model_name`) of those that it began from or merges. links:
+        more arguments of `lineage.checkpoint_links`. Raises ModelError where it has no weights, DataError, DiskFull.
         """
-        name, begun = self.ws.relative(model), map(self.ws.relative, parents)
-        digest = checkpoint.checkpoint_digest(model)
-        rows = lineage.checkpoint_links(name, digest, parents=begun, run_id=self.run_id, **links)
+        name, digest = self.ws.relative(model), checkpoint.checkpoint_digest(model)
+        rows = lineage.checkpoint_links(name, digest, parents=parents, run_id=self.run_id, **links)
         return self.write("lineage", rows)
 
     def count_episodes(self, shard: str, total: int, what: str) -> Callable[[object], None]:
-        """Make a callback that reports how many of `total` episodes, called `what`, have ended."""
-        done = 0
+        """Make a callback that reports how many of `total` episodes of `shard`, called `what`, have ended; its argument
+        is ignored."""
+        ended = itertools.count(1)
 
         def count(_: object) -> None:
-            nonlocal done
-            done += 1
+            done = next(ended)
             self.report_part(f"{shard}: {done} of {total} {what}", done, total, shard)
 
         return count
@@ -209,7 +224,7 @@ class StageContext:
         """Write the staged rows of a table of all shards to the stage's partition, one batch in memory at a time.
 
         results: by shard, its folder and result. key: columns; of rows with the same key the first alone is written.
-        Raises DiskFull.
+        Returns the partition's manifest. Raises DataError for rows that do not fit the schema, DiskFull.
         """
         seen: set[tuple] = set()
         with partitions.open_partition_writer(self.ws, table, self.iteration, self.stage) as writer:
@@ -220,30 +235,31 @@ class StageContext:
 
     @property
     def domain(self) -> str:
-        """Of a stage that is there once a domain."""
+        """Of a stage that is there once a domain; "" of others."""
         return self.stage.partition("-")[2]
 
     def key(self, stage: Stage) -> str:
-        """Return 12 hexadecimal digits that name the stage's inputs. They are hashed once: nothing changes them
-        while it runs."""
+        """Return 12 hexadecimal digits that name the inputs of `stage`, hashed once: they stay while it runs.
+
+        Raises DataError or ModelError where a partition or a model that it reads is damaged, and what its `extra` does.
+        """
         if stage.name not in self._keys:
             text = json.dumps(stage_inputs(stage, self), sort_keys=True, default=str)
             self._keys[stage.name] = hashlib.sha256(text.encode()).hexdigest()[:12]
         return self._keys[stage.name]
 
     def seed(self, *names: object) -> int:
-        """Derive a seed for one use from the settings' seed, the iteration and the names. 0 <= seed < 2**31."""
+        """Derive the seed of one use, which `names` name, from the settings' seed and the iteration: 0 to 2**31 - 1."""
         text = "|".join(map(str, (self.settings.seed, self.iteration, *names)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """Hold what a stage has written.
+    """Hold what a stage has written: `manifests` of its partitions.
 
-    manifests: what was written. metrics: rows of the table `metrics` (written by the caller of `finish`).
-
-    summary: a few figures for people, in the order to show them. tables: rows by name, to be shown beside it.
+    metrics: rows of the table `metrics` (written by the caller of `finish`). summary: a few figures for people, in the
+    order to show them. tables: rows by name, to be shown beside it.
     """
 
     manifests: tuple[PartitionManifest, ...] = ()
@@ -259,11 +275,10 @@ BROWSERS, TRAINING = "browsers", "training"  # what a stage may need of a machin
 class Stage:
     """Declare a stage.
 
-    name: of the file; with `{domain}` in it the stage is there once a domain.
-
-    reads: what it opens. writes: names of tables (the partition that it owns; of `metrics` every stage has one),
-    checkpoints and records. settings: the blocks of the settings that its result depends on; DVC's parameters. extra:
-    JSON values on which it depends besides. closing: it runs once the turn is over.
+    name: with `{domain}` in it the stage is there once a domain. reads: what it opens. writes: names of tables (the
+    partition that it owns; of `metrics` every stage has one), checkpoints and records. settings: the blocks of the
+    settings that its result depends on; DVC's parameters. extra: JSON values on which it depends besides. closing: it
+    runs once the turn is over.
 
     plan: names of the shards, in order; each can be done without the others. work: does one shard in its folder (which
     may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into
@@ -316,7 +331,7 @@ def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
 
 
 class InProcessWorker(AbstractContextManager):
-    """Do shards of one stage in this process, one after the other.
+    """Do shards of one stage in this process, one after the other. stage, ctx: of which iteration.
 
     What they share is opened at the first that has to be done, stays open until the end of the block, and is opened
     anew after a shard that failed.
@@ -338,10 +353,11 @@ class InProcessWorker(AbstractContextManager):
         self._open.close()
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Do one shard, or take its result where it was finished before. Returns (folder, result, done before).
+        """Do the shard of that name, or take its result where it was finished before.
 
         One process is at a shard at a time, on whichever machine: the second waits, and takes what the first finished.
-        Raises ShardBusy where another process is still at it after 10 minutes, and what the stage's `work` raises.
+        Returns its folder, its result, and whether it had been done before. Raises ShardBusy where another process is
+        still at it after 10 minutes, DiskFull, what `StageContext.key` and the stage's `shares` and `work` raise.
         """
         folder = shard_folder(self._stage, self._ctx, shard)
         lock = folder.with_name(f"{shard}.lock")
@@ -361,18 +377,14 @@ class InProcessWorker(AbstractContextManager):
             self.close()
             raise
         processes.trim_heap()
-        write_json(_result_path(folder), {"result": result, "seconds": round(time.monotonic() - started, 3)})
+        write_json(folder / "result.json", {"result": result, "seconds": round(time.monotonic() - started, 3)})
         return result
-
-
-def _result_path(folder: Path) -> Path:
-    return folder / "result.json"
 
 
 def _read_result(folder: Path) -> dict[str, Any] | None:
     """What a finished shard left: `result`, and the `seconds` that it took."""
     try:
-        return json.loads(_result_path(folder).read_text(encoding="utf-8"))
+        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
 
@@ -381,7 +393,8 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults)
     """Finish a stage: write its partitions and its metrics, stage seconds included, in place of earlier ones.
 
     results: by shard, its folder and what `work` returned. What is staged stays (`clear_staging`), and DVC's record is
-    left to `stage_records.record_stage`. Raises FlywheelError where it wrote other tables than it declares.
+    left to `stage_records.record_stage`. Returns what `finish` did, with the metrics that were written. Raises what
+    `finish` raises, FlywheelError where it wrote other tables than it declares, DataError for wrong metrics, DiskFull.
     """
     outcome = stage.finish(ctx, results)
     wrote = sorted(one.table for one in outcome.manifests)
@@ -396,15 +409,15 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults)
 
 
 def clear_staging(ctx: StageContext) -> None:
-    """Remove all that a stage has staged, if anything; call it once its result is recorded."""
+    """Remove all that the stage of `ctx` has staged, if anything; call it once its result is recorded."""
     shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
 
 
 def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
-    """Run a whole stage in this process, one shard after the other, and write its partitions.
+    """Run a whole stage in this process, one shard after the other, and return what `publish_stage_result` wrote.
 
-    Shards that a cut-off run finished are not done again. What is staged stays (`clear_staging`), and DVC's record is
-    left to `stage_records.record_stage`.
+    Shards that a cut-off run finished are not done again. Raises what `plan`, `InProcessWorker.do_shard` and
+    `publish_stage_result` do.
     """
     results = {}
     shards = stage.plan(ctx)
@@ -437,12 +450,11 @@ def single_shard_stage(
     )
 
 
-# The rows that shards stage: they count once the shard's result is written after them.
-
-
 def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Stage rows of a table, mappings, in the shard's `folder`. Raises DataError for a row that does not fit the table,
-    DiskFull."""
+    """Stage rows of a table, mappings, in the shard's `folder`: they count once its result is written after them.
+
+    Raises DataError for a row that does not fit the table, DiskFull.
+    """
     with disk_full_errors(folder), atomic_file(folder / f"{table}.parquet") as path:
         pq.write_table(table_from_rows(table, rows), path, compression="zstd")
 

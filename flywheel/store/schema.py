@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 
+from flywheel.utils.confidence_intervals import wilson_interval
+
+ALL_DOMAINS = "all"  # of a row of `metrics` that is of no domain alone
 NO_COLUMN = {"column": False}  # metadata of a field that no table holds
 
 
@@ -212,3 +216,35 @@ def empty_table(table: str) -> pa.Table:
     """Make a table of the schema of `table` without rows, as an empty partition is stored. Raises KeyError for no
     table's name."""
     return TABLES[table].empty_table()
+
+
+def metric_row(
+    name: str,
+    value: float,
+    *,
+    domain: str = ALL_DOMAINS,
+    step: int = 0,
+    low: float | None = None,
+    high: float | None = None,
+    n: int | None = None,
+) -> dict[str, Any]:
+    """Build one row of the table `metrics`: a mapping of its columns.
+
+    name: of the figure. value: written as null where it is not finite, so that SQL can average. domain: by default all.
+    step: of a curve; 0 for a single figure. low, high: ends of its confidence interval. n: cases that it rests on.
+    """
+    value = float(value) if math.isfinite(value) else None
+    return {"domain": domain, "name": name, "step": step, "value": value, "low": low, "high": high, "n": n}
+
+
+def fraction_metric_row(
+    name: str, successes: int, n: int, *, domain: str = ALL_DOMAINS, step: int = 0
+) -> dict[str, Any]:
+    """Build a row of `metrics`, as `metric_row`, for the fraction `successes` / `n`, with its 95% Wilson interval.
+
+    name: of the figure. n: cases; of none, value and interval are null. domain: by default all. step: of a curve; 0 for
+    a single figure.
+    """
+    low, high = wilson_interval(successes, n) if n else (None, None)
+    value = successes / n if n else math.nan
+    return metric_row(name, value, domain=domain, step=step, low=low, high=high, n=n)

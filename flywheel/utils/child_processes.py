@@ -18,11 +18,9 @@ from pathlib import Path
 
 import psutil
 
-# Guards: child processes end with this one, with all their children, even after `kill -9`.
-#
-# The kernel kills the process when its parent dies (`setpriv --pdeathsig`, where there is one); and a guard, a shell
-# that waits on a pipe held by this process alone, kills the whole process group. Browsers and the servers of pages run
-# in this way.
+# Browsers and the servers of pages end with this process, with all their children, even after `kill -9`: the kernel
+# kills the process when its parent dies (`setpriv --pdeathsig`, where there is one), and a guard, a shell that waits on
+# a pipe held by this process alone, kills the whole process group.
 
 _END_TIMEOUT_S = 5.0
 # $0: the process group, $1: its folder, $2: "" or a text in the environment of all its processes, even of those that
@@ -49,7 +47,10 @@ def limit_command(command: Sequence[str], megabytes: int, more: str = "", redire
 
 
 class ProcessGuard:
-    """Ends the process group `leader` and removes its folder where this process dies before `release`."""
+    """End the process group `leader` (a process id) and remove its `folder` where this process dies before `release`.
+
+    mark: a text in the environment of all its processes, by which those that left the group are ended too; "": none.
+    """
 
     def __init__(self, leader: int, folder: Path, mark: str = "") -> None:
         self._process = subprocess.Popen(
@@ -127,7 +128,7 @@ def list_process_group(leader: int) -> list[int]:
 
 
 def list_marked_processes(mark: str) -> list[int]:
-    """Process ids of those whose environment holds a text, whatever group they have moved to."""
+    """List the process ids of those whose environment holds the text `mark`, whatever group they have moved to."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError, ValueError):
@@ -136,11 +137,8 @@ def list_marked_processes(mark: str) -> list[int]:
     return found
 
 
-# Private folders, of browsers and of pages' servers.
-#
-# Each folder has a lock that the kernel releases when the process that made it ends. So a folder left by a `kill -9`
-# can be told from one in use even where process ids are reused, and `remove_abandoned_folders` removes it at the next
-# start.
+# Each private folder has a lock that the kernel releases when the process that made it ends. So a folder left by a
+# `kill -9` can be told from one in use even where process ids are reused, and is removed at the next start.
 
 _FOLDER_PREFIX = "flywheel-{kind}-"
 _FOLDER_KINDS = ("chromium", "server")
@@ -149,7 +147,8 @@ _MIN_AGE_S = 60.0  # a younger folder without a lock may be one that is just bei
 
 
 class PrivateFolder:
-    """Make a folder, at `path`, which lasts until `remove` or the end of this process."""
+    """Make a folder, at `path`, which lasts until `remove` or the end of this process. kind: chromium or server; it
+    stands in the folder's name."""
 
     def __init__(self, kind: str = "chromium") -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX.format(kind=kind)))
@@ -201,8 +200,6 @@ def _is_abandoned(folder: Path) -> bool:
     return True
 
 
-# Memory of a browser's processes.
-
 _MB = 1 << 20
 
 
@@ -243,30 +240,23 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
         exact = max(mapped.values(), default=0) > one_mb or sum(mapped.values()) > all_mb
         for one, most in mapped.items():
             with contextlib.suppress(psutil.Error):
-                kind = "browser" if one.pid == pid else _chromium_process_type(one)
-                found[pid].append(ProcessMemory(one.pid, kind, _pss_mb(one) if exact else most))
+                words = ["--type=browser"] if one.pid == pid else one.cmdline()
+                kinds = [word.removeprefix("--type=") for word in words if word.startswith("--type=")]
+                mb = one.memory_full_info().pss / _MB if exact else most
+                found[pid].append(ProcessMemory(one.pid, (kinds or [""])[0], mb))
     return found
 
-
-def _pss_mb(process: psutil.Process) -> float:
-    return process.memory_full_info().pss / _MB
-
-
-def _chromium_process_type(process: psutil.Process) -> str:
-    types = [word for word in process.cmdline() if word.startswith("--type=")]
-    return types[0].removeprefix("--type=") if types else ""
-
-
-# Programs of pages' servers: started without our environment, their output bounded, ended with all that they started.
 
 MAX_OUTPUT_BYTES = 64_000  # bytes of output that are kept, the newest
 _FILE_LIMIT = "ulimit -f 2097152;"  # no file above 1 GiB
 
 
 class ChildProgram:
-    """Run a program in a process group of its own. Raises OSError where it cannot be started.
+    """Run a program of a page's server: its output is bounded, and it ends with all that it started.
 
-    It must be made in the event loop's own thread, since the kernel ends it with the thread that started it.
+    command: program and arguments. working: its folder. environment: all of its variables; ours are not among them.
+    megabytes: most private memory (MiB). It must be made in the event loop's own thread, since the kernel ends it with
+    the thread that started it. Raises OSError where it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], working: Path, environment: Mapping[str, str], megabytes: int) -> None:
@@ -299,6 +289,7 @@ class ChildProgram:
 
     @property
     def said(self) -> str:
+        """Its output so far, the newest `MAX_OUTPUT_BYTES` of it."""
         return bytes(self._said).decode("utf-8", "replace").strip()
 
     @property
@@ -315,6 +306,7 @@ class ChildProgram:
         return code
 
     def kill(self) -> None:
+        """Kill it with its group, without waiting; once it has ended nothing happens."""
         if self.process.returncode is None:  # else its number may be another's by now
             kill_process_group(self.pid)
 

@@ -47,7 +47,7 @@ def write_private_file(path: Path, text: str, *, over: bool = True) -> None:
 
 
 def basic_auth_header(secret: str) -> str:
-    """Build the header Authorization for `user:password`."""
+    """Build the value of the header Authorization. secret: `user:password`."""
     return "Basic " + base64.b64encode(secret.encode()).decode()
 
 

@@ -118,7 +118,8 @@ def last_line(text: str) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Suggest what an unknown name was meant to be: the nearest of `names`, if one is near, and all of them."""
+    """Suggest, in words for an error's `fix`, what an unknown name was meant to be: the nearest of the known `names`,
+    if one is near, and all of them."""
     import difflib  # not at the start of every command
 
     names = list(names)
@@ -153,14 +154,12 @@ def errors_of_place(place: object) -> Iterator[None]:
         raise BadInput(f"nothing can be made here: {error.strerror}", where=place, fix="name another place") from error
 
 
-# Findings of `flywheel doctor`.
-
-
 @dataclass(frozen=True)
 class Finding:
     """Hold one finding of `flywheel doctor`.
 
-    state: ok, missing (something does not work without it) or optional (not there, and not needed here).
+    name: of what was looked for. state: ok, missing (something does not work without it) or optional (not there, and
+    not needed here). detail: what was found. fix: what to type; "" where nothing is to be done.
     """
 
     name: str

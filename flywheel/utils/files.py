@@ -177,20 +177,18 @@ def _sha256(paths: Iterable[Path]) -> str:
 
 @contextmanager
 def disk_full_errors(where: Path) -> Iterator[None]:
-    """Turn the error of a full disk within the block into DiskFull, which says what to do."""
+    """Turn the error of a full disk within the block into DiskFull, which says what to do; other errors pass.
+
+    where: a path on that disk, there or not. Any error counts while the disk has less than 1 MiB left.
+    """
     try:
         yield
     except Exception as error:
         # Some libraries raise errors of their own for it (torch.save a RuntimeError).
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if not full and _free_bytes(where) >= _FULL_BYTES:
+        there = next(folder for folder in (where, *where.resolve().parents) if folder.exists())
+        if not full and shutil.disk_usage(there).free >= _FULL_BYTES:
             raise
         raise DiskFull(
             "the disk is full; what was finished is kept", where=where, fix="free some space and run again"
         ) from error
-
-
-def _free_bytes(path: Path) -> int:
-    """Free bytes where `path` lies or would lie."""
-    there = next(folder for folder in (path, *path.resolve().parents) if folder.exists())
-    return shutil.disk_usage(there).free

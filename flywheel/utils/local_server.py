@@ -21,7 +21,7 @@ _START_S = 20.0
 
 
 class OwnHostOnly:
-    """An application that is asked for by an address of this machine and its port, and by its own pages alone.
+    """Let `application` be asked by an address of this machine and one of its `ports`, and by its own pages alone.
 
     What comes by another name, or from another site's page, is refused with 421 or 403. Pages without an origin, such
     as a sandboxed frame's, are let through: they cannot read an answer.
@@ -50,7 +50,11 @@ class OwnHostOnly:
 
 
 class LocalServer:
-    """Run one uvicorn server in the running loop. grace_s: seconds that answers still have when it is told to stop."""
+    """Run one uvicorn server in the running loop. application: what it serves; listeners: sockets, bound already.
+
+    Where all are of this machine alone it answers as `OwnHostOnly`. grace_s: seconds that answers still have when it is
+    told to stop.
+    """
 
     def __init__(self, application: ASGIApp, listeners: Sequence[socket.socket], grace_s: int = 1) -> None:
         self._listeners = list(listeners)

@@ -42,8 +42,7 @@ def exit_with_parent() -> None:
 def limit_malloc_arenas() -> None:
     """Let two heaps serve all threads, where the C library can.
 
-    Otherwise each thread has a heap of its own, which does not give back what it freed: 300 MB for forty threads that
-    answer questions.
+    Else each thread has a heap of its own, which keeps what it freed: 300 MB for forty threads that answer questions.
     """
     _call_libc("mallopt", _M_ARENA_MAX, 2)
 
@@ -51,8 +50,8 @@ def limit_malloc_arenas() -> None:
 def trim_heap() -> None:
     """Give freed memory back to the machine, where the C library can.
 
-    glibc keeps what was freed in a heap of each thread. A model opens threads of its own, so each one that is opened
-    and closed would leave a few hundred MB of freed screens behind.
+    glibc keeps it in a heap of each thread, and a model opens threads of its own: each one that is opened and closed
+    would leave a few hundred MB of freed screens behind.
     """
     _call_libc("malloc_trim", 0)
 
@@ -60,8 +59,7 @@ def trim_heap() -> None:
 def _call_libc(name: str, *arguments: int) -> None:
     import ctypes
 
-    function = getattr(ctypes.CDLL(None), name, None)
-    if function is not None:
+    if function := getattr(ctypes.CDLL(None), name, None):
         function(*arguments)
 
 
@@ -100,12 +98,10 @@ def terminate_process(process: subprocess.Popen) -> None:
             process.wait(_END_S)
 
 
-# SIGTERM as an exception: what `systemctl stop`, a scheduler or `docker stop` sends ends a run as Ctrl-C does, with a
-# line that says so.
-#
-# An exception from a signal handler is raised wherever Python happens to be, and is lost in some places: in the
-# callback of a weak reference and in `__del__` Python logs it and goes on (`raise_on_sigterm` sends the signal again),
-# and a task of asyncio stores it (`run_until_sigterm` raises nothing within the loop).
+# SIGTERM, which `systemctl stop`, a scheduler or `docker stop` sends, ends a run as Ctrl-C does: as an exception. One
+# from a signal handler is raised wherever Python happens to be, and is lost in some places: in the callback of a weak
+# reference and in `__del__` Python logs it and goes on (`raise_on_sigterm` sends the signal again), and a task of
+# asyncio stores it (`run_until_sigterm` raises nothing within the loop).
 
 
 class Terminated(BaseException):

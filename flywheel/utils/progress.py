@@ -12,7 +12,9 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, l
 
 
 def report_progress(stage: str, line: str) -> None:
-    """Pass one short line about a stage to the listener; a few times a second at most. The next line may replace it.
+    """Pass one short line about the `stage` of that name to the listener; a few times a second at most.
+
+    The next line may replace it.
 
     Nothing happens where there is no listener.
     """
@@ -24,7 +26,7 @@ class Announcement(str):
 
 
 class ShardProgress(str):
-    """A line about a shard that is partly done. share: how much of it is, 0 to 1."""
+    """A line about a shard that is partly done. shard: its name; share: how much of it is done, 0 to 1."""
 
     shard: str = ""
     share: float = 0.0
@@ -35,9 +37,7 @@ def report_shard_progress(stage: str, line: str, shard: str, share: float) -> No
 
     stage, shard: their names. line: short; the next one may replace it. share: in [0, 1].
     """
-    part = ShardProgress(
-        line
-    )  # its own fields are set after it is made, as pickle does: lines come from other processes too
+    part = ShardProgress(line)  # fields are set afterwards, as pickle does: lines come from other processes too
     part.shard, part.share = shard, share
     _listener.get()(stage, part)
 

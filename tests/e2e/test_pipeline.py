@@ -61,13 +61,13 @@ def test_each_path_is_written_by_one_stage():
 
 @pytest.mark.parametrize("name", ["rolout", "rl-", "rl", ""])
 def test_an_unknown_stage_is_refused(name):
-    with pytest.raises(BadInput, match=r"unknown stage .*one of: ingest, .*rl-<domain>"):
+    with pytest.raises(BadInput, match=r"unknown stage .*known are ingest, .*rl-<domain>"):
         dag.find_stage(name)
 
 
 CENSUS = """
 from flywheel.pipeline.stage import Partition, StageResult, single_shard_stage
-from flywheel.store.metrics import metric_row
+from flywheel.store.schema import metric_row
 
 
 def _work(ctx, folder):

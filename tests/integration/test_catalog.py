@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.config.workspace import Workspace
-from flywheel.store import metrics, partitions
+from flywheel.store import partitions
 from flywheel.store.catalog import database
-from flywheel.store.schema import TABLES
+from flywheel.store.schema import TABLES, fraction_metric_row
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.confidence_intervals import wilson_interval
 from flywheel.utils.errors import BadInput, DataError
@@ -140,7 +140,7 @@ def test_replay_gives_steps_in_order_with_their_screens(ws):
 @given(st.integers(0, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_bounds_the_share(case):
     successes, n = case
-    share = metrics.fraction_metric_row("p_v1", successes, n)
+    share = fraction_metric_row("p_v1", successes, n)
     low, high = share["low"], share["high"]
     if n == 0:
         assert (low, high) == (None, None)

@@ -220,6 +220,21 @@ def test_an_unknown_stage(workspace):
     assert "ingest" in one_line(output)
 
 
+def test_the_name_of_a_stage_is_checked_before_what_else_is_missing():
+    code, output = flywheel("stage", "rolout")
+    assert code == 2
+    assert "unknown stage rolout; did you mean rollout? known are ingest, " in one_line(output)
+
+
+def test_the_command_as_a_module_of_python():
+    command = [sys.executable, "-m", "flywheel", "stage", "rolout"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "did you mean rollout?" in one_line(done.stderr)
+    help_text = subprocess.run([*command[:3], "stage", "--help"], capture_output=True, text=True, check=True).stdout
+    assert help_text.startswith("Usage: flywheel stage ")
+
+
 def test_a_stage_of_an_iteration_that_was_not_begun(workspace):
     code, output = flywheel("stage", "score", "--iteration", 1, "-w", workspace.root)
     assert code == 2
@@ -342,6 +357,7 @@ def test_a_place_where_nothing_can_be_is_one_line(tmp_path, command, place):
         (["query"], "Missing argument"),
         (["query", "select 1", "--format", "xml"], "'xml' is not one of"),
         (["stage", "route"], "Missing option"),
+        (["stage"], "Missing argument"),
         (["env", "page", "try", "miniwob", "--seed", "-1"], "not in the range"),
         (["env", "page", "nothing"], "No such command"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import synthetic
 
@@ -12,7 +14,7 @@ from flywheel.pipeline.stages import ct
 from flywheel.store import manifest
 from flywheel.store.catalog import database
 from flywheel.utils.errors import BadInput
-from flywheel.utils.files import write_text
+from flywheel.utils.files import write_json, write_text
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,18 @@ def test_the_newest_model_is_handed_on(three):
     found = database.query_catalog(ws, "SELECT * FROM lineage WHERE iteration = 2 AND stage = 'ct'").to_pylist()
     assert (ws.relative(ws.model(2, "ct")), newest) in {(row["child"], row["parent"]) for row in found}
     assert "trajectory" not in {row["parent_kind"] for row in found}  # it was trained on none
+
+
+def test_a_model_from_outside_the_workspace_has_the_name_that_was_promoted(three, tmp_path):
+    ws, settings = three
+    own, outside = Workspace(tmp_path / "ws"), tmp_path / "hub" / "snapshot"
+    shutil.copytree(ws.root, own.root)
+    promotion = manifest.read_promotion(own, 1)
+    shutil.copytree(own.root / promotion["model"], outside)
+    write_json(own.promotion(1), promotion | {"model": str(outside)})
+    run_stage(ct.STAGE, _ct((own, settings), 2, every=2))
+    found = database.query_catalog(own, "SELECT * FROM lineage WHERE iteration = 2 AND stage = 'ct'").to_pylist()
+    assert (own.relative(own.model(2, "ct")), str(outside)) in {(row["child"], row["parent"]) for row in found}
 
 
 def test_the_last_model_of_ct_is_handed_on_where_that_is_asked(three):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from explorer_store import explorer, held_out, rollouts
 
 from flywheel.config.workspace import Workspace
-from flywheel.store import metrics
 from flywheel.store.partitions import write_partition
+from flywheel.store.schema import metric_row
 from flywheel.utils.files import write_json
 
 
 def test_iterations_are_told_as_the_views_say(ws):
     rollouts(ws, 1)
-    write_partition(
-        ws, "metrics", 1, "sft", [metrics.metric_row("loss", 1 / n, domain="all", step=n) for n in range(1, 6)]
-    )
+    write_partition(ws, "metrics", 1, "sft", [metric_row("loss", 1 / n, domain="all", step=n) for n in range(1, 6)])
     promoted = {"model": "models/base", "digest": "d", "iteration": 1, "promoted": True, "reason": "not worse"}
     write_json(ws.promotion(1), promoted)
     with explorer(ws) as (_, client):
@@ -39,9 +37,7 @@ def test_another_workspace_comes_beside_this_one_with_its_name_and_as_it_writes(
     with explorer(ws, other) as (_, client):
         assert client.get("/api/iterations").json()["other"]["iterations"] == []
         rollouts(other, 1)
-        write_partition(
-            other, "metrics", 1, "sft", [metrics.metric_row("loss", 0.5, domain="all", step=n) for n in (1, 2)]
-        )
+        write_partition(other, "metrics", 1, "sft", [metric_row("loss", 0.5, domain="all", step=n) for n in (1, 2)])
         found = client.get("/api/iterations").json()["other"]
         assert found["name"] == str(other.root), "folders of one name are told apart by their paths"
         assert [(row["iteration"], row["p_v1"]) for row in found["iterations"]] == [(1, 0.5)]

@@ -10,8 +10,9 @@ import pytest
 import synthetic
 import synthetic_rows
 
-from flywheel.store import metrics, partitions
+from flywheel.store import partitions
 from flywheel.store.catalog import database
+from flywheel.store.schema import ALL_DOMAINS
 from flywheel.ui.report import charts, pages
 from flywheel.ui.report.charts import Chart, ChartSeries, draw_chart_sheet, draw_lines, tone_class
 
@@ -20,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def rows(domain: str, k: int = 1, steps: int = 8) -> list[dict]:
     found = synthetic_rows.rl_metrics(domain, k, random.Random(k), steps)
-    return [{"domain": metrics.ALL_DOMAINS, "step": 0, "iteration": k, **row} for row in found]
+    return [{"domain": ALL_DOMAINS, "step": 0, "iteration": k, **row} for row in found]
 
 
 def test_each_figure_asked_for_has_a_chart_with_a_line_a_domain():

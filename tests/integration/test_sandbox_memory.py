@@ -36,7 +36,9 @@ def test_a_family_under_both_limits_is_told_by_what_it_maps(family, monkeypatch)
     assert len(exact) == 2
     assert exact[family] > 40
     with monkeypatch.context() as patch:
-        patch.setattr(child_processes, "_pss_mb", lambda pid: pytest.fail("went through all pages"))
+        patch.setattr(
+            child_processes.psutil.Process, "memory_full_info", lambda process: pytest.fail("went through all pages")
+        )
         most = taken(family, one_mb=1000, all_mb=1000)
     assert set(most) == set(exact)
     assert all(most[pid] > exact[pid] for pid in exact)  # they share Python itself

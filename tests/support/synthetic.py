@@ -20,9 +20,10 @@ from flywheel.evaluation import gate
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, StageResult, run_stage
 from flywheel.pipeline.stages import route
-from flywheel.store import lineage, manifest, metrics
+from flywheel.store import lineage, manifest
 from flywheel.store.partitions import write_partition
 from flywheel.store.routing import contracts
+from flywheel.store.schema import ALL_DOMAINS, fraction_metric_row, metric_row
 from flywheel.store.versioning import stage_records
 from flywheel.utils.files import write_json, write_text
 
@@ -48,7 +49,7 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
     write_partition(ws, "tasks", k, "synthesize", [*train, *held])
     write_partition(ws, "images", k, "synthesize", [])
     write_partition(ws, "grounding_examples", k, "synthesize", [])
-    _metrics(ws, k, "synthesize", [metrics.metric_row("tasks", tasks)], 4)
+    _metrics(ws, k, "synthesize", [metric_row("tasks", tasks)], 4)
     ingested(ws, k)
     rolled, scores = [], []
     policy = manifest.read_promotion(ws, k - 1)["digest"]
@@ -90,10 +91,10 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
     write_partition(ws, "trajectories", k, "rollout", rolled)
     write_partition(ws, "steps", k, "rollout", steps)
     write_partition(ws, "images", k, "rollout", [image_row(n) for n in range(6)])
-    _metrics(ws, k, "rollout", [metrics.metric_row("trajectories", len(rolled))], 61)
+    _metrics(ws, k, "rollout", [metric_row("trajectories", len(rolled))], 61)
     write_partition(ws, "scores", k, "score", scores)
     verified = sum(row["success"] for row in scores)
-    _metrics(ws, k, "score", [metrics.fraction_metric_row("p_v1", verified, len(scores))], 0.4)
+    _metrics(ws, k, "score", [fraction_metric_row("p_v1", verified, len(scores))], 0.4)
 
 
 def ingested(ws: Workspace, k: int) -> None:
@@ -133,7 +134,7 @@ def ingested(ws: Workspace, k: int) -> None:
             for n in range(3)
         ],
     )
-    figures = [metrics.fraction_metric_row("steps_with_a_thought", 6, 6)]
+    figures = [fraction_metric_row("steps_with_a_thought", 6, 6)]
     _metrics(ws, k, "ingest", figures, 22)
 
 
@@ -170,7 +171,7 @@ def outgoing(ws: Workspace, k: int) -> None:
         rows = []
         if stage in ("ct", "sft"):
             rows = [
-                metrics.metric_row(
+                metric_row(
                     "loss", (1.6 if stage == "ct" else 1.1) / k * math.exp(-n / 25) + 0.2 + 0.05 * rng.random(), step=n
                 )
                 for n in range(0, 47, 2)
@@ -181,13 +182,13 @@ def outgoing(ws: Workspace, k: int) -> None:
             write_partition(ws, "curriculum", k, stage, rl_curriculum(domain, k))
         _metrics(ws, k, stage, rows, {"ct": 40, "sft": 38, "merge": 1}.get(stage, 55))
     figures = []
-    for domain, at in (("games", 4), ("sites", 5), (metrics.ALL_DOMAINS, 9)):
-        n = 40 if domain == metrics.ALL_DOMAINS else 20
+    for domain, at in (("games", 4), ("sites", 5), (ALL_DOMAINS, 9)):
+        n = 40 if domain == ALL_DOMAINS else 20
         before, after = min(n, at * k), min(n, at * (k + 1) + (0 if k < 3 else -at))
         figures += [
-            metrics.fraction_metric_row("success_before", before, n, domain=domain),
-            metrics.fraction_metric_row("success_after", after, n, domain=domain),
-            metrics.metric_row("success_difference", (after - before) / n, domain=domain, low=-0.05, high=0.3, n=n),
+            fraction_metric_row("success_before", before, n, domain=domain),
+            fraction_metric_row("success_after", after, n, domain=domain),
+            metric_row("success_difference", (after - before) / n, domain=domain, low=-0.05, high=0.3, n=n),
         ]
     _metrics(ws, k, "evaluate", figures, 58)
     held = task("held00", "games", "tiles", "eval")
@@ -222,7 +223,7 @@ def outgoing(ws: Workspace, k: int) -> None:
         {"model": newest["model"], "digest": newest["digest"], "iteration": k, "promoted": promoted, "reason": reason},
     )
     write_partition(ws, "reviews", k, "promote", [])
-    _metrics(ws, k, "promote", [metrics.metric_row("promoted", promoted)], 0.3)
+    _metrics(ws, k, "promote", [metric_row("promoted", promoted)], 0.3)
     at = START + timedelta(days=k)
     run = {
         "run_id": f"run-{k}",
@@ -241,4 +242,4 @@ def outgoing(ws: Workspace, k: int) -> None:
 
 
 def _metrics(ws: Workspace, k: int, stage: str, rows: list[dict], seconds: float) -> None:
-    write_partition(ws, "metrics", k, stage, [*rows, metrics.metric_row("seconds", seconds)])
+    write_partition(ws, "metrics", k, stage, [*rows, metric_row("seconds", seconds)])

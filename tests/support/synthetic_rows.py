@@ -12,7 +12,7 @@ from functools import cache
 
 from PIL import Image, ImageDraw
 
-from flywheel.store import metrics
+from flywheel.store.schema import metric_row
 
 START = datetime(2026, 11, 1, 9, tzinfo=UTC)
 WORLDS = {"games": ("tiles", "merge"), "sites": ("shop", "settings")}
@@ -128,7 +128,7 @@ def task(name: str, domain: str, world: str, split: str = "train") -> dict:
 
 def rl_metrics(domain: str, k: int, rng: random.Random, steps: int = 8) -> list[dict]:
     """The curves of one specialist."""
-    rows = [metrics.metric_row("value_pretraining_explained_variance", 0.1 + 0.1 * rng.random(), domain=domain)]
+    rows = [metric_row("value_pretraining_explained_variance", 0.1 + 0.1 * rng.random(), domain=domain)]
     for n in range(1, steps + 1):
         at = n / steps
         shape = {
@@ -155,10 +155,10 @@ def rl_metrics(domain: str, k: int, rng: random.Random, steps: int = 8) -> list[
         }
         for name, value in shape.items():
             noise = 0 if name in ("staleness_max", "curriculum_level") else 0.12 * value * (rng.random() - 0.5)
-            rows.append(metrics.metric_row(name, value + noise, domain=domain, step=n))
+            rows.append(metric_row(name, value + noise, domain=domain, step=n))
         for number, world in enumerate(WORLDS[domain]):
             value = min(1.0, shape["success"] * (0.6 + 0.5 * number) + 0.1 * rng.random())
-            rows.append(metrics.metric_row("success", value, domain=f"{domain}/{world}", step=n))
+            rows.append(metric_row("success", value, domain=f"{domain}/{world}", step=n))
     return rows
 
 

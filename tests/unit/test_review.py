@@ -11,7 +11,8 @@ from reviews import waiting
 from flywheel import config
 from flywheel.cli import main
 from flywheel.evaluation import gate, promotion_review
-from flywheel.store import metrics, partitions
+from flywheel.store import partitions
+from flywheel.store.schema import fraction_metric_row
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
@@ -50,9 +51,7 @@ def test_what_the_reviewer_is_told(ws):
         for row in gate.build_gate_metrics("before", gate.judge_differences([0] * 60, rule))
     ]
     names = {"success_before": 1, "success_after": 3, "success_unseen_after": 0}
-    shares = [
-        {"domain": "all", "step": 0, **metrics.fraction_metric_row(name, solved, 4)} for name, solved in names.items()
-    ]
+    shares = [{"domain": "all", "step": 0, **fraction_metric_row(name, solved, 4)} for name, solved in names.items()]
     more = {"name": "success_difference", "value": 0.5, "low": -0.125, "high": 0.875, "n": 4}
     shares.append({"domain": "all", "step": 0, **more})
     partitions.write_partition(ws, "metrics", 1, "evaluate", [*figures, *shares])

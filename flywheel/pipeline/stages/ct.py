@@ -41,13 +41,13 @@ def _work(ctx: StageContext, folder: Path) -> dict:
         out = ctx.ws.model(ctx.iteration, "ct")
         with atomic_folder(out) as copy:
             shutil.copytree(begin, copy, dirs_exist_ok=True)
-        return {"begin": ctx.ws.relative(begin)}
+        return {"begin": ctx.model_name(begin)}
     return sft.train_checkpoint(ctx, "ct", begin, folder, s, weights={"rollout": s.rollout_weight})
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     if not _due(ctx):
-        links = ctx.write_lineage(ctx.ws.model(ctx.iteration, "ct"), [ctx.ws.resolve(result["begin"])])
+        links = ctx.write_lineage(ctx.ws.model(ctx.iteration, "ct"), [result["begin"]])
         return StageResult((links,), (), {"not due": f"every {ctx.settings.ct.every} iterations"})
     return sft.write_training_record(ctx, result, manifest.read_manifest(ctx.ws, ctx.iteration).datasets("ct"))
 

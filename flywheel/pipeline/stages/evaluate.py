@@ -39,7 +39,8 @@ from flywheel.policy import checkpoint, open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import RolloutStats
-from flywheel.store import manifest, metrics, partitions
+from flywheel.store import manifest, partitions
+from flywheel.store.schema import ALL_DOMAINS, fraction_metric_row, metric_row
 from flywheel.utils import processes
 from flywheel.utils.files import write_json
 
@@ -79,11 +80,13 @@ def _held_out(ctx: StageContext) -> dict[str, Task]:
     return ctx.read_tasks("synthesize", "eval")
 
 
+def _about(ctx: StageContext) -> str:
+    return gate.held_out_key(ctx.settings, list(_held_out(ctx)))
+
+
 def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
     """What earlier evaluations found of the models that count now: the newest one and the best so far."""
-    before = gate.read_comparable_outcomes(
-        ctx.ws, ctx.iteration - 1, gate.held_out_key(ctx.settings, list(_held_out(ctx)))
-    )
+    before = gate.read_comparable_outcomes(ctx.ws, ctx.iteration - 1, _about(ctx))
     wanted = {rival["digest"] for rival in _rivals(ctx).values()}
     return {name: outcome for name, outcome in before.items() if name in wanted}
 
@@ -126,39 +129,37 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     manifests.append(ctx.gather_shards(looks, "tasks", "task_id"))
     around = {name: sum(result["around"][name] for _, result in played.values()) for name in vars(RolloutStats())}
     finished = sum(len(result["results"]) for _, result in played.values())
-    figures = [metrics.metric_row(name, value, n=finished) for name, value in around.items()]
-    after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+    figures = [metric_row(name, value, n=finished) for name, value in around.items()]
+    after = _results(fixed[_CANDIDATE])
     before = _predecessor(ctx, fixed)
     between = _between(fixed)
     summary = {}
-    for domain in (metrics.ALL_DOMAINS, *ctx.settings.synthesis.domains):
-        old, new = ([row for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)] for rows in (before, after))
+    for domain in (ALL_DOMAINS, *ctx.settings.synthesis.domains):
+        old, new = ([row for row in rows if domain in (ALL_DOMAINS, row.domain)] for rows in (before, after))
         if new:
             figures += _success(ctx, domain, old, new)
             summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
         for stage, rows in between.items():
-            own = [row for row in rows if domain in (metrics.ALL_DOMAINS, row.domain)]
+            own = [row.v for row in rows if domain in (ALL_DOMAINS, row.domain)]
             if own:
-                figures.append(
-                    metrics.fraction_metric_row(f"success_{stage}", sum(row.v for row in own), len(own), domain=domain)
-                )
+                figures.append(fraction_metric_row(f"success_{stage}", sum(own), len(own), domain=domain))
     for name, judged in judge_results(competed["results"], ctx.settings.promotion).items():
         figures += gate.build_gate_metrics(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
     outcomes = {ctx.newest_model()["digest"]: before, checkpoint_digest(_merged(ctx)): after}
     solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
-    gate.write_outcomes(ctx.ws, ctx.iteration, gate.held_out_key(ctx.settings, list(_held_out(ctx))), solved)
+    gate.write_outcomes(ctx.ws, ctx.iteration, _about(ctx), solved)
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
 def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
     """Its results on the held-out tasks: played now, or kept from its own evaluation."""
     if _BEFORE in fixed:
-        return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
+        return _results(fixed[_BEFORE])
     tasks, samples = _held_out(ctx), ctx.settings.evaluation.n_trials
     newest = ctx.newest_model()["digest"]
     if newest == checkpoint_digest(_merged(ctx)):
-        return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+        return _results(fixed[_CANDIDATE])
     outcomes = [
         (name, number < round(share * samples))
         for name, share in _known(ctx)[newest].items()
@@ -170,11 +171,14 @@ def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> li
 def _between(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
     """Results of the models of ct, sft and rl where they played; rl's are the specialists', each in its domain."""
     found: dict[str, list[gate.EvalResult]] = {}
-    for shard, (_, result) in fixed.items():
+    for shard, played in fixed.items():
         if shard not in (_BEFORE, _CANDIDATE):
-            rows = [gate.EvalResult(**row) for row in result["results"]]
-            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(rows)
+            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(_results(played))
     return found
+
+
+def _results(played: tuple[Path, Any]) -> list[gate.EvalResult]:
+    return [gate.EvalResult(**row) for row in played[1]["results"]]
 
 
 def _share(rows: Sequence[gate.EvalResult]) -> float:
@@ -187,12 +191,12 @@ def _success(
     """Success of both on a domain's held-out tasks, and the difference."""
     apart = {key for key, task in _held_out(ctx).items() if is_held_out(ctx.settings, task)}
     figures = [
-        metrics.fraction_metric_row(name, sum(row.v for row in rows), len(rows), domain=domain)
+        fraction_metric_row(name, sum(row.v for row in rows), len(rows), domain=domain)
         for name, rows in (("success_before", before), ("success_after", after))
     ]
     gain = gate.compare_models(before, after, seed=ctx.seed("interval"))
     interval = {"low": gain.low, "high": gain.high, "n": gain.n}
-    figures.append(metrics.metric_row("success_difference", gain.difference, domain=domain, **interval))
+    figures.append(metric_row("success_difference", gain.difference, domain=domain, **interval))
     return figures + success_by_template(domain, apart, before, after)
 
 
@@ -206,16 +210,11 @@ def success_by_template(
     figures = []
     for name, wanted in (("seen", False), ("unseen", True)):
         for when, rows in (("before", before), ("after", after)):
-            chosen = [row for row in rows if (row.task_id in apart) == wanted]
+            chosen = [row.v for row in rows if (row.task_id in apart) == wanted]
             if chosen and any(row.task_id in apart for row in rows):
-                share = metrics.fraction_metric_row(
-                    f"success_{name}_{when}", sum(r.v for r in chosen), len(chosen), domain=domain
-                )
-                figures.append(share)
+                figure = f"success_{name}_{when}"
+                figures.append(fraction_metric_row(figure, sum(chosen), len(chosen), domain=domain))
     return figures
-
-
-# Episodes, scores and results of the tasks that a model plays are staged.
 
 
 async def play_and_stage(
@@ -227,7 +226,6 @@ async def play_and_stage(
     environment for each. Returns `results`, a row an episode, and `around`, the counts of crashes and retries.
     """
     total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
-
     policy = open_policy(model, ctx.settings.policy)
     try:
         judged = await evaluate_policy(
@@ -246,8 +244,6 @@ async def play_and_stage(
     write_shard(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
     return {"results": [vars(one.result) for one in judged], "around": vars(stats)}
 
-
-# The sequential test: fresh tasks, a look at a time, until the gate decides.
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalResult
 

@@ -21,8 +21,8 @@ from flywheel.recordings.ingest import AsrWorkerPool, find_duplicates, speech_by
 from flywheel.recordings.rows import review_row
 from flywheel.recordings.selection import SessionFolder
 from flywheel.recordings.session import load_session_meta
-from flywheel.store import manifest, metrics, partitions
-from flywheel.store.schema import Step, record_from_row, record_to_row
+from flywheel.store import manifest, partitions
+from flywheel.store.schema import Step, fraction_metric_row, metric_row, record_from_row, record_to_row
 from flywheel.utils.errors import DataError
 from flywheel.utils.progress import announce
 
@@ -39,9 +39,10 @@ def _sessions(ctx: StageContext) -> list[SessionFolder]:
 def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selection.DeferSession | None:
     """Make the rule by which recordings wait while there are others: the model learns what it is asked for.
 
-    It is true of a session's folder whose task is of a level that the iteration's training tasks have not reached
-    (`synthesis.level_unlock_success`), false of one that cannot be read. Returns None where all levels are open: then
-    no recording need be opened to be chosen.
+    It is true of a session's folder whose task is of a level that the training tasks of `iteration` have not reached
+    (`synthesis.level_unlock_success` of `settings`), false of one that cannot be read. Returns None where all levels
+    are open: then no recording need be opened to be chosen. Raises DataError where the open levels are missing or
+    damaged.
     """
     if not settings.synthesis.level_unlock_success:
         return None
@@ -106,14 +107,14 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     spoken = len({(row["trajectory_id"], row["step"]) for row in understood if row["text"]})
     doubtful = len(utterances) - len(understood)
     figures = [
-        metrics.metric_row("sessions", len(trajectories)),
-        metrics.metric_row("utterances", len(utterances)),
-        metrics.fraction_metric_row("steps_with_a_thought", spoken, tables["steps"].num_rows),
+        metric_row("sessions", len(trajectories)),
+        metric_row("utterances", len(utterances)),
+        fraction_metric_row("steps_with_a_thought", spoken, tables["steps"].num_rows),
     ]
     if utterances:
         score = sum(row["alignment_score"] for row in utterances) / len(utterances)
-        figures.append(metrics.metric_row("alignment_score", score, n=len(utterances)))
-        figures.append(metrics.fraction_metric_row("doubtful_thoughts", doubtful, len(utterances)))
+        figures.append(metric_row("alignment_score", score, n=len(utterances)))
+        figures.append(fraction_metric_row("doubtful_thoughts", doubtful, len(utterances)))
     summary = {
         "sessions": len(trajectories),
         "usable": usable,

@@ -24,7 +24,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     merged = ctx.ws.model(ctx.iteration, "merged")
-    links = ctx.write_lineage(merged, _specialists(ctx).values())
+    links = ctx.write_lineage(merged, map(ctx.model_name, _specialists(ctx).values()))
     summary = {f"weight of {domain}": weight for domain, weight in ctx.settings.merge.weights.items()}
     return StageResult((links,), (), summary | {"weights": checkpoint_digest(merged)})
 

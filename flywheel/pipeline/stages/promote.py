@@ -10,8 +10,8 @@ from flywheel.evaluation import gate, promotion_review
 from flywheel.pipeline.stage import Checkpoint, Partition, Record, StageContext, StageResult, single_shard_stage
 from flywheel.pipeline.stages.route import INCOMING
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.store import metrics
 from flywheel.store.routing import contracts
+from flywheel.store.schema import metric_row
 from flywheel.utils.errors import FlywheelError
 from flywheel.utils.files import write_json
 
@@ -22,9 +22,8 @@ def _decision(ctx: StageContext) -> dict | None:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    contracts.check_table_contracts(
-        ctx.ws, ctx.iteration, INCOMING
-    )  # once more: of what was trained on and played since `route`
+    # Once more: of what was trained on and played since `route`.
+    contracts.check_table_contracts(ctx.ws, ctx.iteration, INCOMING)
     rule = ctx.settings.promotion
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}
@@ -73,7 +72,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
         }
         for one in (decided.history if decided else ())
     ]
-    figures = (metrics.metric_row("promoted", result["promoted"]),)
+    figures = (metric_row("promoted", result["promoted"]),)
     summary = {"promoted": "yes" if result["promoted"] else "no", "because": result["reason"]}
     return StageResult((ctx.write("reviews", reviews),), figures, summary)
 

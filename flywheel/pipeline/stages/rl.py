@@ -1,4 +1,5 @@
-"""Train a specialist by RL in one domain's environments, from the SFT checkpoint (stage `rl-<domain>`)."""
+"""Train a specialist by RL in one domain's environments, from the SFT checkpoint (stage `rl-<domain>`, sections 2.5.3
+and 2.5.4)."""
 
 from __future__ import annotations
 
@@ -22,18 +23,16 @@ from flywheel.pipeline.stage import (
 )
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode, read_episode, write_episode
-from flywheel.store import metrics
+from flywheel.store.schema import metric_row
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
-
-# Archive of the episodes that RL trained on, for people to look at: all rows, and the screens of a few.
-#
-# They are rows of `trajectories`, `steps` and `images` of the stage, and join no store. Episodes are written as they
-# end, since a resumed run does not report again those that it had finished.
 
 
 class EpisodeArchive:
-    """A folder of episodes, one file each. Of every `every`-th episode of a task (rl.group_size: one a group) the
-    screens are kept too."""
+    """Keep the episodes that RL trained on, for people to look at, one file each in `folder`; they join no store.
+
+    Each is written as it ends, since a resumed run does not report again those that it had finished. Of every
+    `every`-th episode of a task (rl.group_size: one a group) the screens are kept too.
+    """
 
     def __init__(self, folder: Path, run_id: str, every: int) -> None:
         self._folder, self._run_id, self._every = folder / "episodes", run_id, every
@@ -50,9 +49,6 @@ class EpisodeArchive:
         """Stage the rows for the partitions, by trajectory id."""
         write_episode_shard(folder, map(read_episode, sorted(self._folder.glob("*.zip"))))
 
-
-# The stage rl-<domain>: RL from the SFT checkpoint in one domain's environments makes a specialist (sections 2.5.3,
-# 2.5.4).
 
 _OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
 _JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
@@ -93,7 +89,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
     results = {ctx.stage: (folder, result)}
     manifests = [ctx.gather_shards(results, *table) for table in _TABLES]
     earlier = dict(enumerate(result["weights"][1:], 1))
-    links = ctx.write_lineage(out, [begin], trajectories=result["trajectories"], earlier=earlier)
+    links = ctx.write_lineage(out, [ctx.model_name(begin)], trajectories=result["trajectories"], earlier=earlier)
     manifests += [ctx.write("curriculum", table), links]
     figures = tuple(rl_metric_rows(curve, ctx.domain, {row["world"] for row in table}))
     success = [point["success"] for point in curve if "success" in point]
@@ -128,7 +124,7 @@ def rl_metric_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[
             for prefix in _OF_A_PART:
                 if name.removeprefix(prefix) in parts and name.startswith(prefix):
                     place, said = f"{domain}/{name.removeprefix(prefix)}", prefix.removesuffix("_")
-            yield metrics.metric_row(said, value, domain=place, step=point["step"])
+            yield metric_row(said, value, domain=place, step=point["step"])
 
 
 STAGE = single_shard_stage(

@@ -12,7 +12,8 @@ from flywheel.envs.registry import EnvProvider
 from flywheel.pipeline.stage import BROWSERS, Partition, Record, Stage, StageContext, StageResult, write_episode_shard
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rollout.episode import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout
-from flywheel.store import metrics, partitions
+from flywheel.store import partitions
+from flywheel.store.schema import fraction_metric_row, metric_row
 
 
 def _tasks(ctx: StageContext) -> list[Task]:
@@ -71,10 +72,10 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     crashed = statuses.to_pylist().count("crashed")
     around = {name: sum(result[name] for _, result in results.values()) for name in vars(RolloutStats())}
     figures = (
-        metrics.metric_row("trajectories", trajectories.rows),
-        metrics.metric_row("steps_per_second", steps.rows / max(seconds, 1e-9), n=steps.rows),
-        metrics.fraction_metric_row("parse_error_rate", broken, steps.rows),
-        *(metrics.metric_row(name, value, n=trajectories.rows) for name, value in around.items()),
+        metric_row("trajectories", trajectories.rows),
+        metric_row("steps_per_second", steps.rows / max(seconds, 1e-9), n=steps.rows),
+        fraction_metric_row("parse_error_rate", broken, steps.rows),
+        *(metric_row(name, value, n=trajectories.rows) for name, value in around.items()),
     )
     summary = {
         "trajectories": trajectories.rows,

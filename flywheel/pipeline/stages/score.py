@@ -25,8 +25,8 @@ from flywheel.pipeline.stage import (
 )
 from flywheel.rewards.scorer import ScorerSet, ScoringInput
 from flywheel.store import images as store_images
-from flywheel.store import metrics, partitions, routing_decisions
-from flywheel.store.schema import TABLES, Step, Trajectory, record_from_row
+from flywheel.store import partitions, routing_decisions
+from flywheel.store.schema import ALL_DOMAINS, TABLES, Step, Trajectory, fraction_metric_row, record_from_row
 from flywheel.utils.progress import announce
 
 _STAGES = ("ingest", "rollout")
@@ -47,9 +47,8 @@ def _tables(panel: ScorerSet) -> list[str]:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    write_shard(
-        folder, "scores", score_trajectories(ctx, routing_decisions.current_routing_rule(ctx.ws, ctx.iteration))
-    )
+    rule = routing_decisions.current_routing_rule(ctx.ws, ctx.iteration)
+    write_shard(folder, "scores", score_trajectories(ctx, rule))
     return {}
 
 
@@ -58,9 +57,10 @@ def score_trajectories(
 ) -> Iterator[dict[str, Any]]:
     """Score every trajectory that ended; yields rows of `scores`. Crashed, invalid and imported ones get none.
 
-    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. rule: whose scorers and
-    threshold replace the iteration's own, where it names some. which: ids of the only trajectories to score; default:
-    all. Raises BadInput for an unknown scorer, once the first row is asked for.
+    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. ctx: of the iteration's
+    stage `score`. rule: whose scorers and threshold replace the iteration's own, where it names some. which: ids of the
+    only trajectories to score; default: all. Once the first row is asked for, raises BadInput for an unknown scorer,
+    DataError for a missing or damaged partition.
     """
     panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):
@@ -109,20 +109,17 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     judged = ((row, verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts)
     known = [(tasks[row["task_id"]], v) for row, v in judged if v is not None]
     figures = []
-    for domain in (metrics.ALL_DOMAINS, *ctx.settings.synthesis.domains):
-        chosen = [v for task, v in known if domain in (metrics.ALL_DOMAINS, task.domain)]
-        figures.append(metrics.fraction_metric_row("p_v1", sum(chosen), len(chosen), domain=domain))
+    for domain in (ALL_DOMAINS, *ctx.settings.synthesis.domains):
+        chosen = [v for task, v in known if domain in (ALL_DOMAINS, task.domain)]
+        figures.append(fraction_metric_row("p_v1", sum(chosen), len(chosen), domain=domain))
     opened = drawing.raise_open_levels(ctx.settings, drawing.read_open_levels(ctx.ws, ctx.iteration - 1), known)
     drawing.write_open_levels(ctx.ws, ctx.iteration, opened)
     share = figures[0]["value"]
     summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.3f}"}
     unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]
     if unjudged:
-        summary["without a verdict"] = len(unjudged)
-        first = unjudged[0]
-        announce(
-            ctx.stage, f"trajectories without a verdict: {len(unjudged)}, the first by {first.scorer}: {first.detail}"
-        )
+        summary["without a verdict"], first = len(unjudged), f"{unjudged[0].scorer}: {unjudged[0].detail}"
+        announce(ctx.stage, f"trajectories without a verdict: {len(unjudged)}, the first by {first}")
     return StageResult((ctx.write("scores", scores),), tuple(figures), summary)
 
 

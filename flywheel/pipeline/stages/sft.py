@@ -12,7 +12,8 @@ from typing import Any
 
 from flywheel.config import SupervisedSettings
 from flywheel.pipeline.stage import TRAINING, Checkpoint, Record, StageContext, StageResult, single_shard_stage
-from flywheel.store import manifest, metrics
+from flywheel.store import manifest
+from flywheel.store.schema import metric_row
 
 
 def train_checkpoint(
@@ -64,7 +65,7 @@ def train_checkpoint(
     return {
         "losses": losses,
         "trained": sorted(dataset.trajectory_ids),
-        "begin": ctx.ws.relative(begin),
+        "begin": ctx.model_name(begin),
         "used": dataset.n_agent,
         "samples": len(dataset.examples),
     }
@@ -75,13 +76,13 @@ def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: S
 
     result: what `train_checkpoint` returned. datasets: stores that it drew from, as lineage names them.
     """
-    out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.resolve(result["begin"])
-    links = ctx.write_lineage(out, [begin], datasets=datasets, trajectories=result["trained"])
+    out = ctx.ws.model(ctx.iteration, ctx.stage)
+    links = ctx.write_lineage(out, [result["begin"]], datasets=datasets, trajectories=result["trained"])
     losses = result["losses"]
-    curve = [metrics.metric_row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
+    curve = [metric_row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
     tail = max(1, len(losses) // 10)
     share = result["used"] / result["samples"]
-    figures = (*curve, metrics.metric_row("agent_fraction", share, n=result["samples"]))
+    figures = (*curve, metric_row("agent_fraction", share, n=result["samples"]))
     summary = {
         "samples": result["samples"],
         "from trajectories": len(result["trained"]),

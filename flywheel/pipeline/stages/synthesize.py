@@ -13,7 +13,8 @@ from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_tasks, task_to_row
 from flywheel.envs.tasks.grounding import make_grounding_examples
 from flywheel.pipeline.stage import Record, StageContext, StageResult, single_shard_stage, write_shard
-from flywheel.store import images, metrics
+from flywheel.store import images
+from flywheel.store.schema import metric_row
 from flywheel.utils import processes
 
 
@@ -61,9 +62,9 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     manifests = {name: ctx.gather_shards(results, name) for name in ("tasks", "grounding_examples", "images")}
     tasks = ctx.read_rows("tasks", ctx.stage)
     train = [task for task in tasks if task["split"] == "train"]
-    figures = [metrics.metric_row("tasks", len(train))]
+    figures = [metric_row("tasks", len(train))]
     for domain in ctx.settings.synthesis.domains:
-        figures.append(metrics.metric_row("tasks", sum(task["domain"] == domain for task in train), domain=domain))
+        figures.append(metric_row("tasks", sum(task["domain"] == domain for task in train), domain=domain))
     summary = {
         "tasks": len(train),
         "held out": len(tasks) - len(train),

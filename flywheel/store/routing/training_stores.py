@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.store import lineage, metrics, partitions, routing_decisions
+from flywheel.store import lineage, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates
 from flywheel.store.dedup.near_duplicates import ROUTE_STAGE
 from flywheel.store.routing import contracts
+from flywheel.store.schema import metric_row
 from flywheel.utils.errors import ContractBroken, DataError
 
 # Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/base.py`; here is the same
@@ -231,7 +232,7 @@ def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
     rows = []
     for destination, domain, count in connection.execute(_SQL["count_routed"]).fetchall():
         routed[destination] += count
-        rows.append(metrics.metric_row(f"to_{destination}", count, domain=domain or ""))
-    rows = [metrics.metric_row(f"to_{destination}", count) for destination, count in routed.items()] + rows
+        rows.append(metric_row(f"to_{destination}", count, domain=domain or ""))
+    rows = [metric_row(f"to_{destination}", count) for destination, count in routed.items()] + rows
     (orphans,) = connection.execute("SELECT count(*) FROM orphans").fetchone()
     return BuiltStores(tuple(rows), routed, orphans)

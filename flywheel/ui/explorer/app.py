@@ -36,8 +36,6 @@ from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 from flywheel.utils.local_ports import bind_local_port
 from flywheel.utils.local_server import LocalServer
 
-# Links of the explorer's pages to other servers of the workspace.
-
 _DATA_DOCS = "docs/index.html"  # within the report's folder
 
 
@@ -52,8 +50,6 @@ class ServerLinks:
         """Return the address of the Data Docs; "" where none are served, or none were written."""
         return f"{self.report}/{_DATA_DOCS}" if self.report and (ws.report / _DATA_DOCS).is_file() else ""
 
-
-# Change events: a stream for each page; the files are polled once for all of them.
 
 _POLL_S = 1.0
 _KEEPALIVE_S = 15.0  # after which a page is told that nothing has changed, so that it knows that we are here
@@ -94,8 +90,6 @@ class ChangeStream:
             return self._seen
 
 
-# The application. `auth.py` says who may use it.
-
 _PACKAGE = resources.files("flywheel.ui.explorer")
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
 _STATUS = ((NotInStore, 404), (BadInput, 400), (QueryTimeout, 504))  # of an error, the first that it is one of
@@ -127,9 +121,9 @@ def create_explorer_app(
     return auth.AuthMiddleware(app, login)
 
 
-def json_response(found: Any) -> Response:
+def json_response(found: Any, status: int = 200) -> Response:
     """Answer with JSON; numbers that are not finite are null."""
-    return Response(to_json(found, inf_nan_mode="null", fallback=str), media_type="application/json")
+    return Response(to_json(found, inf_nan_mode="null", fallback=str), status, media_type="application/json")
 
 
 def _add_list_routes(app: FastAPI, asking: CatalogReader, changing: ChangeStream) -> None:
@@ -351,9 +345,7 @@ def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
     """Each failure is one line, as JSON."""
 
     def said(status: int, what: str) -> Response:
-        response = json_response({"error": what})
-        response.status_code = status
-        return response
+        return json_response({"error": what}, status)
 
     @app.exception_handler(FlywheelError)
     def failed(request: Request, error: FlywheelError) -> Response:
@@ -376,9 +368,6 @@ def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
         return said(404, "there is nothing at this address")
 
 
-# The server, in a thread.
-
-
 @dataclass(frozen=True)
 class ExplorerServer:
     """Of the workspace `ws`. url: where its pages are; login: who may see them; beside: what they link to."""
@@ -399,7 +388,7 @@ def serve_explorer(ws: Workspace, port: int, other: Workspace | None = None) -> 
 
     port: 0 takes a free one. other: a workspace whose iterations are shown for comparison. Yields the server; its
     `entrance` lets a browser in, and the workspace's credentials are made where it has none. Raises BadInput where the
-    port is taken.
+    port is taken, FlywheelError where the server does not answer within 20 seconds.
     """
     processes.limit_malloc_arenas()
     with contextlib.closing(bind_local_port(port)) as listener, start_blocking_portal(name="explorer") as portal:

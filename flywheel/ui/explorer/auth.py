@@ -14,10 +14,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Sessions: the workspace's secret, or an address that works once, is exchanged for a cookie.
-#
-# A browser sends a cookie to all servers of one host, whatever their port. So it is not the secret, and it ends with
-# the server.
+# The workspace's secret, or an address that works once, is exchanged for a cookie. A browser sends a cookie to all
+# servers of one host, whatever their port: so it is not the secret, and it ends with the server.
 
 _SESSION_S = 12 * 3600
 _MAX_SESSIONS = 1000  # sessions, and addresses that nobody used yet; the oldest go first
@@ -115,18 +113,15 @@ class AuthMiddleware:
             return RedirectResponse(f"/login?next={quote(asked, safe='')}", 303)
         if not length.isdigit() or int(length) > MAX_REQUEST_BYTES:
             return _error(413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer")
-        if not reads and path.startswith("/api/") and not _is_json(headers):
+        # A form of another page, which asks for no leave to be sent, cannot be JSON.
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not reads and path.startswith("/api/") and kind != "application/json":
             return _error(415, "what is asked for is said in JSON: content-type application/json")
         return None
 
 
 def _error(status: int, what: str) -> Response:
     return JSONResponse({"error": what}, status)
-
-
-def _is_json(headers: Headers) -> bool:
-    """A form of another page, which asks for no leave to be sent, cannot be."""
-    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 class RequestTooLong(Exception):

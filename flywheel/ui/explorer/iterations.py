@@ -15,20 +15,17 @@ _OVERVIEW = ("p_v1", "rises", "held_out_success", "funnel", "minutes", "runs", "
 
 
 def query_overview(asking: CatalogReader, other: CatalogReader | None = None) -> dict[str, Any]:
-    """Query all iterations. other: of a workspace that is shown for comparison; it is returned as `other` with its
-    `name`."""
-    found = asking.ask(_query_workspace_overview)
-    return found | {
-        "other": None
-        if other is None
-        else other.ask(_query_workspace_overview) | {"name": _workspace_name(asking, other)}
-    }
+    """Query all iterations: `iterations`, `pass` (pass@k) and rows by the name of each query of `_OVERVIEW`.
 
-
-def _workspace_name(asking: CatalogReader, other: CatalogReader) -> str:
-    """Of the other workspace: its folder's, or its path where both folders are called the same."""
-    root = other.ws.root
-    return root.name if root.name != asking.ws.root.name else str(root)
+    other: of a workspace that is shown for comparison: the same of it is `other`, with its `name`, its folder's, or its
+    path where both folders are called the same; None without one. Raises what `CatalogReader.ask` does.
+    """
+    found, compared = asking.ask(_query_workspace_overview), None
+    if other is not None:
+        root = other.ws.root
+        name = root.name if root.name != asking.ws.root.name else str(root)
+        compared = other.ask(_query_workspace_overview) | {"name": name}
+    return found | {"other": compared}
 
 
 def _query_workspace_overview(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
@@ -53,5 +50,6 @@ def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def query_learning_curves(asking: CatalogReader, stage: str, name: str, iterations: Sequence[int]) -> list[Row]:
-    """Query the curves of one figure, by iteration and domain."""
+    """Query the curves of the figure `name` of `stage` in `iterations`: rows of `iteration`, `domain`, `step`, `value`,
+    `low`, `high`. Raises what `CatalogReader.rows` does."""
     return asking.rows(QUERIES["learning_curve"], {"stage": stage, "name": name, "iterations": list(iterations)})

@@ -23,8 +23,6 @@ from flywheel.store.schema import session_trajectory_id
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, NotInStore
 from flywheel.utils.errors import BadInput, FlywheelError
 
-# Screens: as they are, or small ones for a list.
-
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
 _THUMBNAIL = (192, 192)
@@ -69,8 +67,6 @@ class ScreenImages:
             raise BadInput("the screen is no picture", where=sha256[:12]) from None
         return file.getvalue(), "image/webp"
 
-
-# Sound of a recorded session: the file, and the values of its waveform.
 
 _AUDIO_TYPES = {".opus": "audio/ogg", ".ogg": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 _PEAKS = 1_200  # of a waveform; more than a page has room for
@@ -155,9 +151,6 @@ def _estimate_offset(said: list[dict[str, Any]], heard: list[tuple[float, float]
     agree = [sum(abs(one - other) < _TOLERANCE_S for other in found) for one in found]
     best = [one for one, votes in zip(found, agree, strict=True) if votes == max(agree)]
     return round(median(best), 4) if best else None
-
-
-# Texts of tokens, by the tokeniser of the checkpoint that sampled them.
 
 
 @lru_cache(maxsize=4)

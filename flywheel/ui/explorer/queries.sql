@@ -93,3 +93,34 @@ JOIN (
     SELECT iteration, trajectory_id, min(confidence) AS least FROM utterances
     WHERE confidence IS NOT NULL AND ($iteration IS NULL OR iteration = $iteration)
     GROUP BY ALL) USING (iteration, trajectory_id)
+
+-- name: routing
+-- What is asked before an iteration trains (`routing.review`).
+SEMI JOIN (SELECT unnest($asked::VARCHAR[]) AS trajectory_id) USING (trajectory_id)
+
+-- name: decide
+SEMI JOIN (FROM human_labels WHERE state = 'to decide') USING (iteration, trajectory_id)
+
+-- name: queue_source
+-- The routed trajectories that a queue of reviewers draws from, joined to one of those above, or to nothing.
+(
+    SELECT iteration, trajectory_id, domain, world, instruction, destination FROM explorer.listed
+    WHERE destination IS NOT NULL
+        AND ($iteration IS NULL OR iteration = $iteration) AND ($domain IS NULL OR domain = $domain)) t
+{joined}
+
+-- name: queue
+-- By md5, since DuckDB's own hash may be another one in its next version.
+WITH drawn AS MATERIALIZED (
+    SELECT *, row_number() OVER () AS place FROM (
+        SELECT iteration, trajectory_id, domain, world, instruction
+        FROM (SELECT *, md5($seed::VARCHAR || trajectory_id) AS key FROM {source})
+        ORDER BY {order} LIMIT $size))
+SELECT d.*, m.label, m.comment, coalesce(h.reviewers, 0) AS reviewers,
+    if(m.label IS NULL, NULL, h.state) AS together,
+    CASE WHEN m.label IS NOT NULL THEN 'mine'
+        WHEN h.reviewers >= $needed AND $queue <> 'decide' THEN 'full' ELSE 'open' END AS state
+FROM drawn d
+    LEFT JOIN (FROM labels WHERE reviewer = $reviewer) m USING (iteration, trajectory_id)
+    LEFT JOIN human_labels h USING (iteration, trajectory_id)
+ORDER BY place

@@ -21,10 +21,8 @@ from flywheel.ui.explorer import trajectories
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, QUERIES, CatalogReader, NotInStore
 from flywheel.ui.explorer.media import TokenTexts
 
-# Samples for reviewers to label, from the routed trajectories; others' labels are hidden until one's own is given.
-#
 # A sample is named by its queue, a seed, its size and the filters: two reviewers who ask for the same get the same
-# trajectories in the same order.
+# trajectories in the same order. Others' labels are hidden until one's own is given.
 
 REVIEWERS_NEEDED = 2  # reviewers of a trajectory; where they disagree, one more
 ReviewQueue = Literal["random", "route", "routing", "disagreement", "speech", "decide"]
@@ -33,18 +31,13 @@ _QUEUES: dict[ReviewQueue, tuple[str, str]] = {
     "random": ("", "key"),
     # As many of each store. Within a place the order is at random, so that it does not tell the store.
     "route": ("", "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
-    # What is asked before an iteration trains (`routing.review`).
-    "routing": (
-        "SEMI JOIN (SELECT unnest($asked::VARCHAR[]) AS trajectory_id) USING (trajectory_id)",
-        "list_position($asked, trajectory_id)",
-    ),
+    "routing": (QUERIES["routing"], "list_position($asked, trajectory_id)"),
     "disagreement": (QUERIES["disagreement"], "key"),
     "speech": (QUERIES["speech"], "least, key"),
-    "decide": (
-        "SEMI JOIN (FROM human_labels WHERE state = 'to decide') USING (iteration, trajectory_id)",
-        "iteration DESC, key",
-    ),
+    "decide": (QUERIES["decide"], "iteration DESC, key"),
 }
+# What each draws from, as it stands behind FROM.
+_SOURCES = {name: QUERIES["queue_source"].format(joined=joined) for name, (joined, _) in _QUEUES.items()}
 _ROUTED = "destination IS NOT NULL"
 _BLIND_FACTS = ("trajectory_id", "iteration", "stage", "domain", "world", "template", "level", "instruction", "steps")
 
@@ -83,8 +76,10 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
 
 
 def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
-    """Draw the trajectories of a sample for a reviewer: each with its state (`mine`, `open`, `full`), the reviewer's
-    own label and, where there is one, the joint label; `candidates`: how many each queue draws from. Raises BadInput.
+    """Draw the trajectories of a sample for a reviewer: `rows`, each with its state (`mine`, `open`, `full`), the
+    reviewer's own label and, where there is one, the joint label; and `candidates`: how many each queue draws from.
+
+    Raises BadInput for the reviewer's name, and what `CatalogReader.rows` and `route_review.open_questions` do.
     """
     reviewer = labels.normalise_reviewer(draw.reviewer)
     own = {"iteration": draw.iteration, "domain": draw.domain or None}
@@ -94,47 +89,22 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
         return own | ({"asked": asked} if name == "routing" else {})
 
     def work(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-        rows = database.query_rows(
-            connection,
-            f"""WITH drawn AS MATERIALIZED (
-                SELECT *, row_number() OVER () AS place FROM ({_draw_query(draw.queue)} LIMIT {draw.size:d}))
-            SELECT d.*, m.label, m.comment, coalesce(h.reviewers, 0) AS reviewers,
-                if(m.label IS NULL, NULL, h.state) AS together,
-                CASE WHEN m.label IS NOT NULL THEN 'mine'
-                    WHEN h.reviewers >= {REVIEWERS_NEEDED:d} AND $queue <> 'decide' THEN 'full' ELSE 'open' END AS state
-            FROM drawn d
-                LEFT JOIN (FROM labels WHERE reviewer = $reviewer) m USING (iteration, trajectory_id)
-                LEFT JOIN human_labels h USING (iteration, trajectory_id)
-            ORDER BY place""",
-            given(draw.queue) | {"seed": draw.seed, "queue": draw.queue, "reviewer": reviewer},
-        )
+        query = QUERIES["queue"].format(source=_SOURCES[draw.queue], order=_QUEUES[draw.queue][1])
+        asked_for = {"seed": draw.seed, "size": draw.size, "needed": REVIEWERS_NEEDED, "queue": draw.queue}
+        rows = database.query_rows(connection, query, given(draw.queue) | asked_for | {"reviewer": reviewer})
         candidates = {}
-        for name in _QUEUES:
-            count = f"SELECT count(*) AS n FROM {_queue_source(name)}"
-            candidates[name] = database.query_rows(connection, count, given(name))[0]["n"]
+        for name, source in _SOURCES.items():
+            (found,) = database.query_rows(connection, f"SELECT count(*) AS n FROM {source}", given(name))
+            candidates[name] = found["n"]
         return {"rows": rows, "candidates": candidates}
 
     return asking.ask(work)
 
 
-def _queue_source(name: ReviewQueue) -> str:
-    return f"""(
-        SELECT iteration, trajectory_id, domain, world, instruction, destination FROM {OUTCOMES_TABLE} WHERE {_ROUTED}
-            AND ($iteration IS NULL OR iteration = $iteration) AND ($domain IS NULL OR domain = $domain)) t
-        {_QUEUES[name][0]}"""
-
-
-def _draw_query(name: ReviewQueue) -> str:
-    # By md5, since DuckDB's own hash may be another one in its next version.
-    return f"""
-        SELECT iteration, trajectory_id, domain, world, instruction
-        FROM (SELECT *, md5($seed::VARCHAR || trajectory_id) AS key FROM {_queue_source(name)})
-        ORDER BY {_QUEUES[name][1]}"""
-
-
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
     """Load a trajectory as its page has it, with `mine`, the reviewer's label. Until there is one, others' labels and
-    scores are hidden; then `others` are the labels of the others. Raises NotInStore, BadInput."""
+    scores are hidden; then `others` are the labels of the others. tokens: their texts. Raises NotInStore where there is
+    no such trajectory, BadInput for the reviewer's name, and what `CatalogReader.rows` does."""
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'
@@ -150,8 +120,11 @@ def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: s
 
 
 def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
-    """Keep a label; of a trajectory that is asked about before an iteration trains it is the answer. Raises BadInput,
-    NotHere where there is no such trajectory."""
+    """Keep the label `said`; of a trajectory that is asked about before an iteration trains it is the answer.
+
+    Raises NotInStore where there is no such trajectory, BadInput for a wrong name, label or comment, DiskFull, and what
+    `CatalogReader.rows` and `route_review.label_trajectory` do.
+    """
     ws, reviewer, of = asking.ws, labels.normalise_reviewer(said.reviewer), {"id": said.trajectory_id}
     known = asking.rows(
         f"SELECT iteration FROM {OUTCOMES_TABLE} WHERE trajectory_id = $id ORDER BY iteration DESC LIMIT 1", of
@@ -192,9 +165,6 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
         "states": asking.rows("SELECT state, count(*) AS n FROM human_labels GROUP BY ALL ORDER BY state"),
         "reviewers": asking.rows("SELECT reviewer, count(*) AS n FROM labels GROUP BY ALL ORDER BY n DESC, reviewer"),
     }
-
-
-# Promotions that wait for a person, and the decision, as `flywheel review promotion` records it.
 
 
 class PromotionRequest(BaseModel):

@@ -181,14 +181,10 @@ def _space_cjk(text: str) -> str:
     return text if text.isascii() else _CJK_PATTERN.sub(r" \1 ", text)
 
 
-# The index: words of thoughts, and first screens.
-#
 # `.flywheel/explorer/index.sqlite` is made from the partitions of `steps`, each of which is read once, when it is new:
 # the cost of an iteration does not grow with those before it. It may be deleted; it is made again, also where most of
-# it is of partitions that are gone.
-#
-# A search is words in order, of which the last may be unfinished, without regard to case and accents. Signs of Chinese,
-# Japanese and Korean are words each.
+# it is of partitions that are gone. A search is words in order, of which the last may be unfinished, without regard to
+# case and accents. Signs of Chinese, Japanese and Korean are words each.
 
 _CACHED_SEARCHES = 16  # searches: a reader who scrolls asks the same again
 _PROGRESS_STEPS = 10_000  # of SQLite's machine, after which it looks at the time

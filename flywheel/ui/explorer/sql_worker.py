@@ -55,7 +55,10 @@ def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQu
         raise BadInput("the query is empty", fix="type one query")
     if any(token.startswith(b";") for token in _tokens(sql)[:-1]):
         raise BadInput("these are several statements", fix="type one query")
-    if _is_pivot(found):
+    # A PIVOT that does not name its values: DuckDB first makes a temporary type of them, which ends with the
+    # transaction.
+    *types, last = (one.type for one in found)
+    if set(types) == {_CREATE} and last == _SELECT:
         return ParsedQuery(tuple(found))
     if len(found) != 1:
         raise _unnamed_pivot()
@@ -64,13 +67,6 @@ def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQu
     if found[0].type == _EXPLAIN:
         return ParsedQuery(tuple(_statements(connection, _explain_text(connection, sql))), plan=True)
     raise _not_a_query(found[0])
-
-
-def _is_pivot(found: list[duckdb.Statement]) -> bool:
-    """Of one statement: a query with a PIVOT that does not name its values. DuckDB makes a temporary type of them
-    first, which ends with the transaction."""
-    *types, last = (one.type for one in found)
-    return set(types) == {_CREATE} and last == _SELECT
 
 
 def _explain_text(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
@@ -202,7 +198,9 @@ class SqlAnswerer:
             try:
                 asked = parse_sql_query(connection, sql)
                 table, cut = self._read(connection, asked.statements, form)
-                return (_plan_lines(table) if asked.plan else table), cut, asked.plan
+                if asked.plan:  # a picture of many lines in one cell: a row a line
+                    table = pa.table({"plan": "\n".join(table.columns[1].to_pylist()).splitlines()})
+                return table, cut, asked.plan
             except MemoryError:
                 raise _too_much(self._limits) from None
             except (duckdb.Error, pa.ArrowException) as error:
@@ -242,11 +240,6 @@ class SqlAnswerer:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if table.slice(0, middle).nbytes <= self._limits.bytes else (low, middle - 1)
         return table.slice(0, low)
-
-
-def _plan_lines(plan: pa.Table) -> pa.Table:
-    """A plan, which is a picture of many lines in one cell, as a row a line."""
-    return pa.table({"plan": "\n".join(plan.columns[1].to_pylist()).splitlines()})
 
 
 def _too_much(limits: SqlLimits) -> BadInput:

@@ -17,10 +17,8 @@ from flywheel.ui.explorer.media import TokenTexts
 from flywheel.ui.report import replay
 from flywheel.utils.errors import BadInput, did_you_mean
 
-# A query of the list, as it stands in an address: filters, a search, an order.
-#
-# `where=world:is:shop&where=steps:least:5&q=mug&in=thoughts&sort=-steps`. Names are looked up and values are bound as
-# parameters: neither becomes SQL.
+# A query of the list stands in an address: `where=world:is:shop&where=steps:least:5&q=mug&in=thoughts&sort=-steps`.
+# Names are looked up and values are bound as parameters: neither becomes SQL.
 
 # Operator -> its SQL, with {column} and {value}.
 FILTER_OPERATORS = {
@@ -118,8 +116,6 @@ def _parse_value(sql_type: str, typed: str, text: str) -> Any:
     return typed
 
 
-# The list: a page of it, the number of trajectories, the values of a column.
-
 MAX_ROWS = 500  # rows of one answer
 _MAX_VALUES = 60
 
@@ -180,9 +176,6 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
     )
 
 
-# One trajectory: its steps with the overlays of their screens, and all facts about it.
-
-
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:
     """Load a trajectory for its page. Raises NotInStore where there is no such trajectory."""
     found = asking.ask(lambda connection: _query_detail(connection, trajectory_id))
@@ -204,8 +197,9 @@ def _query_detail(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str,
         return None
     outcome = max(found, key=itemgetter("iteration"))
     of = {"id": name, "iteration": outcome["iteration"]}
+    (lineage,) = rows(QUERIES["lineage"], run=outcome["run_id"], policy=outcome["policy_version"], id=name)
     return {
-        "facts": outcome | _query_lineage(connection, outcome),
+        "facts": outcome | lineage,
         "task": next(iter(rows("FROM tasks WHERE task_id = $task LIMIT 1", task=outcome["task_id"])), None),
         "scores": rows("FROM scores WHERE trajectory_id = $id AND iteration = $iteration ORDER BY scorer", **of),
         "samples": rows(QUERIES["samples"], task=outcome["task_id"], **of),
@@ -213,16 +207,6 @@ def _query_detail(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str,
         "set_aside": rows(QUERIES["set_aside"], **of),
         "steps": _query_steps(connection, name, of["iteration"]),
     }
-
-
-def _query_lineage(connection: duckdb.DuckDBPyConnection, outcome: Row) -> Row:
-    """What the view `trajectory_lineage` says beside the outcome."""
-    (row,) = database.query_rows(
-        connection,
-        QUERIES["lineage"],
-        {"run": outcome["run_id"], "policy": outcome["policy_version"], "id": outcome["trajectory_id"]},
-    )
-    return row
 
 
 def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: int) -> list[Row]:

@@ -46,10 +46,9 @@ def tone_stylesheet(*, dark: bool = True) -> str:
     return f"{light}@media (prefers-color-scheme:dark){{{night}}}"
 
 
-# Charts as inline SVG. Colours are CSS classes of the page, so that light and dark need one drawing.
-#
-# Each function returns an `<svg>` as text (escaped where it holds data). Sizes are units of the viewBox: at about 360
-# wide a chart is read at its own size on a phone and in a column of a wide page.
+# Charts are inline SVG. Colours are CSS classes of the page, so that light and dark need one drawing. Each function
+# returns an `<svg>` as text (escaped where it holds data). Sizes are units of the viewBox: at about 360 wide a chart is
+# read at its own size on a phone and in a column of a wide page.
 
 CHART_WIDTH, CHART_HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 14, 26
@@ -202,8 +201,6 @@ def _svg(title: str, body: Sequence[str], width: int = CHART_WIDTH, height: int 
     )
 
 
-# Charts side by side as one SVG that needs nothing else: for Prefect's pages and for files.
-
 _GAP, _PAD, _HEAD = 18, 16, 64  # between cards, inside them, above a chart
 _STYLE = "".join((_PACKAGE / "templates" / "chart_sheet.css").read_text("utf-8").splitlines())
 
@@ -271,8 +268,7 @@ def _place_chart(chart: Chart, x: float, y: float, width: float, height: float) 
     return chart.svg.replace("<svg ", at, 1)
 
 
-# The training curves of RL, from rows of the table `metrics`: in the report (from the catalog) and in a run in Prefect
-# (from what its stage has just measured) alike.
+# RL's curves are drawn from rows of `metrics`: in the report of the catalogue's, in a run of those just measured.
 
 Row = Mapping[str, Any]
 _SMOOTH_OVER = 24  # points; a longer curve is drawn as a mean of its neighbours, the curve itself faint behind it
@@ -377,7 +373,8 @@ def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[
 
 
 def draw_rl_sheet(rows: Sequence[Row], title: str) -> str:
-    """Draw all training curves of RL as one SVG that needs no style sheet. rows: of `metrics`, of RL's stages."""
+    """Draw all training curves of RL as one SVG, as text, that needs no style sheet. rows: of `metrics`, of one stage
+    of RL or more. title: stands above them."""
     return draw_chart_sheet(draw_rl_panels(rows), draw_world_success(rows), title)
 
 

@@ -10,7 +10,7 @@ import duckdb
 
 from flywheel.config.workspace import iteration_label
 from flywheel.store.catalog import database
-from flywheel.store.metrics import ALL_DOMAINS
+from flywheel.store.schema import ALL_DOMAINS
 from flywheel.ui.report import charts, replay
 from flywheel.ui.report.charts import Chart, ChartMark, ChartSeries
 from flywheel.ui.report.charts import tone_class as _tone
@@ -24,7 +24,8 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """Query the view `iterations`, a dict by column for each iteration, oldest first.
 
     Each also has `held_out_success` (rows of the view by domain, `all` included; empty where it was not evaluated) and
-    the promotion's `reason` (None where none was decided). connection: to the catalogue.
+    the promotion's `reason` (None where none was decided). connection: to the catalogue. Raises DataError for a damaged
+    file.
     """
     found = database.query_rows(
         connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
@@ -205,15 +206,7 @@ def pick_replays(
     )
     chosen: dict[str, str] = {}
     for why, condition in kinds:
-        found = database.query_rows(
-            connection,
-            f"""SELECT trajectory_id FROM (
-                SELECT t.*, r.destination FROM trajectories t LEFT JOIN routes r USING (trajectory_id, iteration)
-                WHERE t.iteration > $since)
-            WHERE {condition} AND steps > 0
-            ORDER BY iteration DESC, abs(steps - 4), coalesce(reward, 0) DESC, trajectory_id LIMIT 6""",
-            {"since": since},
-        )
+        found = database.query_rows(connection, _QUERIES["replays"].format(condition=condition), {"since": since})
         fresh = next((row["trajectory_id"] for row in found if row["trajectory_id"] not in chosen), None)
         if fresh and len(chosen) < 5:
             chosen[fresh] = why

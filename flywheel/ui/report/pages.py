@@ -13,7 +13,7 @@ import duckdb
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from flywheel.config import SandboxSettings
-from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.config.workspace import Workspace
 from flywheel.envs.browser.driver import chromium
 from flywheel.store.catalog import database
 from flywheel.store.schema import SCHEMA_VERSION
@@ -21,8 +21,6 @@ from flywheel.store.versioning import stage_records
 from flywheel.ui.report import charts, figures, replay
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
-
-# The report: one self-contained HTML page of a workspace, `report/index.html`.
 
 Row = dict[str, Any]
 _ITERATIONS_SHOWN = 10  # iterations
@@ -32,7 +30,7 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
     """Write the report's page, `report/index.html`, and return its path; an earlier one is replaced.
 
     A workspace where nothing has run yet gets a page that says so. everything: show all iterations, not the newest ten,
-    with earlier ones in the curves alone.
+    with earlier ones in the curves alone. Raises DataError for a damaged file, DiskFull.
     """
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)
@@ -44,6 +42,7 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
         rl_curves, rl_worlds = charts.load_rl_charts(connection, since)
         text = render_template(
             "report.html",
+            rows=rows,
             iterations=[row for row in rows if row["iteration"] > since],
             earlier=sum(row["iteration"] <= since for row in rows),
             domains=figures.list_evaluated_domains(rows),
@@ -61,89 +60,18 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
             minute_iterations=minute_iterations,
             minutes=minutes,
             lineage=figures.query_model_lineage(connection, since),
-            heading=format_report_heading(rows),
-            summary=format_report_summary(rows),
-            figures=list_headline_figures(rows),
             workspace=ws.root.name,
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
             schema_version=SCHEMA_VERSION,
             docs=(ws.report / "docs" / "index.html").exists(),
         )
-    path = ws.report / "index.html"
-    write_text(path, text)
-    return path
+    write_text(ws.report_page, text)
+    return ws.report_page
 
 
 def render_template(template: str, **values: Any) -> str:
     """Render a template of this package, with escaped values."""
     return _templates().get_template(template).render(palette=charts.tone_stylesheet(), **values)
-
-
-def format_report_heading(rows: list[Row]) -> str:
-    """Write the report's heading."""
-    if not rows:
-        return "Nothing has run yet"
-    count = len(rows)
-    return f"{count} turn{'s' if count > 1 else ''} of the flywheel"
-
-
-def format_report_summary(rows: list[Row]) -> list[tuple[str, bool]]:
-    """Write one paragraph as pieces of text; True where it is stressed."""
-    if not rows:
-        text = "Type **flywheel run** in this workspace; then build the report again."
-    else:
-        text = f"**{sum(row['trajectories'] + row['recordings'] for row in rows)} trajectories** came in: "
-        for column, where in (
-            ("to_sft", "were verified and joined the SFT store, "),
-            ("to_ct", "joined the CT store, "),
-            ("to_quarantine", "were set aside with a reason. "),
-        ):
-            text += f"**{sum(row[column] for row in rows)}** {where}"
-        known = [row for row in rows if row["p_v1"] is not None]
-        if len(known) > 1:
-            first, last = known[0], known[-1]
-            apart = last["p_v1_low"] > first["p_v1_high"] or last["p_v1_high"] < first["p_v1_low"]
-            text += f"P(V = 1) of the newest model went from **{_format_percent(first['p_v1'])} to "
-            text += f"{_format_percent(last['p_v1'])}** over the iterations"
-            text += ". " if apart else " (the intervals overlap). "
-        judged = [row for row in rows if row["promoted"] is not None]
-        promoted = sum(row["promoted"] for row in judged)
-        if promoted:
-            text += f"{promoted} of {len(judged)} merged models were promoted; the newest is "
-        elif judged:
-            text += "No merged model was promoted; the newest is still "
-        text += f"**{judged[-1]['model']}**." if judged else ""
-    return [(piece, stressed % 2 == 1) for stressed, piece in enumerate(text.split("**")) if piece]
-
-
-def list_headline_figures(rows: list[Row]) -> list[Row]:
-    """List the few figures on top: first and last value of what should rise."""
-    result = []
-
-    def add(what: str, before: str, value: str, note: str) -> None:
-        result.append({"what": what, "before": before, "value": value, "note": note})
-
-    known = [row for row in rows if row["p_v1"] is not None]
-    if known:
-        last = known[-1]
-        before = _format_percent(known[0]["p_v1"]) if len(known) > 1 else ""
-        interval = f"95%: {_format_percent(last['p_v1_low'])} to {_format_percent(last['p_v1_high'])}"
-        add("P(V = 1) on new tasks", before, _format_percent(last["p_v1"]), interval)
-    for domain in figures.list_evaluated_domains(rows):
-        found = [row["held_out_success"].get(domain) for row in rows]
-        known = [row for row in found if row and row["after"] is not None]
-        if known:
-            last, before = known[-1], _format_percent(known[0]["before"])
-            interval = f"95%: {_format_percent(last['after_low'])} to {_format_percent(last['after_high'])}"
-            add(f"Held-out success, {domain}", before, _format_percent(last["after"]), interval)
-    spent = sum(row["minutes"] or 0 for row in rows)
-    if spent:
-        add("Time", "", f"{spent:.1f} min", f"{spent / len(rows):.1f} an iteration")
-    return result
-
-
-def _format_percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f}%"
 
 
 @cache
@@ -157,16 +85,13 @@ def _templates() -> Environment:
     )
 
 
-# A trajectory's page: every screen with its action, and where the trajectory came from and went.
-
-
 def write_trajectory_page(
     ws: Workspace, trajectory_id: str, connection: duckdb.DuckDBPyConnection | None = None
 ) -> Path:
     """Write `report/trajectories/<trajectory_id>.html` and return its path; an earlier one is replaced.
 
     In the file's name all but letters, digits, `_`, `.` and `-` becomes `_`. connection: to the catalogue, where one is
-    open already. Raises BadInput for an unknown trajectory.
+    open already. Raises BadInput for an unknown trajectory, DataError for a damaged file, DiskFull.
     """
     with contextlib.nullcontext(connection) if connection else database.connect_catalog(ws) as connection:
         found = replay.load_replay(connection, trajectory_id)
@@ -181,29 +106,9 @@ def write_trajectory_page(
                 fix=f'{hint}list them with `flywheel query "SELECT trajectory_id FROM trajectories"`',
             )
     path = ws.report / "trajectories" / f"{re.sub(r'[^0-9A-Za-z_.-]', '_', trajectory_id)}.html"
-    write_text(path, render_template("trajectory.html", r=found, lines=_trajectory_facts(found.facts)))
+    write_text(path, render_template("trajectory.html", r=found))
     return path
 
-
-def _trajectory_facts(facts: dict) -> list[tuple[str, str]]:
-    iteration = iteration_label(facts["iteration"])
-    lines = [
-        ("Trajectory", f"{facts['trajectory_id']} (iteration {iteration}, stage {facts['stage']})"),
-        ("Task", f"{facts['task_id']} ({facts['split'] or 'no'} split)"),
-        ("Acted", _join(facts["source"], facts["model"], facts["policy_version"])),
-        ("Run", _join(facts["run"], facts["run_id"])),
-        ("Score", "not scored" if facts["score"] is None else f"{facts['score']:.2f} by {facts['scorer']}"),
-        ("Store", _join(facts["reason"]) if facts["destination"] else "not routed"),
-        ("Trained", _join(*facts["trained_checkpoints"])),
-    ]
-    return [(name, value or "–") for name, value in lines]
-
-
-def _join(*values: str | None) -> str:
-    return ", ".join(value for value in values if value)
-
-
-# Pictures of the report for a README: the page in headless Chromium.
 
 _TIMEOUT_MS = 30_000
 

@@ -59,3 +59,11 @@ SELECT DISTINCT child, parent FROM lineage WHERE relation = $relation AND iterat
 
 -- name: trained
 SELECT checkpoint, count(*) AS n FROM trained_on WHERE checkpoint IN (SELECT unnest($shown)) GROUP BY ALL
+
+-- name: replays
+-- Trajectories of one kind, those of about four steps first.
+SELECT trajectory_id FROM (
+    SELECT t.*, r.destination FROM trajectories t LEFT JOIN routes r USING (trajectory_id, iteration)
+    WHERE t.iteration > $since)
+WHERE {condition} AND steps > 0
+ORDER BY iteration DESC, abs(steps - 4), coalesce(reward, 0) DESC, trajectory_id LIMIT 6

@@ -54,22 +54,13 @@ def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit
     if not found:
         return None
     steps = database.query_rows(connection, "FROM replay($id)", {"id": trajectory_id})
-    spoken = database.query_rows(
-        connection,
-        """SELECT step, asr_text, confidence, low_confidence FROM utterances WHERE trajectory_id = $id
-        ORDER BY utterance""",
-        {"id": trajectory_id},
-    )
+    columns = "step, asr_text, confidence, low_confidence"
+    spoken = f"SELECT {columns} FROM utterances WHERE trajectory_id = $id ORDER BY utterance"
     said: dict[int, list[dict[str, Any]]] = {}
-    for row in spoken:
+    for row in database.query_rows(connection, spoken, {"id": trajectory_id}):
         said.setdefault(row["step"], []).append(row)
-    shown = steps if limit is None else steps[:limit]
-    return Replay(
-        trajectory_id,
-        found[0],
-        tuple(build_frame(row, said.get(row["step"], [])) for row in shown),
-        len(steps) - len(shown),
-    )
+    frames = tuple(build_frame(row, said.get(row["step"], [])) for row in steps[:limit])
+    return Replay(trajectory_id, found[0], frames, len(steps) - len(frames))
 
 
 def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> ReplayFrame:
