@@ -80,7 +80,9 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
     """
     try:
         raw = json.loads(decisions_path(ws, iteration).read_text(encoding="utf-8"))["decisions"]
-        return tuple(parse_decision(one) for one in raw)
+        decided = tuple(parse_decision(one) for one in raw)
+        human_verdicts(decided)  # what people said can be read too
+        return decided
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -95,7 +97,8 @@ def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecisio
 
 
 def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
-    """Make a decision of the JSON object `raw`. Raises KeyError, TypeError or AttributeError where it is none."""
+    """Make a decision of the JSON object `raw`, which has a decision's fields. Raises KeyError, TypeError or
+    AttributeError where it is none."""
     rule = {name: tuple(value) if isinstance(value, list) else value for name, value in raw["rule"].items()}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
     return RoutingDecision(**{**values, "rule": RoutingRule(**rule)})

@@ -186,7 +186,7 @@ SORT_KEYS: dict[str, tuple[str, ...]] = {table: (schema.names[0],) for table, sc
 
 
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
-    """Return the row of `table` for a record such as `trajectory.Step`: its fields that are columns, in their order.
+    """Return the row of `table` for a record such as a `Step`: its fields that are columns, in their order.
 
     Raises AttributeError where a column is no field of it, KeyError for an unknown table.
     """
@@ -231,7 +231,8 @@ def metric_row(
     """Build one row of the table `metrics`: a mapping of its columns.
 
     name: of the figure. value: written as null where it is not finite, so that SQL can average. domain: by default all.
-    step: of a curve; 0 for a single figure. low, high: ends of its confidence interval. n: cases that it rests on.
+    step: of a curve; 0 for a single figure. low, high: ends of its confidence interval. n: cases that it rests on. Of
+    these None is not known.
     """
     value = float(value) if math.isfinite(value) else None
     return {"domain": domain, "name": name, "step": step, "value": value, "low": low, "high": high, "n": n}
@@ -242,7 +243,7 @@ def fraction_metric_row(
 ) -> dict[str, Any]:
     """Build a row of `metrics`, as `metric_row`, for the fraction `successes` / `n`, with its 95% Wilson interval.
 
-    name: of the figure. n: cases; of none, value and interval are null. domain: by default all. step: of a curve; 0 for
+    name: of the figure. n: cases; of 0, value and interval are null. domain: by default all. step: of a curve; 0 for
     a single figure.
     """
     low, high = wilson_interval(successes, n) if n else (None, None)

@@ -31,6 +31,8 @@ def test_a_dvc_lock_is_read_as_it_was_written_and_one_that_is_missing_is_empty(t
         (b"- rollout\n", "not a dvc.lock"),
         (b"schema: '2.0'\n", "not a dvc.lock"),
         (b"stages:\n  rollout: 3\n", "not a dvc.lock"),
+        (b"stages:\n  rollout: {outs: 3}\n", "not a dvc.lock"),
+        (b"stages:\n  rollout: {deps: [{md5: d0}]}\n", "not a dvc.lock"),
     ],
 )
 def test_a_damaged_dvc_lock_is_named_in_one_line(tmp_path, content, what):

@@ -166,8 +166,8 @@ def check_table_contracts(
     """Check an iteration's stores against the contracts that span tables; nothing is changed.
 
     incoming: the stages whose trajectories came in. staged: where the iteration's new partitions lie before they are
-    published. Raises ContractBroken, naming contract, table and partition, for the first that is broken, DataError for
-    a damaged table.
+    published; None: nowhere. Raises ContractBroken, naming contract, table and partition, for the first that is broken,
+    DataError for a damaged or missing file of a table, or a damaged list of what was pruned.
     """
     reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
     with database.connect_catalog(ws, staged, reads=reads) as connection:

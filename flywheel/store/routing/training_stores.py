@@ -42,9 +42,9 @@ def decide_routes(
     connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
     several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
     verified_only: False where SFT takes what failed too (`sft.verified_only`). band: scores from its low end on and
-    below its high end are doubted. people: by trajectory_id, whether a person calls it solved, and who: it goes before
-    the scorers'; V stays the scorers', so that both can be compared. Demonstrations of people go to CT: they are data
-    for continual training (section 2.4). Raises duckdb.Error for a damaged file.
+    below its high end are doubted; None: none are. people: by trajectory_id, whether a person calls it solved, and who:
+    it goes before the scorers'; V stays the scorers', so that both can be compared. Demonstrations of people go to CT:
+    they are data for continual training (section 2.4). Raises duckdb.Error for a damaged file.
     """
     schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
     said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in (people or {}).items()]
@@ -117,11 +117,12 @@ def build_training_stores(
     """Route an iteration's incoming trajectories, and write the stores to `staged`; `publish_training_stores` takes
     them over.
 
-    settings: the iteration's. read: (table, stage) of all that came in; a partition is read from `staged` where it is
-    there, else from `ws`. page: also write what the contracts found to `report/docs` of `ws`, in a process whose
+    settings: the iteration's. read: (table, stage) of all that came in, each a partition of `ws`; where `staged` has it
+    too, that one is read. page: also write what the contracts found to `report/docs` of `ws`, in a process whose
     failure stops nothing. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later
-    iterations need to find those. Raises DataError for a damaged partition, manifest or list of decisions, or where
-    nothing came in; ContractBroken where too many rows break a contract, or the stores one that spans tables; DiskFull.
+    iterations need to find those. Raises DataError for a partition, manifest or screen that is missing or damaged, for
+    a damaged list of decisions or of what was pruned, where nothing came in, and as `write_training_stores`;
+    ContractBroken where too many rows break a contract, or the stores one that spans tables; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
@@ -153,7 +154,8 @@ def connect_incoming(
     """Open the catalogue with the view `incoming`: an iteration's trajectories of the stages `sources`.
 
     staged: a workspace whose partitions are seen in place of the own ones. Memory is bounded; beyond it DuckDB writes
-    under `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`.
+    under `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`, and
+    where the block raises duckdb.Error for a damaged file.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
@@ -162,7 +164,13 @@ def connect_incoming(
         connection.execute(
             f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
         )
-        yield connection
+        try:
+            yield connection
+        except duckdb.Error as error:
+            found = database.explain_duckdb_error(connection, error)
+            if not isinstance(found, DataError):
+                raise
+            raise found from None
 
 
 def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:
@@ -211,8 +219,8 @@ def write_training_stores(
     """Write an iteration's stores to the workspace `staged`.
 
     connection: with the tables that `decide_routes` and `weigh_duplicates` create, and `orphans`. stores: table -> SQL
-    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull, and DataError where
-    another process has been writing one for ten minutes, or an id is null.
+    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull, DataError where another
+    process has been writing one for ten minutes, or an id is null, and duckdb.Error for a damaged file.
     """
     for table, sql in stores.items():
         with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
@@ -227,7 +235,7 @@ def write_training_stores(
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
     """Count where the trajectories went, in all and by domain. connection: with the tables `incoming`, `decided`,
-    `orphans`."""
+    `orphans`. Raises duckdb.Error for a damaged file."""
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
     for destination, domain, count in connection.execute(_SQL["count_routed"]).fetchall():

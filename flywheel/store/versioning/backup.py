@@ -202,8 +202,9 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
     """Find every recorded output whose file on disk differs, in the order of the stages; nothing is changed.
 
     which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be run again;
-    so is what was pruned. Raises DataError where data are there and no record names them, or a record is damaged;
-    VersioningError where DVC cannot compare.
+    so is what was pruned. Raises DataError where data are there and no record names them, DVC's file of an iteration is
+    lost, or a list of what was pruned damaged; VersioningError where DVC cannot compare, as with a damaged dvc.lock;
+    FlywheelError where git does not answer.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, stage_records.list_iterations(ws) if which is None else which)
@@ -219,7 +220,8 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
 
     They come from DVC's cache, else from the remote, which is announced. A file that was changed by hand is
     overwritten. What was pruned comes back where training reads it. Raises DataError that says what to type where one
-    cannot be restored, once the others are, and for a damaged record; VersioningError where DVC cannot compare.
+    cannot be restored, once the others are; else as `find_damaged_outputs`, and DataError for a damaged manifest where
+    something that was pruned is gone.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, _needed_iterations(ws))
@@ -262,7 +264,8 @@ _SHOWN = 5
 
 
 def check_iterations_recorded(ws: Workspace) -> None:
-    """Check that iterations with data have their stages on record. Raises DataError where they have not."""
+    """Check that iterations with data have their stages on record. Raises DataError where they have not, or DVC's file
+    of one is lost."""
     if not stage_records.list_iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
         raise DataError(
             f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",

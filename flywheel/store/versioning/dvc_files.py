@@ -118,9 +118,17 @@ def read_dvc_lock(file: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, YAMLError) as error:
         raise DataError(f"not valid YAML: {' '.join(str(error).split())}", where=file, fix=fix) from None
     stages = raw.get("stages") if isinstance(raw, dict) else None
-    if not isinstance(stages, dict) or not all(isinstance(entry, dict) for entry in stages.values()):
-        raise DataError("not a dvc.lock: it has no mapping `stages` of mappings", where=file, fix=fix)
+    if not isinstance(stages, dict) or not all(map(_is_entry, stages.values())):
+        raise DataError("not a dvc.lock: it has no mapping `stages` of what was recorded", where=file, fix=fix)
     return stages
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    deps, outs = entry.get("deps", []), entry.get("outs", [])
+    listed = isinstance(deps, list) and isinstance(outs, list)
+    return listed and all(isinstance(one, dict) and "path" in one for one in (*deps, *outs))
 
 
 def parse_dvc_yaml(text: str) -> Any:
@@ -146,7 +154,7 @@ def file_md5(path: Path) -> str:
 
 def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
     """List the files of `folder` and below (`md5`, `relpath`), as the JSON text that DVC's cache keeps, and as a list,
-    in the order of their path's parts. All files are read."""
+    in the order of their path's parts; none where there is no such folder. All files are read."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     entries = [{"md5": file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in files]
     entries.sort(key=lambda one: one["relpath"].split("/"))
@@ -189,7 +197,7 @@ def _yaml() -> Any:
 
 
 def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
-    """Read the paths, relative to the workspace, of outputs of `iteration` that were pruned.
+    """Read the paths, relative to the workspace, of outputs of `iteration` that were pruned; none where none were.
 
     Raises DataError for a damaged list.
     """
@@ -247,7 +255,7 @@ def set_newest_iteration(ws: Workspace, iteration: int) -> None:
 
 def _write_if_changed(ws: Workspace, file: str, text: str) -> None:
     path = ws.root / file
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
+    if not path.exists() or path.read_text(encoding="utf-8", errors="replace") != text:
         write_text(path, text)
 
 

@@ -48,7 +48,8 @@ def commit_workspace(ws: Workspace, message: str) -> None:
 
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration has its tag; False, and errors, as `iteration_tags` has none or raises them."""
+    """Tell whether the iteration has its tag; False where `iteration_tags` lists none. Raises FlywheelError as that
+    does."""
     return f"iteration-{iteration_label(iteration)}" in dict(iteration_tags(ws))
 
 

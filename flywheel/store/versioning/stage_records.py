@@ -24,7 +24,7 @@ from flywheel.store import manifest
 from flywheel.store.versioning import dvc_files
 from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError, DiskFull, FlywheelError
-from flywheel.utils.files import file_signature, is_changed_just_now, write_json, write_text
+from flywheel.utils.files import disk_full_errors, file_signature, is_changed_just_now, write_json, write_text
 
 if TYPE_CHECKING:
     from flywheel.config import Settings
@@ -38,7 +38,7 @@ _CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_updat
 def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
     """Name the iteration's stages, in the order they run. Raises BadInput where it has not been begun."""
     try:
-        return tuple(_STAGE.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text(encoding="utf-8")))
+        return tuple(_STAGE.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text("utf-8", "replace")))
     except FileNotFoundError:
         raise BadInput(
             f"iteration {iteration_label(iteration)} has not been begun",
@@ -50,7 +50,7 @@ def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
 def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
     """Name a stage of an iteration: `rollout@007`, for DVC `iterations/007/dvc.yaml:rollout`.
 
-    Raises BadInput where the iteration has none of that name.
+    Raises BadInput where the iteration has none of that name, or has not been begun.
     """
     known = stage_names(ws, iteration)
     if stage not in known:
@@ -93,7 +93,7 @@ def list_iterations(ws: Workspace) -> list[int]:
 
 
 def check_iterations_begun(ws: Workspace, which: Iterable[int]) -> None:
-    """Check that the iterations `which` were begun. Raises BadInput for the first that was not, else as
+    """Check that the iterations `which` were begun. Raises BadInput for the first that was not, DataError as
     `list_iterations`."""
     begun = list_iterations(ws)
     for k in which:
@@ -126,10 +126,11 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
 
     Outputs go to DVC's cache; git is not touched. With an iteration's last stage, the workspace's files name it as the
     newest that ended. stage: its name. Raises VersioningError naming what is missing, or where DVC fails; BadInput for
-    an unknown stage; DataError for a damaged dvc.lock; DiskFull.
+    an unknown stage, or an iteration that has not been begun; DataError where DVC's file of an iteration is lost;
+    VersioningError or DataError for a damaged dvc.lock; DiskFull.
     """
     name = stage_address(ws, stage, iteration)
-    with dvc_files.open_dvc(ws) as repo:
+    with disk_full_errors(ws.root), dvc_files.open_dvc(ws) as repo:
         (recorded,) = load_dvc_stages(repo, ws, iteration, [stage])
         missing = [str(item) for item in (*recorded.deps, *recorded.outs) if not item.exists]
         if missing:
@@ -153,9 +154,10 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
     """Record stages again whose declaration or files changed; returns how many.
 
     iteration: whose stages. names: those that may be recorded again; those that do not differ from their record stay.
-    Raises VersioningError where DVC fails, DataError for a damaged dvc.lock or list of what was pruned, DiskFull.
+    Raises VersioningError where DVC fails, DataError for a damaged list of what was pruned, either of these two for a
+    damaged dvc.lock, DiskFull.
     """
-    with dvc_files.open_dvc(ws) as repo, repo.lock:
+    with disk_full_errors(ws.root), dvc_files.open_dvc(ws) as repo, repo.lock:
         other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in names and _changes(ws, stage)]
         for stage in other:
             stage.save(run_cache=False)
@@ -175,8 +177,9 @@ def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
     """Name those of the stages `names` of `iteration` that are not recorded or changed since, in order.
 
-    DVC is opened once, and only where one may have changed. Raises BadInput where the iteration has no such stage,
-    VersioningError where DVC fails, DataError for a damaged list of what was pruned.
+    DVC is opened once, and only where one may have changed. Raises BadInput where the iteration has no such stage, or
+    has not been begun, VersioningError where DVC fails, as with a damaged dvc.lock, DataError for a damaged list of
+    what was pruned.
     """
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
     unchanged = find_unchanged_stages(ws, iteration)
@@ -198,7 +201,8 @@ def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[st
 
     which: iterations to look at; default: all. Changes are DVC's words, such as `modified` and `deleted`; paths are
     relative to the workspace. What was pruned is no change. Raises BadInput for an iteration that has not been begun,
-    VersioningError where DVC fails, DataError where a record is lost or a list of what was pruned damaged.
+    VersioningError where DVC fails, as with a damaged dvc.lock, DataError where DVC's file of an iteration is lost or a
+    list of what was pruned damaged.
     """
     asked = iterations_to_compare(ws, list_iterations(ws) if which is None else which)
     if not asked:
