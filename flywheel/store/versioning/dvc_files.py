@@ -266,7 +266,7 @@ _LISTING = re.compile(r"\.tmp(\.with_meta)?$")
 
 
 class VersioningError(FlywheelError):
-    """DVC could not record, compare or restore something."""
+    """DVC could not record, compare or restore something, or another process held it past five minutes."""
 
 
 @contextmanager
