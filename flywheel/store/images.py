@@ -24,11 +24,14 @@ def image_digest(png: bytes) -> str:
 def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
     """Yield rows of the table `images`. screens: by sha256, PNG files or others that Pillow reads; `format` says which.
 
-    Raises OSError for one that is no picture.
+    Raises OSError, as it is asked for, for one that is no picture, or of too many pixels for Pillow.
     """
     for name, png in screens.items():
-        with Image.open(io.BytesIO(png)) as picture:
-            width, height, form = *picture.size, picture.format.lower()
+        try:
+            with Image.open(io.BytesIO(png)) as picture:
+                width, height, form = *picture.size, picture.format.lower()
+        except (ValueError, Image.DecompressionBombError) as error:
+            raise OSError(str(error)) from error
         yield {"sha256": name, "width": width, "height": height, "format": form, "bytes": png}
 
 

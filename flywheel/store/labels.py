@@ -77,8 +77,9 @@ def normalise_reviewer(name: str) -> str:
 def append_label(ws: Workspace, label: Label) -> None:
     """Append a label to its reviewer's file, whole or not at all.
 
-    label: its reviewer may be in capitals. It waits up to 10 seconds for others that write. Raises BadInput naming the
-    field that is wrong, DiskFull, and DataError where the wait is over or the line was not written whole.
+    label: its reviewer may be in capitals. It waits up to 10 seconds for others that write. Raises BadInput for a
+    reviewer, label, comment, trajectory or queue that cannot be one, DiskFull, DataError where the wait is over or the
+    line was not written whole, OSError where the file is a link.
     """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
     path = labels_folder(ws) / f"{label.reviewer}.jsonl"
@@ -89,7 +90,10 @@ def append_label(ws: Workspace, label: Label) -> None:
         raise BadInput(what, fix="shorten it")
     if not _NAME.fullmatch(label.trajectory_id) or len(label.queue) > 40:
         raise BadInput("no trajectory has such a name", where=label.trajectory_id[:80])
-    line = json.dumps(asdict(label), ensure_ascii=False).encode() + b"\n"
+    try:
+        line = json.dumps(asdict(label), ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        raise BadInput("the comment has half a character", fix="type it again") from None
     path.parent.mkdir(exist_ok=True)
     with file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels"), disk_full_errors(path):
         # A file that is a link would lead out of the folder.

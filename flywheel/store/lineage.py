@@ -93,11 +93,11 @@ def checkpoint_links(
 ) -> list[Row]:
     """Build the links of a checkpoint, as rows of the table `lineage`.
 
-    checkpoint: folder relative to the workspace. digest: of its weights. parents: checkpoints that it began from or
-    merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: those whose steps it was
-    trained on, where the trainer names them: they win over `datasets` in the view `trajectory_lineage`. earlier:
-    digests, by step, of the weights that acted while it was trained (RL), which no folder has. run_id: of the Prefect
-    run that made it; "" if none.
+    checkpoint: folder relative to the workspace. digest: of its weights (`checkpoint_digest`). parents: checkpoints
+    that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: those
+    whose steps it was trained on, where the trainer names them: they win over `datasets` in the view
+    `trajectory_lineage`. earlier: digests, by step, of the weights that acted while it was trained (RL), which no
+    folder has. run_id: of the Prefect run that made it; "" if none.
     """
     rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [
@@ -121,7 +121,7 @@ def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: st
     """Find the digests that lineage names for the weights of a checkpoint, without reading the weights.
 
     iteration, stage: which made it. checkpoint: folder relative to the workspace. Empty where lineage has none. Raises
-    DataError for a damaged partition.
+    DataError for a partition of lineage that is damaged or without its files.
     """
     if not ws.partition("lineage", iteration, stage).is_dir():
         return []

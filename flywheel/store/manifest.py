@@ -86,8 +86,8 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
 def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
     """Write iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files stay.
 
-    digest: sha256 of its weights, in hex. model: its folder, relative to the workspace, or a Hugging Face name. Raises
-    DiskFull.
+    digest: of its weights (`checkpoint_digest`). model: its folder, relative to the workspace or absolute, or a Hugging
+    Face name. Raises DiskFull.
     """
     init_manifests(ws)
     if not ws.promotion(0).exists():
@@ -154,6 +154,14 @@ def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
     if "shards" not in raw:
         where = ws.relative(ws.manifest(iteration))
         raise DataError("a manifest of an earlier version names all files before it", where=where, fix="it is final")
+    try:
+        for shard in raw["shards"]:
+            ManifestFile(**{"iteration": iteration, **shard})
+        if lacking := {"previous", "window", "sessions"} - raw.keys():
+            raise KeyError(min(lacking))
+    except (KeyError, TypeError) as error:
+        where = ws.relative(ws.manifest(iteration))
+        raise DataError(f"not a manifest: {error!r}", where=where, fix="restore it from git") from None
     return raw
 
 
@@ -173,6 +181,7 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
             )
         try:
             newest = newest or raw
+            since = iteration - newest.get("window", iteration)
             # One of an earlier version names what all those before it named.
             found = raw["shards"] if "shards" in raw else [*raw["ct"], *raw["sft"], *raw["data"]]
             named[:0] = [ManifestFile(**{"iteration": k, **shard}) for shard in found]
@@ -185,16 +194,15 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
         if k == 0 or "shards" not in raw:
             break
         k -= 1
-    since = iteration - newest.get("window", iteration)
     files = tuple(shard for shard in named if shard.table != "sft" or shard.iteration > since)
     return TrainingManifest(iteration, newest["previous"], files, tuple(sessions), versions)
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read an iteration's `promotion.json`: at least `model` (folder relative to the workspace) and `digest` of its
-    weights.
+    """Read an iteration's `promotion.json`: at least `model` and `digest` of its weights (`checkpoint_digest`).
 
-    Raises DataError where it is missing, damaged or lacks one of them.
+    model: its folder, relative to the workspace or absolute, or a Hugging Face name. Raises DataError where the file is
+    missing, damaged or lacks one of them.
     """
     path = ws.promotion(iteration)
     raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")

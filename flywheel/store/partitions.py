@@ -366,8 +366,8 @@ class _PandasHidden:
 def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:
     """Make a table of the schema from `rows`, mappings; columns that are missing are null, no rows give an empty table.
 
-    table: its name. first: number of the first row, for messages. Raises DataError naming the column that does not fit,
-    or is null and must not be.
+    table: its name. first: number of the first row, for messages. Raises DataError for a column that the table does not
+    have, a value that does not fit its column, or a column that is null and must not be.
     """
     schema = TABLES[table]
     rows = list(rows)
@@ -378,7 +378,7 @@ def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 
             raise DataError(f"table {table} has no column {unknown} (row {number})", where="flywheel/store/schema.py")
     try:
         result = pa.Table.from_pylist(rows, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
         raise DataError(f"a row does not fit table {table}: {error}", where="flywheel/store/schema.py") from error
     _refuse_nulls(table, result)
     return result
@@ -482,8 +482,8 @@ def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> l
 def read_partition(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
     """Read the rows of a partition, in the order of its files; it reads again where it was replaced meanwhile.
 
-    table, iteration, stage: name it. columns: to read; default: all. Raises DataError where it is missing, damaged, or
-    of another schema.
+    table, iteration, stage: name it. columns: names of those to read; default: all. Raises DataError where it is
+    missing, damaged, of another schema, or being replaced for half a minute.
     """
 
     def once() -> pa.Table:
@@ -521,9 +521,9 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
 def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read one Parquet file of a table, and check it against its partition's list, its checksums and the schema.
 
-    ws, table: whose. path: of the file. columns: to read; default: all, which hashes the whole file; else its size, its
-    footer and the checksums of the pages read are checked. Raises DataError where it is damaged, PartMissing where it
-    is gone.
+    ws, table: whose. path: of the file. columns: names of those to read; default: all, which hashes the whole file;
+    else its size, its footer and the checksums of the pages read are checked. Raises DataError where it or the list is
+    damaged, or it has other columns than the table; PartMissing where it is gone or not in the list.
     """
     with open_partition_file(table, path, wholly=columns is None) as file, _name_damaged_file(path):
         data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
@@ -533,8 +533,8 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
     """Open a file of `table` to read row groups of; its pages' checksums are checked as they are read.
 
-    Close it after use. path: of the file. wholly: check all of its bytes now. Raises DataError where it is damaged, or
-    not one of the table's, PartMissing where it is gone or not in its partition's list.
+    Close it after use. path: of the file. wholly: check all of its bytes now. Raises DataError where it or its
+    partition's list is damaged, or it is not one of the table's, PartMissing where it is gone or not in the list.
     """
     own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
@@ -608,7 +608,8 @@ def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int
     """Replace a partition of this workspace by that of `staged`, by hard links; it stays there too. Returns its list.
 
     table, iteration, stage: name it. Both must lie on one file system. Raises DataError where it is missing there, its
-    list is damaged, or another process has been writing it here for ten minutes; OSError where they do not; DiskFull.
+    list is damaged, or another process has been writing it here for ten minutes; OSError where they do not, or a file
+    of it is gone; DiskFull.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         link_partition_files(staged, writer, table, iteration, stage)
@@ -622,7 +623,7 @@ def link_partition_files(
 
     ws: whose partition. table, iteration, stage: name it. only: the one of its files to take, by its path; default:
     all. Raises DataError where the partition is missing or its list damaged, OSError where they lie on two file
-    systems.
+    systems or a file is gone.
     """
     folder = ws.partition(table, iteration, stage)
     for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
@@ -630,7 +631,10 @@ def link_partition_files(
 
 
 def check_all_partitions(ws: Workspace) -> tuple[int, list[DataError]]:
-    """Count the files of all tables' partitions, and list what is wrong with their lists, sizes and footers."""
+    """Count the files of all tables' partitions, and list what is wrong with their lists, sizes and footers.
+
+    Returns both; a partition whose list is damaged adds no files.
+    """
     count, faults = 0, []
     for table in TABLES:
         for folder in sorted((ws.data / table).glob("iteration=*/stage=*")):

@@ -55,18 +55,22 @@ def is_of_earlier_schema(table: str, schema: pa.Schema) -> bool:
 def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
     """Return `rows` of an earlier version with the columns of today; what they lack is null or a default.
 
-    table: its name of today. where: the file, for the error. Raises DataError for columns that no earlier version had.
+    table: its name of today. where: the file, for the error. Raises DataError for columns that no earlier version had,
+    and for values that do not fit the column of today.
     """
     schema, renamed = TABLES[table], RENAMED_COLUMNS.get(table, {})
     rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
     if unknown := sorted(set(rows.column_names) - set(schema.names)):
         raise DataError(f"table {table} has no column {', '.join(unknown)}", where=where, fix="nothing was changed")
     columns = []
-    for field in schema:
-        column = rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        if (default := _DEFAULTS.get(table, {}).get(field.name)) is not None:
-            column = pc.fill_null(column, default)
-        if _TABLE_NAMES.get(table) == field.name:
-            column = pa.array([RENAMED_TABLES.get(value, value) for value in column.to_pylist()], field.type)
-        columns.append(column)
-    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+    try:
+        for field in schema:
+            column = rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+            if (default := _DEFAULTS.get(table, {}).get(field.name)) is not None:
+                column = pc.fill_null(column, default)
+            if _TABLE_NAMES.get(table) == field.name:
+                column = pa.array([RENAMED_TABLES.get(value, value) for value in column.to_pylist()], field.type)
+            columns.append(column)
+        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"rows do not fit table {table}: {error}", where=where, fix="nothing was changed") from None

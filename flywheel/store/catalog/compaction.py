@@ -81,7 +81,8 @@ def compact_iterations(ws: Workspace) -> None:
     """Compact iterations that were completed or changed since, and join small folders, under `.flywheel/closed`.
 
     The partitions stay. An iteration with a damaged file is left out. Call it under the workspace's lock. Raises
-    DataError where DVC's file of an iteration is lost, DiskFull, OSError where a table cannot be written.
+    DataError where DVC's file of an iteration is lost or a file of closed iterations is damaged, DiskFull, OSError
+    where a table cannot be written.
     """
     remove_unfinished(ws.state / "closed")
     seen = find_compacted_iterations(ws).iterations
@@ -90,7 +91,7 @@ def compact_iterations(ws: Workspace) -> None:
             mark = _mark(ws, k)  # before it is read: what changes meanwhile does not count
             try:
                 _write_block(ws, [k], _rows_of(ws, k), {k: mark}, _large(ws, k))
-            except DataError:  # it is read where it lies, and told there
+            except (DataError, FileNotFoundError):  # it is read where it lies, and told there
                 continue
     for width in _WIDTHS:
         _merge_blocks(ws, width)
@@ -196,8 +197,11 @@ def _rows_in(blocks: list[_Block]) -> Iterator[tuple[str, pa.Table]]:
     for table in TABLES:
         for block in blocks:
             if (path := block.folder / f"{table}.parquet").exists():
-                with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                    data = file.read()
+                try:
+                    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                        data = file.read()
+                except (pa.ArrowException, OSError, ValueError) as error:
+                    raise find_compacted_file_fault(path) or error from None
                 if len(data):
                     yield table, data
 

@@ -33,9 +33,11 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
 
 def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
-    """Run one SELECT, without a semicolon, and return its rows as `result_as_json_rows` does, without pandas.
+    """Run one SELECT, without a semicolon, and return its rows as mappings of JSON values, without pandas.
 
-    connection: to the catalogue. select: the SQL. Raises BadInput for wrong SQL, DataError for a damaged file.
+    Times are text, as bytes are; numbers that are not finite are null. connection: to the catalogue. select: the SQL.
+    Raises BadInput for wrong SQL, two columns of one name too; DataError for a damaged file, PartMissing for one that
+    is lost or was replaced meanwhile.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
@@ -44,9 +46,10 @@ def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[
 
 
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a query's result as JSON values (times as text); numbers that are not finite are null.
+    """Return the rows of a query's result, each a mapping of JSON values.
 
-    result: any table.
+    Times are text, and of bytes their number is told; numbers that are not finite are null. result: any table; of
+    columns of one name the later ones get a number. Without columns it gives no rows.
     """
     if not result.num_columns:
         return []
@@ -353,8 +356,9 @@ def connect_catalog(
 
     staged: a workspace whose partitions are seen in place of `ws`'s own. database: a new file, or in memory.
     tables_alone: without views and macros, which take most of the time. reads: SQL; only the tables, views and macros
-    that it names are there, and what these read. Raises DataError where a list of what was pruned is damaged, or a view
-    cannot be made for a damaged file; duckdb.Error where the file `database` cannot.
+    that it names are there, and what these read. Raises DataError where a list of what was pruned is damaged, a view
+    cannot be made for a damaged file, or a partition is being replaced for half a minute; duckdb.Error where the file
+    `database` cannot be made.
     """
     names = _find_names_read(reads) if reads is not None else None
     made = partial(_open_connection, ws, staged, database, names, tables_alone=tables_alone)
@@ -400,8 +404,9 @@ def write_catalog_file(ws: Workspace, path: Path) -> None:
     is replaced, queries of its table fail. Raises BadInput where the path cannot be written, or holds a file of another
     kind; DataError as `connect_catalog`.
     """
-    if path.exists() and not _is_database(path):
-        raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
+    with _name_output_file(path):
+        if path.exists() and not _is_database(path):
+            raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with _name_output_file(path):
@@ -440,8 +445,9 @@ def read_queries(package: str) -> dict[str, str]:
 def query_catalog(ws: Workspace, sql: str) -> pa.Table:
     """Run the statement `sql` on the catalogue and return its rows.
 
-    It runs again where a partition was replaced meanwhile. Raises BadInput, in one line, for wrong or empty SQL;
-    DataError for a damaged file.
+    It runs again where a partition was replaced meanwhile. A statement without rows gives a table without columns.
+    Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged or lost file, and as
+    `connect_catalog`.
     """
 
     def once() -> pa.Table:
@@ -456,8 +462,9 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
 def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> pa.Table:
     """Run the statement `sql` on an open connection to the catalogue and return its rows.
 
-    parameters: of the statement, by place or name. Raises BadInput, in one line, for wrong or empty SQL; DataError for
-    a damaged file, PartMissing for one that is lost or was replaced meanwhile.
+    parameters: of the statement, a list by place or a mapping by name. A statement without rows gives a table without
+    columns. Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged file, PartMissing for one
+    that is lost or was replaced meanwhile.
     """
     try:
         result = connection.execute(sql, parameters)
@@ -469,9 +476,10 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
 
 
 def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
-    """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file.
+    """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file; it is returned.
 
-    connection: on which `error` was raised; it is asked which file is damaged.
+    connection: on which `error` was raised; it is asked which file is damaged. A file that is gone gives PartMissing, a
+    DataError.
     """
     if isinstance(error, _OF_THE_QUERY):
         return _wrong_query_error(error)
@@ -521,7 +529,8 @@ def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Erro
 def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
     """Run the statement `sql` on an open connection to the catalogue and return a mapping for each row.
 
-    parameters: of the statement, by place or name. Raises what `run_query` does.
+    parameters: of the statement, a list by place or a mapping by name. Raises what `run_query` does: BadInput for wrong
+    or empty SQL, DataError for a damaged file, PartMissing for one that is gone.
     """
     return run_query(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
 
@@ -530,13 +539,18 @@ def render_result(result: pa.Table, format: ResultFormat = "table", output: Path
     """Render a query's `result` as text; or write it to the file `output`, and return a line that says so.
 
     format: Parquet needs `output`. A file that is there is replaced; the line says how many rows it has. Raises
-    BadInput where `output` is missing or cannot be written.
+    BadInput where Parquet has no `output` or no form for a column, or `output` cannot be written.
     """
     if format == "parquet":
         if output is None:
             raise BadInput("Parquet is not text", where="--format parquet", fix="name a file with --output")
-        with _name_output_file(output):
-            pq.write_table(result, output, compression="zstd")
+        try:
+            with _name_output_file(output):
+                pq.write_table(result, output, compression="zstd")
+        except pa.ArrowNotImplementedError as error:  # an interval, say
+            raise BadInput(
+                f"Parquet cannot hold it: {error}", where=output, fix="cast the column, or ask for csv"
+            ) from None
     else:
         if format == "csv":
             text = _copy_as_text(result, "FORMAT csv") if result.num_columns else ""

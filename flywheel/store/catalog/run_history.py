@@ -20,8 +20,9 @@ from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
 from flywheel.store import lineage, partitions
 from flywheel.store.catalog import compaction, database
+from flywheel.store.schema import empty_table
 from flywheel.store.versioning import dvc_files, stage_records
-from flywheel.utils.errors import DataError
+from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import sha256_file
 
 Row = dict[str, Any]
@@ -33,10 +34,10 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     """Return a row for each iteration of `which`, in that order, with or without a run.
 
     Keys: `iteration`; `state` (complete, running, unfinished); `recorded` of `stages`, both counts; `tries` and
-    `failed`, counts; `first_started`, `last_ended`; `seconds` of all tries; `longest`, the stage that took longest, and
-    its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on None where nothing is
-    known. which: numbers, one at least. Raises BadInput for an iteration that has not been begun, DataError for a
-    damaged record or table of one.
+    `failed`, counts; `first_started`, `last_ended` (datetimes); `seconds` of all tries; `longest`, the stage that took
+    longest, and its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on None where
+    nothing is known. which: their numbers. Raises BadInput for an iteration that has not been begun, DataError for a
+    missing or damaged record or table of one, or where DVC's file of any is lost.
     """
     known = {row["iteration"]: row for row in _query(ws, which, _SQL["iterations"])}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
@@ -53,11 +54,13 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
 def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> list[Row]:
     """Return a row for each stage of the iterations `which`, in the order they run, with or without a run.
 
-    name: the only stage wanted; "": all; one that is not there gives no row. Keys: `iteration`, `stage`, `state` (of
-    Prefect's last try, or recorded, running, begun, not begun), counts (`tries`, `failed`, `shards`, `retries`, and
-    `staged`, shards that lie finished on disk), those of the views `stage_runs` and `stage_trend`, and `reason` of the
-    last failure; None where nothing is known. Raises BadInput for an iteration that has not been begun, DataError for a
-    damaged record or table of one.
+    which: their numbers. name: the only stage wanted; "": all; one that is not there gives no row. Keys: `iteration`,
+    `stage`, `state` (of Prefect's last try, or recorded, running, begun, not begun), counts (`tries`, `failed`,
+    `shards`, `retries`, and `staged`, shards that lie finished on disk), `first_started`, `last_ended` (datetimes),
+    `last_seconds` of the last try, `seconds` of all, `median_before` of the same in the ten iterations before, `ratio`
+    to it, `iterations_before` that have the stage, and `reason` of the last failure; None where nothing is known.
+    Raises BadInput for an iteration that has not been begun, DataError for a missing or damaged record or table of one
+    or of the ten before it, or where DVC's file of any is lost.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
@@ -66,9 +69,11 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
-    """Return the rows of the view `failures` of the iterations `which`, one at least, oldest first.
+    """Return the rows of the view `failures` of the iterations `which`, oldest first; of runs the innermost alone.
 
-    stage: the only one wanted; "": all. Raises DataError for a damaged record or table of one.
+    which: their numbers; one that has not been begun gives no rows. stage: the only one wanted; "": all. Keys:
+    `iteration`, `stage`, `run` (its name), `kind` (flow or task), `state`, `attempts`, `ended_at`, `message`, `run_id`.
+    Raises DataError for a missing or damaged record or table of one.
     """
     return _query(ws, which, "FROM failures WHERE $stage IN ('', stage)", {"stage": stage})
 
@@ -77,7 +82,8 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
     """Return the attempts of an iteration's stage, and their tasks: two lists of rows, oldest first.
 
     stage: its name. Keys: `try` (from 1), `state`, `started_at`, `ended_at`, `seconds`, `message`, `run_id`; of a task
-    also `task` and `attempts`. Both are empty where no run is known. Raises DataError for a damaged record or table.
+    also `task` and `attempts`. Both are empty where no run is known. Raises DataError for a missing or damaged record
+    or table.
     """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
@@ -88,11 +94,16 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
     """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256`.
 
-    stage: its name; one that is not there gives no rows. rows: of a partition that is here, else None. sha256: list of
-    each file's, in hex; of a checkpoint the digest of its weights; empty where the files are not here. Raises DataError
-    for a damaged record, table or list.
+    stage: its name; one that is not there gives no rows. Keys: `iteration`, `stage`, `role` (input or output), `kind`
+    (partition, checkpoint or record), `path` relative to the workspace, `files` and `bytes`, `md5` as DVC has it;
+    `rows` of a partition that is here, else None; `sha256`, a list of each file's, in hex, of a checkpoint the digest
+    of its weights, empty where the files are not here. Raises DataError for a missing or damaged record, table or list.
     """
-    every = _query(ws, [iteration], "FROM stage_artifacts")
+    try:
+        every = _query(ws, [iteration], "FROM stage_artifacts")
+    except BadInput as error:  # the SQL is right: what it reads is not
+        where = ws.relative(dvc_files.dvc_lock_path(ws, iteration))
+        raise DataError(f"not a dvc.lock: {error.what}", where=where, fix="restore it with `git checkout`") from None
     makers = {row["path"]: row["stage"] for row in every if row["kind"] == "checkpoint" and row["role"] == "output"}
     found = []
     for row in (row for row in every if row["stage"] == stage):
@@ -121,8 +132,12 @@ def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"not valid JSON: {error}", where=ws.relative(path), fix=fix) from None
-    if not isinstance(rows, list):
-        raise DataError("not a list of runs", where=ws.relative(path), fix=fix)
+    try:
+        if not isinstance(rows, list):
+            raise TypeError(type(rows).__name__)
+        run_history_rows(rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"not a list of runs: {error!r}", where=ws.relative(path), fix=fix) from None
     return rows
 
 
@@ -141,7 +156,8 @@ def _query(ws: Workspace, which: Iterable[int], sql: str, parameters: Any = None
 
 def _connect(ws: Workspace, which: Iterable[int]) -> duckdb.DuckDBPyConnection:
     """The views of `catalog_history.sql`, over these iterations alone."""
-    runs = pa.concat_tables([_runs(ws, k) for k in which])
+    none = compaction.with_partition_keys(empty_table("runs"), 0, dvc_files.LAST_STAGE)
+    runs = pa.concat_tables([none, *(_runs(ws, k) for k in which)])
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("given", runs)
@@ -186,4 +202,4 @@ def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
 
 def _at_work(ws: Workspace) -> int | None:
     """The iteration that a run is making now."""
-    return stage_records.active_iterations(ws)[-1] if run_lock.is_workspace_busy(ws) else None
+    return max(stage_records.active_iterations(ws), default=None) if run_lock.is_workspace_busy(ws) else None

@@ -321,12 +321,14 @@ def weigh_duplicates(
 ) -> None:
     """Find near-duplicates of the model's trajectories that join a store, in `dedup_window` iterations, and weigh them.
 
-    read: (table, stage) of what came in. connection: with the tables or views `incoming` and `decided`, and `contents`
-    (`create_task_contents`); gets the view `weights` (trajectory_id, weight) of those that do not weigh 1. settings:
-    block `routing`. staged: `duplicates` and `SIGNATURE_TABLES` are written there. again: use the signatures that the
-    workspace has, and read no tasks and steps. People's demonstrations are left out: each is wanted. The cost is that
-    of this iteration and the window, whatever lies before it. Raises DataError for a manifest, partition or screen that
-    is missing or damaged, DiskFull.
+    iteration: whose trajectories are weighed. read: (table, stage) of what came in. connection: to the catalogue, with
+    the tables or views `incoming` and `decided`, and `contents` (`create_task_contents`); gets the view `weights`
+    (trajectory_id, weight) of those that do not weigh 1. settings: block `routing`. staged: `duplicates` and
+    `SIGNATURE_TABLES` are written there. again: use the signatures that the workspace has; tasks and steps are read
+    only where a trajectory has none. People's demonstrations are left out: each is wanted. The cost is that of this
+    iteration and the window, whatever lies before it. Raises DataError for a manifest, partition or screen that is
+    missing or damaged, or where another process has been writing a partition of `staged` for ten minutes; duckdb.Error
+    for a damaged file that `connection` reads; DiskFull.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window

@@ -86,7 +86,7 @@ class _Screens:
         elif images.is_file():
             try:
                 self._zip = zipfile.ZipFile(images)
-            except zipfile.BadZipFile as error:
+            except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
                 raise DataError(
                     f"not a whole zip: {error}",
                     where=images,

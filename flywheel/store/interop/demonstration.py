@@ -110,8 +110,8 @@ class RefusedRecord:
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
     """Save `demonstration` in a folder of its own in `recordings`, whole or not at all.
 
-    Returns False where a folder of its name lies there already, which is not compared. Raises OSError for a screen that
-    is no picture or cannot be written, DiskFull.
+    Returns True; False where a folder of its name lies there already, which is not compared. Raises OSError for a
+    screen that is no picture or cannot be written, DiskFull.
     """
     folder = recordings / demonstration.name
     if folder.exists():
@@ -135,7 +135,7 @@ def is_demonstration(folder: Path) -> bool:
 def load_demonstration(folder: Path) -> tuple[Demonstration, list[dict[str, Any]]]:
     """Load the demonstration in `folder`, without its screens, and these as rows of `images`.
 
-    Raises DataError for damaged files, and for a folder of another version.
+    Raises DataError for missing or damaged files, and for a folder of another version.
     """
     path = folder / DEMONSTRATION_FILE
     try:
@@ -144,16 +144,16 @@ def load_demonstration(folder: Path) -> tuple[Demonstration, list[dict[str, Any]
             raise DataError("a demonstration of another version", where=path, fix=_FIX_IMPORT_AGAIN)
         steps = tuple(DemonstratedStep(**step) for step in content.pop("steps"))
         one = Demonstration(**content, steps=steps)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"not a demonstration: {error}", where=path, fix=_FIX_IMPORT_AGAIN) from None
     if not any(step.screen for step in steps):
         return one, []
     path = folder / "screens.parquet"
     try:
         rows = pq.read_table(path, schema=TABLES["images"]).to_pylist()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(f"not a whole Parquet file: {error}", where=path, fix=_FIX_IMPORT_AGAIN) from None
     for row in rows:
-        if images.image_digest(row["bytes"]) != row["sha256"]:
+        if images.image_digest(row["bytes"] or b"") != row["sha256"]:
             raise DataError("a screen is damaged: its sha256 differs", where=path, fix=_FIX_IMPORT_AGAIN)
     return one, rows

@@ -37,7 +37,7 @@ def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Dem
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
     of its first file begins with `test`, else "train". licence: stands with each demonstration. Errors come once the
-    first one is asked for: BadInput for a missing file, DataError for one that is not of this format.
+    first one is asked for: BadInput for a missing file, DataError for one that is damaged or not of this format.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:
@@ -49,7 +49,7 @@ def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Dem
             by_file.setdefault(path, []).append(row)
         try:
             yield _demonstration([row for one in by_file.items() for row in _rows(*one)], rows[0][0], licence)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OSError, Image.DecompressionBombError) as error:
             yield RefusedRecord.from_error(f"{rows[0][0].name}, task {name}", error)
 
 
@@ -62,7 +62,7 @@ def _annotation_ids(path: Path) -> list[str]:
         if lacking:
             raise DataError(f"no column {', '.join(lacking)}", where=path, fix="is it Multimodal-Mind2Web?")
         return file.read(columns=["annotation_id"])["annotation_id"].to_pylist()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"not a whole Parquet file: {str(error).splitlines()[0]}", where=path) from None
 
 
