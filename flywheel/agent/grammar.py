@@ -73,7 +73,7 @@ def grid_space(coordinates: int) -> CoordinateSpace:
 
 
 def norm1000_space() -> CoordinateSpace:
-    """Make the space of thousandths."""
+    """Make the space of thousandths, 0 to 1000, of the width and the height."""
     axis = Axis(1000, 1000, 0.0)
     return CoordinateSpace("norm1000", axis, axis)
 
@@ -85,7 +85,7 @@ def pixel_space(width: int, height: int) -> CoordinateSpace:
 
 
 def norm1_space() -> CoordinateSpace:
-    """Make the space of fractions, 0 to 1."""
+    """Make the space of fractions, 0 to 1, of the width and the height."""
     axis = Axis(1, 1 - 10**-_PLACES, 0.0)
     return CoordinateSpace("norm1", axis, axis)
 

@@ -185,4 +185,9 @@ def _usage_in_one_line() -> Iterator[None]:
 )
 @click.version_option(package_name="flywheel")
 def main() -> None:
-    """A data flywheel for GUI agents: act, score, route, train, merge, evaluate, promote."""
+    """A data flywheel for GUI agents: act, score, route, train, merge, evaluate, promote.
+
+    \f
+    Raises SystemExit with the exit code: 1 for an error, said in one line, 2 for bad input, 130 after Ctrl-C, 143 after
+    SIGTERM.
+    """

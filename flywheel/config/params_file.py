@@ -78,7 +78,7 @@ def find_parameter_section(name: str) -> ParameterSection:
     """Find the block called `name`, or the block of the one parameter of that name, with that parameter alone.
 
     name: of a parameter dotted, as in `params.yaml` (`rl.steps`). Raises BadInput where there is neither, with the
-    nearest name.
+    nearest name, or else which there are.
     """
     for section in list_parameter_sections():
         if name and section.name == name:

@@ -31,7 +31,8 @@ def describe_renamed(name: str, value: object) -> str:
 def rename_block(block: str, values: Any, where: str) -> Any:
     """Return the parameters of a block by the present names and values; what is no mapping comes back as it is.
 
-    block: its name. where: the file, for messages. Raises BadInput for a parameter that stands there by both names.
+    block: its name. values: what stands below it in the YAML. where: the file, for messages. Raises BadInput for a
+    parameter that stands there by both names.
     """
     if not isinstance(values, dict):
         return values

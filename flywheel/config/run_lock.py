@@ -48,7 +48,10 @@ def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
 
 
 def is_workspace_busy(ws: Workspace) -> bool:
-    """Tell whether a run holds the workspace now; this process's own counts too."""
+    """Tell whether a run holds the workspace now; this process's own counts too.
+
+    False where `.flywheel` is missing or cannot be written.
+    """
     return is_lock_held(_lock_path(ws))
 
 

@@ -341,7 +341,7 @@ def apply_verifier(
     """
     try:
         value = float(verifier(params, state))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise DataError(f"verifier {name} cannot read the state: {type(error).__name__} {error}", where=where) from None
     if not 0.0 <= value <= 1.0:
         raise DataError(f"verifier {name} gave {value}, which is not in [0, 1]", where=where)

@@ -96,7 +96,7 @@ def list_backends() -> list[str]:
 def find_backend(name: str, where: str = "environment") -> EnvBackend:
     """Find a back-end by its name, the same object each time; its module is imported when it is first asked for.
 
-    Raises BadInput where there is none. where: it was named, for that error.
+    where: what named it, such as a parameter, for the error. Raises BadInput where there is none.
     """
     if name not in BACKENDS:
         if name not in list_backends():
@@ -228,8 +228,9 @@ async def open_environments(
 
     tasks: only their back-ends count; leased ones are of whatever kind is asked for later. root: the folder that
     relative paths in the settings count from; None: the current one. Raises BadInput for a back-end that is not there,
-    wrong settings, or a manager that is not named or whose token is missing; EnvTimeout where a back-end does not open
-    or close within its deadline, EnvError where it cannot be opened.
+    wrong settings, something that it needs and that is missing (a Chromium, a page's package), or a manager that is not
+    named, whose token is missing, or, for `cluster`, of which there is none here; EnvTimeout where a back-end does not
+    open or close within its deadline, EnvError where it cannot be opened.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote.client import open_remote_envs  # its HTTP client takes a sixth of a second to load
@@ -312,7 +313,7 @@ def load_external_suites(settings: Settings, root: Path) -> None:
     """Load the task suites of `synthesis.worlds` into their back-ends, again where a manifest has changed.
 
     They stay there for the process. root: the folder that relative paths count from. Raises BadInput for a manifest
-    that is missing or cannot be used; those before it are loaded by then.
+    that is missing or cannot be used, or whose suite's name is taken; those before it are loaded by then.
     """
     for entry in settings.synthesis.worlds:
         path = root / entry
@@ -352,7 +353,7 @@ def _read_yaml_mapping(path: Path) -> dict[str, Any]:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the manifest cannot be read: {error}", where=path, fix="check the path") from None
-    except yaml.YAMLError as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = str(error).replace("\n", " ")
         raise BadInput(f"the manifest is not YAML: {reason}", where=path, fix="mend that place") from None
     if not isinstance(found, dict):

@@ -254,8 +254,8 @@ async def check_page(
     Opens the page's server and a browser for it, and ends both. settings: those of the sandbox are read. picture: PNG
     file for the first screen, replaced, its folders made; None: it is not saved. say: called with each finding's title
     and text. check: run the conformance suite too. Raises BadInput where there is nothing to try (no Chromium, packages
-    not fetched, a first page that is not there), EnvError where its files cannot be served; whatever page and browser
-    do is in the result.
+    not fetched, a first page or a server's program that is not there, a task that is not of the manifest), EnvError
+    where its files cannot be served; whatever page and browser do is in the result.
     """
     trial = PageCheck()
     async with ManifestPages({manifest.name: manifest}) as pages, BrowserPool(settings.sandbox, pages) as pool:

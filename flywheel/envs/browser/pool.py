@@ -563,8 +563,8 @@ async def open_browser_pool(settings: Settings, root: Path | None = None) -> Asy
     root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
     Removes folders that killed processes left, and starts the fewest browsers in the background. At the end of the
     block all sessions and browsers are ended; who still holds a page gets EnvError. Raises BadInput where no Chromium
-    is installed, or for a manifest of synthesis.manifests that is wrong or whose package is not fetched; EnvError where
-    a server does not start.
+    is installed, or for a manifest of synthesis.manifests that is wrong, whose package is not fetched, or whose first
+    page or server's program is not there; EnvError where a server does not start.
     """
     from flywheel.envs.suites.server import WorldServer  # brings a web server, for which drawing tasks does not wait
 

@@ -241,9 +241,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
     """Make the manager's HTTP application over `ledger`, which it closes at its end.
 
-    token: that nodes and players send as a bearer's. Answers that are no success are JSON with `error`, of 400 also
-    `where` and `fix`: 400 input that is refused, 401 another token, 409 no environment is free (try again later), 422 a
-    request that cannot be read.
+    token: that nodes and players send as a bearer's. Where a request fails its answer is JSON with `error`, of 400 also
+    `where` and `fix`: 400 input that is refused, 401 another token, 404 a node's beat before it is registered, 409 no
+    environment is free (try again later), 422 a request that cannot be read. An address that is not there is answered
+    by 404 or 405 and a text.
     """
     manager = _ManagerHandlers(ledger, token)
 
@@ -258,7 +259,7 @@ def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
             return _error_response(409, str(error))
         except BadInput as error:
             return _error_response(400, error.what, where=error.where, fix=error.fix)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             return _error_response(422, f"the request cannot be read: {type(error).__name__} {error}")
 
     made = web.Application(middlewares=[guard], client_max_size=_MAX_REQUEST_BYTES)

@@ -119,12 +119,18 @@ class EnvNode:
 async def send_heartbeats(
     node: EnvNode, manager: str, token: str, about: Mapping[str, Any], until_empty: asyncio.Event
 ) -> None:
-    """Register with the manager, tell it of the sessions, and end what is over; for ever. Raises BadInput if refused.
+    """Register with the manager, tell it of the sessions, and end what is over; for ever.
 
     about: what the manager is told when the node registers. until_empty: set when it is drained and has no session.
+    Raises BadInput where it refuses the node, or `manager` is no address.
     """
     headers = {"Authorization": f"Bearer {token}"}
-    async with aiohttp.ClientSession(manager, headers=headers, timeout=aiohttp.ClientTimeout(total=10)) as client:
+    try:
+        opened = aiohttp.ClientSession(manager, headers=headers, timeout=aiohttp.ClientTimeout(total=10))
+    except ValueError as error:
+        what = f"not the address of a manager: {error}"
+        raise BadInput(what, where=f"manager: {manager}", fix="name its address, such as http://HOST:4300") from None
+    async with opened as client:
         registered = False
         while True:
             try:
@@ -166,7 +172,8 @@ async def open_node(
     name: of the node. token: the manager's, by which leases are signed. settings: of the back-ends. names: back-ends
     that it plays. root: the folder that relative paths in the settings count from; None: the current one. film: bytes
     of each session's newest steps, one at least, that are kept for those who watch; 0 is none. Raises BadInput for a
-    back-end that is not there or wrong settings of one, EnvTimeout where one does not open, or close, in time.
+    back-end that is not there, wrong settings of one, or something missing that it needs; EnvTimeout where one does not
+    open, or close, in time, EnvError where one cannot be opened.
     """
     names = list(names)
     found = {one: registry.find_backend(one) for one in names}
@@ -188,13 +195,18 @@ _MAX_WAITING_CONNECTIONS = 2048  # connections that wait to be taken
 async def serve_application(application: web.Application, host: str, port: int = 0) -> AsyncIterator[str]:
     """Serve an application until the block ends; yields its address, `http://HOST:PORT` with `host` as it is given.
 
-    host, port: where it listens; port 0 takes a free one. Raises BadInput where the port is in use.
+    host, port: where it listens; port 0 takes a free one. Raises BadInput where the port is in use, or nothing can
+    listen there.
     """
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
-        with errors_of_port(port, host):
-            await web.TCPSite(runner, host, port, backlog=_MAX_WAITING_CONNECTIONS).start()
+        try:
+            with errors_of_port(port, host):
+                await web.TCPSite(runner, host, port, backlog=_MAX_WAITING_CONNECTIONS).start()
+        except OSError as error:
+            what = f"cannot serve at {host}:{port}: {error.strerror or error}"
+            raise BadInput(what, where="--host, --port", fix="give another address") from None
         yield f"http://{host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
@@ -215,8 +227,8 @@ async def run_node(
     It registers with the manager, and again where that has forgotten it; one that does not answer is tried again for
     ever. opening: `open_node(...)`, entered and left here. token: the manager's. manager: its address. host, port:
     where the node listens; port 0 takes a free one. address: where players find it; empty: where it listens. ready:
-    called with the address. Raises BadInput where the manager refuses the node or the port is in use, and what
-    `opening` raises.
+    called with the address. Raises BadInput where the manager refuses the node, its address is none, the port is in
+    use or nothing can listen there, and what `opening` raises.
     """
     async with opening as (made, places), serve_application(made.application(), host, port) as own:
         empty = asyncio.Event()

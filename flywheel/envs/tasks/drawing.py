@@ -34,7 +34,7 @@ _MIN_TEMPLATES = 4  # templates that a suite must have before a share of them is
 def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
     """List the templates of the suite `world` that tasks are made of: all but `synthesis.excluded_templates`, by name.
 
-    Raises BadInput for a name there that no suite has.
+    Raises BadInput for a name there that no suite has, and as `registry.list_task_suites` does.
     """
     out = _templates_of_world(settings.synthesis.excluded_templates, world, "excluded_templates")
     return {name: spec for name, spec in world.templates.items() if name not in out}
@@ -45,7 +45,8 @@ def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
 
     They are those that `synthesis.held_out` names, or, where it is a share, that share of the templates that have one
     of the levels asked for (at least one), the same for all seeds; none where the share is 0 or there are fewer than 4
-    templates. Raises BadInput for a name there or in `synthesis.excluded_templates` that no suite has.
+    templates. Raises BadInput for a name there or in `synthesis.excluded_templates` that no suite has, and as
+    `registry.list_task_suites` does.
     """
     chosen = settings.synthesis.held_out
     if not isinstance(chosen, float | int):
@@ -61,7 +62,7 @@ def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
 def is_held_out(settings: Settings, task: Task) -> bool:
     """Tell whether a task's template is held out, so that no training task has it; False for a third-party page's.
 
-    Raises BadInput for a name in the settings that no suite has.
+    Raises BadInput for a template in the settings that no suite has, and as `registry.list_task_suites` does.
     """
     if task.world not in registry.list_task_suites():
         return False
@@ -137,7 +138,7 @@ async def fetch_page_instructions(
 
     One that has an instruction stays as it is. Pages are opened all at once, as far as `lease` lends. lease: lends an
     environment (`EnvProvider.env`). Raises EnvError where a page cannot be opened or read, or opens dialogs without
-    end.
+    end, and what `lease`, and `reset` and `step` of an `Env`, raise.
     """
 
     async def one(task: Task) -> Task:
@@ -186,9 +187,10 @@ def make_tasks(
     third eval task is of one. Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train
     task has (`is_reserved`); there may be fewer than promotion.tasks. They too are of the split eval.
 
-    Raises BadInput for an unknown split, a suite in two domains, levels that no suite has, a held-out template that
-    there is not, too few different tasks of a template for train or eval, pages that are not fetched, or a wrong
-    manifest.
+    Raises BadInput for an unknown split, a suite, page or template that the settings name and that is not there, a
+    suite that has none of the levels asked for or nothing left to train on, a page whose domain the settings have not,
+    nothing to draw from, too few different tasks of a template for train or eval, pages that are not fetched, or a
+    wrong manifest; DataError where a suite finds no level that can be won.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
@@ -213,7 +215,7 @@ def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | Non
 
     They are drawn as its gate tasks are, the same at each call, none with the content of one of these or of an eval
     task. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current folder. Raises BadInput
-    as `make_tasks` does.
+    and DataError as `make_tasks` does.
     """
     drawn = (make_tasks(settings, iteration, split, root) for split in ("eval", "gate"))
     looked_at = {task_content(task) for task in itertools.chain.from_iterable(drawn)}
@@ -402,7 +404,7 @@ def make_task(
     world: a suite, or a third-party page's manifest. template: for a page, its variant. level: not used for a page.
     seed: any integer. split: train or eval. domain: by default the one that the suite is listed in. threshold: of a
     template that names none; a manifest says itself what success is. Raises BadInput for a template or a level that the
-    suite has not, or a page's packages that are not fetched.
+    suite has not, or a page's packages that are not fetched; DataError where the suite finds no level that can be won.
     """
     if isinstance(world, PageManifest):
         return make_page_task(world, template, seed, split, domain)
@@ -453,11 +455,11 @@ def _seed(split: str, key: str) -> int:
 
 
 def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
-    """Draw the iteration's tasks as a check, less the instructions of pages; returns the back-ends that they need.
+    """Draw the iteration's tasks as a check, less the instructions of pages; returns the names of their back-ends.
 
-    Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. root: the workspace. Raises BadInput
-    naming the parameter, such as for pages that are not fetched, a domain without a task, levels or templates that no
-    suite has, or too few different tasks.
+    Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. iteration: its number. root: the
+    workspace. Raises BadInput naming the parameter, such as for pages that are not fetched, a domain without a task,
+    levels or templates that no suite has, or too few different tasks; DataError as `make_tasks` does.
     """
     chosen = settings.synthesis
     with errors_of_setting("synthesis.worlds"):
@@ -510,7 +512,7 @@ def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["open"]
         return {str(world): int(level) for world, level in found.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         what = f"not the open levels of worlds: {error!r}"
         raise DataError(what, where=ws.relative(path), fix="restore it from git") from error
 
@@ -536,7 +538,8 @@ def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Tas
     """Tell whether a task is of a level that is not open yet in its suite.
 
     False where all are open (`synthesis.level_unlock_success` is 0), and for a task of no suite, which has no levels.
-    opened: highest open level by suite; absent: its lowest.
+    opened: highest open level by suite; absent: its lowest. Raises BadInput where two back-ends have a suite of the
+    same name.
     """
     if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
         return False
@@ -550,7 +553,8 @@ def raise_open_levels(
 
     before: those that its tasks were made of; suites without outcomes keep theirs. outcomes: of each of its judged
     trajectories, the task and V. The next level opens where four or more trajectories of the highest open one were
-    judged, and at least synthesis.level_unlock_success of them solved their task; where that is 0 all are open.
+    judged, and at least synthesis.level_unlock_success of them solved their task; where that is 0 all are open. Raises
+    BadInput where two back-ends have a suite of the same name.
     """
     judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for task, solved in outcomes:
@@ -558,7 +562,7 @@ def raise_open_levels(
     found, wanted = dict(before), settings.synthesis.level_unlock_success
     for world in {world for world, _ in judged} & set(registry.list_task_suites()):
         levels = sorted(set(registry.get_task_suite(world).levels) & set(settings.synthesis.levels))
-        level = before.get(world, lowest_level(settings, world)) if wanted else levels[-1]
+        level = before.get(world, lowest_level(settings, world)) if wanted or not levels else levels[-1]
         verdicts = judged[world, level]
         enough = len(verdicts) >= _FEWEST and sum(verdicts) >= wanted * len(verdicts)
         found[world] = dict(pairwise(levels)).get(level, level) if enough else level

@@ -132,7 +132,7 @@ def _screens(drawn: list[layouts.Scene], executable: str) -> list[bytes]:
 
 
 def encode_png(pixels: np.ndarray) -> bytes:
-    """Encode `pixels`, uint8 [height, width, 3], as a PNG."""
+    """Encode `pixels`, uint8 [height, width, 3], RGB, as a PNG."""
     out = io.BytesIO()
     Picture.fromarray(pixels).save(out, format="PNG", compress_level=1)
     return out.getvalue()

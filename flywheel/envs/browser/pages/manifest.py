@@ -414,8 +414,8 @@ def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageMan
 
     entries: files, folders whose manifests are all taken (not those of folders in them), names of shipped ones; a file
     or folder goes before a shipped one of its name, and one named twice is loaded once. root: the folder that relative
-    paths count from. Raises BadInput for an entry that is none of these, a wrong manifest, a folder without manifests,
-    or a name that two manifests have.
+    paths count from; a file that is not there is looked for in the current one. Raises BadInput for an entry that is
+    none of these, a wrong manifest, a folder without manifests, or a name that two manifests have.
     """
     found: dict[str, PageManifest] = {}
     for entry in entries:

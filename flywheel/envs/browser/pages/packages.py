@@ -10,6 +10,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from importlib import metadata
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
             kind, _, name = package.partition(":")
             try:
                 _FETCH_BY_REGISTRY[kind](name, archive, tree)
-            except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
+            except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, OSError) as error:
                 raise EnvError(f"{package} cannot be unpacked: {error}", where=manifest.path) from None
         inside = _folder_in_tree(manifest, made)
         found = hash_served_folder(inside)
@@ -256,7 +257,8 @@ def install_server_packages(manifest: PageManifest) -> Path:
     """Install the Python packages of a manifest's server into an environment of its own; returns its folder.
 
     It lies in the cache (`server_venv`) and is made of wheels alone, so that no set-up script runs. One that is whole
-    is left as it is. Raises BadInput where no packages of a server are named, EnvError where PyPI does not give them.
+    is left as it is. Raises BadInput where no packages of a server are named, EnvError where PyPI does not give them,
+    the environment cannot be made, or either takes more than 900 s.
     """
     own = server_venv(manifest)
     if own is None:

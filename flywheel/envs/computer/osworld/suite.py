@@ -323,7 +323,11 @@ class _ExampleConverter:
             raise MalformedTask(f"evaluator.expected: {func} wants a file")
         if lacking := [key for key in known.keys if key not in rules]:
             raise MalformedTask(f"evaluator.expected.rules: {func} wants {', '.join(lacking)}")
-        if why := known.unable(rules or {}, options):
+        try:
+            why = known.unable(rules or {}, options)
+        except (TypeError, AttributeError) as error:
+            raise MalformedTask(f"evaluator: {func}: {type(error).__name__} {error}") from None
+        if why:
             raise UnsupportedTask(NEEDS_METRIC, f"{func} with {why}")
         return OsworldMetric(func=func, result=found, expected=wanted, options=options)
 
