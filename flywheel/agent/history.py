@@ -61,7 +61,7 @@ def truncate_middle(text: str, characters: int) -> str:
     """Cut the middle of `text` out where it has more than so many `characters`.
 
     A tool's last lines say as much as its first. A line in its place says by how many characters the text is too long;
-    it is counted, so a few more than that are left out.
+    it is counted, so a few more than that are left out. Where that line alone is too long, its beginning is returned.
     """
     if len(text) <= characters:
         return text

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def open_policy(folder: Path | str, policy: config.PolicySettings) -> PolicyBackend:
     """Open the back-end that the settings name, answering with the checkpoint in `folder`; the caller closes it.
 
-    folder: of a checkpoint, or a Hugging Face name. policy: block `policy`. Raises ModelError for a folder that cannot
-    be loaded, or whose answers cannot be held to a form as asked; BadInput for a `policy.endpoint` that is not an
-    address, and for a form of answers that cannot be constrained; PolicyError, and its kinds, for a server that does
-    not answer or cannot take the checkpoint's weights.
+    folder: of a checkpoint, or a Hugging Face name. policy: block `policy`. Raises ModelError for a folder or name that
+    cannot be loaded, or whose answers cannot be held to a form as asked; BadInput for a `policy.endpoint` that is not
+    an address, a request that its server refuses, and a form of answers that cannot be constrained; PolicyError, and
+    its kinds, for a server that does not answer, lacks `policy.model`, or cannot take the checkpoint's weights.
     """
     if policy.backend == "openai":
         from flywheel.policy.client.remote import RemotePolicy

@@ -26,10 +26,10 @@ _COPY = "copy the whole checkpoint"
 def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
     """Return the folder of a checkpoint: of a path, or the snapshot of a Hugging Face repository.
 
-    base: a path, or a repository's name, which is looked up in the hub's cache on this machine and fetched where it is
-    not there. What begins with the name of a folder that is there (`models/none`) is a path, there or not. root: the
-    folder that relative paths count from; None: the working directory. Raises ModelError where such a repository is not
-    within reach.
+    base: a path, or a repository's name (`owner/name`), which is looked up in the hub's cache on this machine and
+    fetched where it is not there. What begins with the name of a folder that is there (`models/none`) is a path, there
+    or not. root: the folder that relative paths count from; None: the working directory. Raises ModelError where such a
+    repository is not within reach.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -48,8 +48,8 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
     """Check that a checkpoint's folder is whole, from headers alone, and return its config.json.
 
     folder: of the checkpoint. weights: False looks at no weights. Raises ModelError for a folder that is not there, or
-    without configuration, weights, tokeniser or image settings, for a model of another family, for a missing shard, and
-    for a weights file that is cut off or no safetensors file.
+    without configuration, weights, tokeniser or image settings, for a damaged config.json or index of shards, a model
+    of another family, a missing shard, and a weights file that is cut off or no safetensors file.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -101,7 +101,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Read the JSON object in the file `path`. Raises ModelError naming the file where it is missing or holds none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         what = f"{path.name} is not JSON: {summarise_error(error)}"
         raise ModelError(what, where=path.parent, fix="copy it again") from None
     if not isinstance(raw, dict):
@@ -139,6 +139,7 @@ def _check_header(file: Path) -> int:
 
 
 def summarise_error(error: Exception) -> str:
-    """Return the first line of a library's error, of 300 characters at most; its class where it says nothing."""
+    """Return the first line of a library's error that is not blank, 300 characters of it at most; the name of its class
+    where it says nothing."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].strip() if lines else type(error).__name__)[:300]

@@ -41,8 +41,8 @@ CHAT_TEMPLATE = _TINY["chat_template"]
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Train the tokeniser of `VOCABULARY_SIZE` tokens on `texts`; the same texts give the same one. Special tokens have
-    the first ids, in order."""
+    """Train the tokeniser of `VOCABULARY_SIZE` tokens on `texts`, of fewer where these are few; the same texts give the
+    same one. Special tokens have the first ids, in order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -142,7 +142,7 @@ def load_model(
     dtype: of the weights in memory, whatever is on disk; training wants float32: its weights, and log-probabilities to
     1e-4. device: cpu, cuda, or auto (cuda if there is one). Weights that have no place in the model are left out, with
     a warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the
-    Qwen-VL family, or whose weights are cut off, incomplete or of other shapes.
+    Qwen-VL family (`check_checkpoint`), or whose weights are cut off, incomplete or of other shapes.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -262,7 +262,8 @@ def read_audio(path: Path) -> np.ndarray:
     """Read the sound file `path` (FLAC, Opus, WAV) as float32 mono [n] at `SAMPLE_RATE`, in [-1, 1].
 
     More than a minute is mapped from a temporary file. Raises DataError for a file that is missing, is not sound, is
-    damaged or cut off, has too few samples a second, or is empty; OSError where the temporary file has no room.
+    damaged or cut off, has less than `MIN_SAMPLE_RATE` samples a second, or is empty; OSError where the temporary file
+    has no room.
     """
     import soundfile
 

@@ -247,7 +247,8 @@ def _events(session: RecordedSession, identity: str) -> Iterable[dict[str, Any]]
 
 
 def review_row(identity: str, found: Curation) -> dict[str, Any]:
-    """Make the row of `reviews` that says what curation `found`, now. identity: the trajectory's id."""
+    """Make the row of `reviews` that says what curation `found`, now: `comment` lists its faults, then its remarks.
+    identity: the trajectory's id."""
     return {
         "subject": identity,
         "kind": "curation",

@@ -48,8 +48,9 @@ def choose_sessions(
 
     folder: of the recordings, seen from the workspace. limit, imports: how many recorded and imported sessions at most;
     fewer where there are no more. later: true for sessions that come after all others, where there are more than
-    `limit`. Raises BadInput where the folder is missing (and sessions are wanted); DataError where a session that was
-    chosen is gone, or a manifest, list or table of earlier iterations is missing or damaged; DiskFull.
+    `limit`. Raises BadInput where the folder is missing (and `limit` is not 0); DataError where a session that was
+    chosen is gone, or the iteration's list or a manifest, list or table of earlier ones is missing or damaged;
+    DiskFull; and what `later` raises.
     """
     path = _path(ws, iteration)
     if not path.exists():

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import zipfile
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -323,6 +324,8 @@ async def _within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T
 
 _TIMES = ("started_at", "ended_at")
 _ROWS, _LAST = "episode.json", "last.png"
+# What `zipfile` raises: a changed byte of the directory may also stand for a cipher (RuntimeError) or for zlib.
+_UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
@@ -371,7 +374,7 @@ def _open_episode(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as file:
             yield file
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*_UNREADABLE, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"the episode cannot be read: {error}", where=path, fix="delete its folder") from None
 
 
@@ -439,7 +442,9 @@ async def run_rollout(
     iteration, run_id: stand in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
     as it ends, crashed ones included. stats: counters that are added to. Nothing is stored. After a crash an episode
     starts again in a fresh environment, rollout.retries times; then its status is `crashed`, with the error. Raises
-    PolicyError and BadInput as `run_episode`, and what `on_episode` raises; the first ends the other episodes.
+    PolicyError where the policy fails; BadInput for an environment kind that is not known, wrong settings of it, a
+    `language_model.endpoint` that is asked for and is not an address, and what the policy cannot be shown or its server
+    refuses; and what `on_episode` raises. The first ends the other episodes.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
@@ -531,12 +536,12 @@ class RolloutWorker:
 
 @contextmanager
 def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, root: Path) -> Iterator[RolloutWorker]:
-    """Open the model in a folder, and environments of the kinds that the tasks are played in, until the end of the
-    block.
+    """Open the checkpoint in the folder `model`, and environments of the kinds that the `tasks` are played in, until
+    the end of the block.
 
-    root: the folder that relative paths in the settings count from. Raises ModelError for a folder that cannot be
-    loaded, PolicyError for a model server that does not answer, BadInput for wrong settings of the environments or none
-    of a kind, EnvTimeout where they do not open or close in time.
+    root: the folder that relative paths in the settings count from. Raises ModelError and PolicyError as `open_policy`;
+    BadInput as it does, and for wrong settings of the environments or none of a kind; EnvError where they cannot be
+    opened, EnvTimeout where they do not open or close in time.
     """
     with (
         start_blocking_portal() as loop,

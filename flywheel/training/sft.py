@@ -47,11 +47,12 @@ def train_supervised(
     model_folder: the checkpoint. out_folder: replaced where it is there. dataset: its batches, in order. settings:
     block `ct` or `sft`. state_folder: a killed run that is called again with the same arguments resumes from the state
     in it (saved every `save_every` steps) and ends with the same weights and losses; the state of other arguments is
-    not taken up, and the caller deletes it. on_metric: called after each step that is taken in this call. Raises
-    ModelError for a checkpoint that cannot be loaded; TrainingError where the data set is empty, DeepSpeed is asked for
-    and not installed, the saved state does not fit, the loss is not finite, or one of several processes ends or is late
-    (on the nodes of a cluster WorkerLost, and ClusterError where a node cannot take part); DataError, BadInput or
-    PolicyError where a prompt cannot be encoded (`Example.context`); DiskFull.
+    not taken up, and the caller deletes it. on_metric: called after each step that is taken in this call, with its step
+    (from 1), steps, loss, lr and probability (mean of the response tokens'). Raises ModelError for a checkpoint that
+    cannot be loaded; TrainingError where the data set is empty, DeepSpeed is asked for and not installed, the saved
+    state is damaged or does not fit, the loss is not finite, or one of several processes ends or is late (on the nodes
+    of a cluster WorkerLost, and ClusterError where a node cannot take part); DataError, BadInput or PolicyError where a
+    prompt cannot be encoded (`Example.context`); DiskFull.
     """
     name = out_folder.name
     steps = len(dataset)

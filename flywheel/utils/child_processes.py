@@ -81,7 +81,8 @@ def kill_process_group(leader: int) -> None:
 
 
 def kill_marked_processes(mark: str) -> None:
-    """Kill (SIGKILL) all processes whose environment holds the text `mark`; those that are gone are no error."""
+    """Kill (SIGKILL) all processes whose environment holds the text `mark`, which is not empty; those that are gone, or
+    another user's, are left alone."""
     for pid in list_marked_processes(mark):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -96,7 +97,8 @@ async def wait_group_gone(leader: int) -> None:
 
 
 async def wait_marked_gone(mark: str) -> None:
-    """Kill the processes whose environment holds the text `mark` until none is there, or 5 seconds are over."""
+    """Kill the processes whose environment holds the text `mark`, which is not empty, until none is there, or 5 seconds
+    are over."""
     await _kill_until_gone(lambda: list_marked_processes(mark), lambda: kill_marked_processes(mark))
 
 
@@ -166,7 +168,8 @@ class PrivateFolder:
 
 
 def remove_abandoned_folders() -> list[Path]:
-    """Remove the folders whose owners are gone; returns them. Folders of other users are left alone."""
+    """Remove the folders (`PrivateFolder`) whose owners are gone, as far as that can be done; returns them, by path.
+    Folders of other users are left alone."""
     removed = list_abandoned_folders()
     for folder in removed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -174,7 +177,8 @@ def remove_abandoned_folders() -> list[Path]:
 
 
 def list_abandoned_folders() -> list[Path]:
-    """List the folders that `remove_abandoned_folders` would remove."""
+    """List, by path, the folders (`PrivateFolder`) that `remove_abandoned_folders` would remove: of this user, whose
+    owners are gone."""
     here = Path(tempfile.gettempdir())
     found = [folder for kind in _FOLDER_KINDS for folder in here.glob(_FOLDER_PREFIX.format(kind=kind) + "*")]
     return [folder for folder in sorted(found) if _is_abandoned(folder)]
@@ -221,9 +225,10 @@ class ProcessMemory:
 def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0) -> dict[int, list[ProcessMemory]]:
     """Measure the memory of each process of `pids` and of all its descendants, by pid; an empty list for a lost one.
 
-    one_mb, all_mb: MiB. Where no process of a family maps more than `one_mb`, and all together no more than `all_mb`,
-    the mapped sizes are enough. Else the kernel is asked for the share of pages that several map, which takes up to a
-    tenth of a second for a browser, and the browser waits meanwhile.
+    One that ends meanwhile or may not be read is left out. one_mb, all_mb: MiB. Where no process of a family maps more
+    than `one_mb`, and all together no more than `all_mb`, the mapped sizes are enough. Else the kernel is asked for the
+    share of pages that several map, which takes up to a tenth of a second for a browser, and the browser waits
+    meanwhile.
     """
     processes: dict[int, psutil.Process] = {}
     children: dict[int | None, list[psutil.Process]] = defaultdict(list)

@@ -105,12 +105,13 @@ class DiskFull(FlywheelError):
 
 
 def first_line(text: str) -> str:
-    """Return the first line that is not blank, at most 200 characters of it; "" where `text` has none."""
+    """Return the first line that is not blank, from its first sign on, at most 200 characters; "" where `text` has
+    none."""
     return (text.strip().splitlines() or [""])[0][:200]
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not blank, at most its first 200 characters, without blanks at its ends.
+    """Return the last line that is not blank, less the blanks at its ends, and of that at most 200 characters.
 
     A traceback has its reason there. "" where `text` has no such line.
     """
@@ -131,7 +132,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def errors_of_setting(name: str) -> Iterator[None]:
     """Name a parameter in the errors of bad input that are raised within the block.
 
-    name: dotted, as in `params.yaml`. Raises the same kind of BadInput again, with the name in its place.
+    name: dotted, as in `params.yaml`. Raises the same kind of BadInput again, with the name in its place; as it is
+    where it has the name already.
     """
     try:
         yield

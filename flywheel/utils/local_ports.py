@@ -13,12 +13,13 @@ _QUEUE = 2048  # connections that wait to be taken, as uvicorn has it
 
 
 def bind_free_port() -> socket.socket:
-    """Return a socket at a free port of 127.0.0.1, for a `LocalServer`."""
+    """Return a socket at a free port of 127.0.0.1, for a `LocalServer`; it does not listen yet."""
     return bind_local_port(0)
 
 
 def bind_local_port(port: int) -> socket.socket:
-    """Bind a socket to a port of 127.0.0.1. port: 0 takes a free one. Raises BadInput where it is in use.
+    """Bind a socket to a port of 127.0.0.1, and return it. port: 0 takes a free one. Raises BadInput where it is in
+    use, OSError where this user may not take it.
 
     It listens already, unless `port` is 0. The protocol is named so that asyncio turns Nagle's algorithm off on what it
     accepts: with it, each answer of a head and a body waits 40 ms for the other side's delayed acknowledgement.
@@ -38,7 +39,7 @@ def errors_of_port(port: int, host: str = "127.0.0.1", more: str = "") -> Iterat
     """Turn "address in use" within the block into bad input.
 
     port, host: where the block binds. more: what else the user may type, for the message. Raises BadInput where another
-    program has the port.
+    program has the port; other errors pass.
     """
     try:
         yield

@@ -10,7 +10,10 @@ import yaml
 
 
 def format_yaml_inline(value: Any) -> str:
-    """Format `value` in one line as it is typed in YAML: `[1, 2]`, `0.5`, `''`."""
+    """Format `value` in one line as it is typed in YAML: `[1, 2]`, `0.5`, `''`.
+
+    Raises yaml.YAMLError for what YAML has no plain form for.
+    """
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
     return text.removesuffix("\n").removesuffix("\n...")
 
@@ -24,7 +27,7 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
-    except ValueError as error:  # a date such as 2026-99-99
+    except (ValueError, LookupError, AttributeError) as error:  # a date such as 2026-99-99, or `!!bool maybe`
         raise yaml.YAMLError(str(error)) from None
 
 

@@ -250,10 +250,10 @@ class PolicyEndpoint(ChatEndpoint):
 def describe_policy_server(policy: PolicySettings) -> str:
     """Say in one line what the server of `policy.endpoint` serves: address, model, owner, weights.
 
-    policy: block `policy`, of one server. Raises PolicyUnreachable or PolicyTimeout (after 10 s or `policy.timeout_s`)
-    where it does not answer, RouteNotFound where it has no such model, PolicyBusy or PolicyError where it answers
-    otherwise, BadInput for an endpoint that is no address or a request that it refuses. Must not be called from a
-    running event loop.
+    policy: block `policy`, of one server. Raises PolicyUnreachable or PolicyTimeout (after 10 s, or `policy.timeout_s`
+    where that is less) where it does not answer, RouteNotFound where it has no such model or route, PolicyBusy or
+    PolicyError where it answers otherwise, BadInput for an endpoint that is no address or a request that it refuses.
+    Must not be called from a running event loop.
     """
     endpoint = PolicyEndpoint(policy)
 

@@ -196,7 +196,7 @@ class EncodedPrompt:
 def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, keys: Sequence[bytes]) -> EncodedPrompt:
     """Prepare a prompt for the engine: positions, screens and the places where its prefix may be cut. model: only its
     rule for positions is used. encoded: the prompt. end_id: the token that ends a message. keys: one a screen, in
-    order; equal keys mean equal screens."""
+    order, not empty; equal keys mean equal screens."""
     ids, kinds = torch.from_numpy(encoded.input_ids), torch.from_numpy(encoded.mm_token_type_ids)
     grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
     positions, _ = model.base_model.get_rope_index(ids[None], kinds[None], image_grid_thw=grid)
@@ -336,8 +336,10 @@ class VisionEncoder:
 def run_vision_tower(
     trunk: torch.nn.Module, screens: Sequence[EncodedScreen], device: torch.device, /, **more: object
 ) -> list[ScreenFeatures]:
-    """Compute the features of screens in one pass of the tower of `trunk`, which is on `device`, in their order. more:
-    what else the tower is told. Gradients flow where they are asked for."""
+    """Compute the features of `screens`, one at least, in one pass of the tower of `trunk`, the model without its head,
+    which is on `device`. more: further arguments of its `get_image_features`. Returns for each screen, in their order,
+    what stands for it at the text model's input, then what deepstack adds to the first layers: [tokens, size] each.
+    Gradients flow where they are asked for."""
     # In memory of torch's own: where numpy's begins is chance, and matrix products may round by it.
     pixels = torch.cat([torch.from_numpy(screen.pixels) for screen in screens]).to(device)
     grid = torch.tensor([screen.grid for screen in screens], device=device)
@@ -362,6 +364,9 @@ def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -
 
 
 def to_encoder_outputs(features: Sequence[ScreenFeatures]) -> dict[str, Any]:
-    """Put the features of screens into the form of the library's argument `mm_encoder_outputs`."""
+    """Put the features of screens into the form of the library's argument `mm_encoder_outputs`, which is returned.
+
+    features: of each screen in its order, one at least, as `run_vision_tower` gives them.
+    """
     first, *deeper = zip(*features, strict=True)
     return {"image": SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])}

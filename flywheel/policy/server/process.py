@@ -90,8 +90,8 @@ def serve_policy(
     one. name: of the model, for callers. key: that callers must send; it lies in a file of this user's, which is
     removed at the end. say: called with the address once the server answers. grace_s: seconds that running answers have
     at the end; a second signal cuts them off. Raises, before anything answers, BadInput for an address that cannot be
-    used, ModelError for a folder that is no checkpoint or whose answers cannot be held to a form as asked, PolicyError
-    where the server does not start.
+    used and a form of answers that cannot be constrained, ModelError for a folder or name that is no checkpoint or
+    whose answers cannot be held to a form as asked, PolicyError where the server does not start.
     """
 
     async def serve(listener: socket.socket, folder: Path) -> None:
@@ -139,8 +139,9 @@ def _listener(host: str, port: int) -> Iterator[socket.socket]:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise BadInput(f"not an address: {error.strerror or error}", where=f"--host {host}") from None
+    except (OSError, UnicodeError) as error:  # a part of a name that is empty or too long is a UnicodeError
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"not an address: {why}", where=f"--host {host}") from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

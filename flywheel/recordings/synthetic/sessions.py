@@ -377,10 +377,10 @@ def sessions_match_settings(folder: Path, settings: Settings) -> bool:
     """Tell whether the sessions in `folder` are the first of those that these settings ask for.
 
     Only those that its truth.json names count, so it is True where there is none of them. Raises DataError for a
-    truth.json or a session.json that is damaged, BadInput for a suite in the settings that is not there.
+    truth.json or a session.json that is damaged, BadInput for settings whose tasks cannot be drawn (`make_tasks`).
     """
     truth_file = folder / "truth.json"
-    names = _read_json(truth_file, list) if truth_file.is_file() else []
+    names = _read_json(truth_file, dict) if truth_file.is_file() else {}
     made = {_task_id(folder / name) for name in names}
     asked = itertools.islice(recorded_tasks(settings), len(made) + _LEFT_OUT)
     return made <= {task.task_id for task in asked}
@@ -389,7 +389,7 @@ def sessions_match_settings(folder: Path, settings: Settings) -> bool:
 def _task_id(folder: Path) -> str | None:
     """Of the task that the session in the folder shows."""
     meta = folder / "session.json"
-    return _read_json(meta, lambda found: found["task"]["task_id"]) if meta.is_file() else None
+    return _read_json(meta, lambda found: str(found["task"]["task_id"])) if meta.is_file() else None
 
 
 def _read_json(path: Path, take: Callable[[Any], Any]) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flywheel.config import OptimizerSettings
 from flywheel.policy.devices import enable_tf32, is_cuda, open_pass_pool
-from flywheel.utils.errors import TrainingError
+from flywheel.utils.errors import TrainingError, first_line
 from flywheel.utils.files import atomic_file, disk_full_errors, remove_unfinished
 
 # CT, SFT, RL's policy and value model, and pretraining all take their steps by `take_gradient_step`. Several processes
@@ -407,11 +407,15 @@ class TrainState:
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
         """Restore what `save` wrote to the file `path`; returns its `about`, None where there is no file or one of
-        another `key`. Raises TrainingError where the processes, which may be on several machines, do not find the same,
-        and as `load_state_dict`."""
+        another `key`. Raises TrainingError where it is damaged, where the processes, which may be on several machines,
+        do not find the same, and as `load_state_dict`."""
         with suppress(OSError):
             list(path.parent.iterdir())  # NFS then asks the server whether it is there, and takes no earlier answer
-        raw = torch.load(path, weights_only=True) if path.is_file() else {}
+        try:
+            raw = torch.load(path, weights_only=True) if path.is_file() else {}
+        except Exception as error:  # torch raises many kinds for a file that is cut off
+            what = f"the saved state cannot be read: {first_line(str(error)) or type(error).__name__}"
+            raise TrainingError(what, where=path, fix="delete it and begin anew") from None
         state = raw.pop("state", None)
         found = raw if state and raw.get("key") == key else None
         engine = next(iter(self._engines.values()))  # all have the same processes

@@ -276,7 +276,8 @@ _launcher: ContextVar[RankLauncher] = ContextVar("launch", default=SingleNodeLau
 
 @contextmanager
 def use_launcher(launch: RankLauncher) -> Iterator[None]:
-    """Start groups of several processes by `launch` within the block."""
+    """Start groups of several processes by `launch` within the block, and in its context alone: a thread that is
+    started by hand has another."""
     token = _launcher.set(launch)
     try:
         yield

@@ -309,9 +309,10 @@ def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
     steps, or `seconds` of this call; a state that has its `steps` is not trained on. Raises BadInput for settings that
     exclude one another, a number of processes that does not divide the batches, an `out` that cannot be made, a state
     that an earlier version wrote, and where there is no Chromium; ModelError for a `start` that is not a model;
-    TrainingError for a loss that is not finite, a state of another model, where a training process ends or is late, and
-    where DeepSpeed is asked for and not installed; EnvError where Chromium does not start or fails, BrokenProcessPool
-    where the process that draws with it is killed; PolicyError where the model cannot answer the evaluation; DiskFull.
+    TrainingError for a loss that is not finite, a state that is damaged or of another model, where a training process
+    ends or is late, and where DeepSpeed is asked for and not installed; EnvError where Chromium does not start or
+    fails, BrokenProcessPool (TrainingError with several processes) where the one that draws with it is killed;
+    PolicyError where the model cannot answer the evaluation; DiskFull.
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):

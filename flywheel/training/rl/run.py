@@ -185,23 +185,26 @@ def train_rl(
     sft_folder: the checkpoint. out_folder: replaced where it is there. domain: whose tasks are taken of `tasks`; "":
     all. open_environments: opens what the tasks need. settings: of the workspace. iteration: stands in the episodes'
     rows. state_folder: of all that a killed run resumes from; the state of another run is not taken up, and the caller
-    deletes it. prior: what the curriculum knows before the run. on_metric: called with each dict of the curve.
-    on_episode: called with each episode as it ends, used or not. stop: asked after each step; true ends the run as if
-    rl.steps were reached.
+    deletes it. prior: what the curriculum knows before the run. on_metric: called with the curve's dict of each step
+    from 1 on that is taken in this call. on_episode: called with each episode as it ends, used or not. stop: asked
+    after each step; true ends the run as if rl.steps were reached.
 
     The curve has one dict a step: step, reward, score, success and success_<world>, reward_<interface> and
-    success_<interface> of tasks that have one, response_length, rounds (steps an episode), episodes, the figures of the
-    gradient step, of the rollout pool and of the curriculum, horizon, rollout_s (waited for the batch), update_s (a
-    figure without a meaning is left out); before them one of step 0 with what value pretraining reached.
+    success_<interface> of tasks that have one, response_length and think_length (tokens a step), rounds (steps an
+    episode), episodes, the figures of the gradient step, of the rollout pool and of the curriculum, horizon, rollout_s
+    (waited for the batch), update_s (a figure without a meaning is left out). Where the algorithm needs V and
+    rl.value_pretraining_steps is not 0, one of step 0 precedes them, with episodes and what value pretraining reached.
 
     Raises TrainingError where there are no tasks, no episode could be used, no batch comes in time, every environment
-    crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state does not fit,
-    DeepSpeed is asked for and not installed, or a training process ends or is late (on the nodes of a cluster
+    crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state is damaged or does not
+    fit, DeepSpeed is asked for and not installed, or a training process ends or is late (on the nodes of a cluster
     WorkerLost, and ClusterError where a node cannot take part); PolicyError where the policy fails; ModelError for a
-    checkpoint that cannot be used; BadInput for an unknown algorithm, scorer or back-end, their settings, and a server
-    whose log-probabilities do not go with the settings; EnvTimeout where a back-end does not open or close in time;
-    DataError for a finished episode whose file is broken; DiskFull. What was finished by then stays: called again, the
-    run goes on. Must not be called from a running loop.
+    checkpoint that cannot be used; BadInput for an unknown algorithm, scorer or back-end, their settings, an endpoint
+    that is not an address, a server whose log-probabilities do not go with the settings, and what the policy cannot be
+    shown (a broken screen, or instruction and screen above policy.max_context_tokens); EnvError where a back-end cannot
+    be opened, EnvTimeout where it does not open or close in time; DataError for a finished episode whose file is
+    broken; DiskFull. What was finished by then stays: called again, the run goes on. Must not be called from a running
+    loop.
     """
     tasks = sorted((task for task in tasks if domain in ("", task.domain)), key=lambda task: task.task_id)
     if not tasks:
