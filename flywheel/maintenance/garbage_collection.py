@@ -41,10 +41,9 @@ def plan_prune(
 
     They are of complete iterations that are neither among the newest `keep` nor younger than `older`; what the
     iterations at work read stays, and so do promoted models. keep: from 0, which keeps none for their number.
-    training_data: also
-    what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises BadInput where
-    neither `keep` nor `older` is given, or training data are asked for while an open iteration reads them; DataError
-    for damaged records, manifests, promotions or tables, or where DVC's file of an iteration is lost.
+    training_data: also what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises
+    BadInput where neither `keep` nor `older` is given, or training data are asked for while an open iteration reads
+    them; DataError for damaged records, manifests, promotions or tables, or where DVC's file of an iteration is lost.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")
@@ -92,7 +91,7 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
 
     pruned: paths of outputs, relative to the workspace, that count as pruned beside those that are noted: files that
     they alone name are listed too. So are versions that git's history alone names. The paths listed begin with
-    `ws.root`: the cache is `.dvc/cache` there. Raises DataError for a damaged dvc.lock, list of what was pruned or
+    `ws.root`: the cache is `.dvc/cache` there. Raises DataError for a damaged dvc.lock, list of what was pruned, or
     list of a folder's files in the cache.
     """
     cache = ws.root / ".dvc" / "cache" / "files" / "md5"

@@ -87,8 +87,9 @@ def resume_pending_decisions(ws: Workspace) -> list[int]:
     """Finish the pending decisions that had begun to be applied; returns their iterations, none where there were none.
 
     Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock. Raises DataError for
-    damaged records, manifests, decisions or lists of partitions, or where DVC's file of an iteration is lost;
-    VersioningError where DVC fails, BadInput where params.yaml is wrong, FlywheelError where git refuses, DiskFull.
+    damaged manifests, decisions or lists of partitions, or where DVC's file of an iteration is lost; VersioningError
+    where DVC fails; one of the two for a damaged dvc.lock; BadInput where params.yaml is wrong, FlywheelError where git
+    refuses, DiskFull.
     """
     try:
         plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))

@@ -468,11 +468,10 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
         raise explain_duckdb_error(connection, error) from None
 
 
-def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error | OSError) -> FlywheelError:
+def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
     """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file.
 
-    connection: on which `error` was raised; it is asked which file is damaged. error: an OSError where the rows were
-    read as Arrow's batches.
+    connection: on which `error` was raised; it is asked which file is damaged.
     """
     if isinstance(error, _OF_THE_QUERY):
         return _wrong_query_error(error)
@@ -495,7 +494,7 @@ _UNKNOWN_COLUMN = re.compile(r'column (?:named )?"(\w+)"')
 _UNKNOWN_TABLE = re.compile(r"(?:Table|Function) with name (\w+) does not exist")
 
 
-def _wrong_query_error(error: Exception) -> BadInput:
+def _wrong_query_error(error: duckdb.Error) -> BadInput:
     told, renamed = _duckdb_message(error), ""
     if column := _UNKNOWN_COLUMN.search(told):
         renamed = renamed_tables.describe_renamed_column(column[1], str(error))
@@ -507,7 +506,7 @@ def _wrong_query_error(error: Exception) -> BadInput:
     )
 
 
-def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: Exception) -> DataError | None:
+def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataError | None:
     """The damaged file behind an error, where there is one: told by its table's view, or found by reading."""
     _, told, facts = str(error).partition(labels.DAMAGED_FILE_MARK)
     if told:

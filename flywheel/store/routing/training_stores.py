@@ -166,7 +166,8 @@ def connect_incoming(
             )
             yield connection
         except (duckdb.Error, OSError) as error:  # OSError: of rows that are read as Arrow's batches
-            told = database.explain_duckdb_error(connection, error)
+            cause = error if isinstance(error, duckdb.Error) else duckdb.Error(str(error))
+            told = database.explain_duckdb_error(connection, cause)
             if not isinstance(told, DataError):
                 raise
             raise told from None
