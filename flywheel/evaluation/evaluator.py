@@ -38,10 +38,11 @@ async def evaluate_policy(
     """Play `evaluation.n_trials` episodes of each task at `evaluation.temperature`, and judge them.
 
     policy: answers with the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for
-    each. playing: what else `run_rollout` takes. Returns the judged episodes, sorted by trajectory_id, which are for
-    the report and never enter training; nothing is stored. Raises DataError where a scorer failed that a verdict
-    depends on, PolicyError where the policy does, BadInput for settings that name a scorer or an environment that is
-    not there, and where the policy cannot be asked.
+    each. playing: what else `run_rollout` takes: `iteration`, and where wanted `run_id`, `on_episode`, `stats`. Returns
+    the judged episodes, sorted by trajectory_id, which are for the report and never enter training; nothing is stored.
+    Raises DataError where a scorer failed that a verdict depends on, PolicyError where the policy does, BadInput for
+    settings that name a scorer or an environment that is not there or that one of them refuses, and where the policy
+    cannot be asked; what `on_episode` raises.
     """
     panel, chosen = ScorerSet(settings), settings.evaluation
     temperature = chosen.temperature
@@ -54,8 +55,8 @@ async def evaluate_policy(
 
 def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
     """Score one episode of `task` by all scorers of `panel`; one without a final state is not scored. Raises DataError
-    where the scorer that decides failed: a model is not measured by what nobody judged; BadInput where one raises
-    it."""
+    where the scorer that decides failed: a model is not measured by what nobody judged; BadInput where one refuses its
+    settings."""
     trajectory = episode.trajectory
     if trajectory.final_state in (None, "null"):
         unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")

@@ -217,8 +217,8 @@ def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Lite
 def count_fewest_tasks(rule: PromotionSettings) -> int:
     """Count the tasks after which the best possible result is promoted; `promotion.tasks` must not be less.
 
-    rule: block `promotion`. The best result is that both models do the same on every task; under `superiority`, that
-    the new one solves every task that the old one does not.
+    rule: block `promotion`. The best result is that both models do the same on every task; under `rule: superiority`,
+    that the new one solves every task and the old one none.
     """
     best = [0.0, 0.0, 1.0] if rule.rule == "superiority" else [0.0, 1.0, 0.0]
     wanted, n = -math.log(rule.type_i_error), 1
@@ -300,7 +300,7 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
     """Read judgements back from `rows` of the table `metrics` of one iteration, by rival (`before`, `best`) that was
-    played against; by `rule`, block `promotion`, the decision is made again."""
+    played against; by `rule`, block `promotion`, the decision is made again. Empty where the gate was not asked."""
     by_name = {row["name"]: row for row in rows if row["domain"] == ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
@@ -313,8 +313,8 @@ def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetting
 
 
 def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> list[str]:
-    """Explain each judgement in `rows`, of the table `metrics`, in a line: what was found, what the `rule` (block
-    `promotion`) makes of it, how often it errs."""
+    """Explain each judgement in `rows`, of the table `metrics` of one iteration, in a line: what was found, what the
+    `rule` (block `promotion`) makes of it, how often it errs. No lines where there is no judgement."""
     return [
         explain_judgement(found, rule, _BASELINE_NAMES[rival])
         for rival, found in parse_gate_metrics(rows, rule).items()

@@ -240,8 +240,8 @@ def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: 
     An earlier decision stays in that file, under `earlier`. Nothing else happens until the stage `promote` reads it.
     promote: yes or no. reviewer: the person's name. comment: why; may be "". Raises BadInput where no decision is open,
     the name is empty, name or comment is too long (MAX_REVIEWER_LENGTH, MAX_COMMENT_LENGTH), or the iteration's
-    params.yaml is wrong; DataError where the file holds no decision, or another process has been deciding for 10
-    seconds; DiskFull.
+    params.yaml is missing or wrong; DataError where the file holds no decision, or another process has been deciding
+    for 10 seconds; DiskFull.
     """
     if not reviewer.strip():
         raise BadInput("the reviewer has no name", fix="give yours")

@@ -66,9 +66,10 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
     settings: the workspace's; `operations.checkup_tasks` are drawn. run_id: of the Prefect run, for the episodes' rows.
     Writes the iteration's `checkup.json`, and commits it where `versioning.git` is set. Returns its rows; those of
     before, where the model was evaluated in the same way. Raises what `recover_workspace` does; BadInput where no fresh
-    task is left to be drawn, or a back end cannot be used; ModelError where the model cannot be loaded; DataError where
-    a scorer failed that a verdict depends on, or an earlier `checkup.json` or a manifest is damaged; EnvError where
-    environments or a page do not open, PolicyError, FlywheelError where git refuses, DiskFull.
+    task is left to be drawn, the settings name a suite, a scorer or a template that is not there, or a back end cannot
+    be used; ModelError where the model cannot be loaded; DataError where a scorer failed that a verdict depends on, or
+    an earlier `checkup.json`, a manifest, a promotion or a table that is read is missing or damaged; EnvError where
+    environments or a page do not open, PolicyError where the policy fails, FlywheelError where git refuses, DiskFull.
     """
     recover_workspace(ws)
     iterations.record_base_model(ws, settings)

@@ -138,7 +138,7 @@ def check_recorded_data(root: Path) -> list[Finding]:
         for fault in faults
         if fault.where.rpartition("/")[0] not in damaged
     ]
-    finished = [int(path.parent.name) for path in ws.root.glob("iterations/*/promotion.json")]
+    finished = [k for k in ws.list_iteration_folders() if ws.promotion(k).exists()]
     if finished and not found:
         try:
             manifest.verify_manifest(ws, max(finished))

@@ -40,10 +40,10 @@ def plan_prune(
     """List the outputs that may go, oldest iteration first; nothing is changed.
 
     They are of complete iterations that are neither among the newest `keep` nor younger than `older`; what the
-    iterations at work read stays, and so do promoted models. keep: 0 keeps none for their number. training_data: also
-    what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises BadInput where
-    neither `keep` nor `older` is given, or training data are asked for while an open iteration reads them; DataError
-    for damaged records, manifests or tables.
+    iterations at work read stays, and so do promoted models. keep: from 0, which keeps none for their number.
+    training_data: also what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises
+    BadInput where neither `keep` nor `older` is given, or training data are asked for while an open iteration reads
+    them; DataError for damaged records, manifests, promotions or tables, or where DVC's file of an iteration is lost.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")
@@ -91,7 +91,8 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
 
     pruned: paths of outputs, relative to the workspace, that count as pruned beside those that are noted: files that
     they alone name are listed too. So are versions that git's history alone names. The paths listed begin with
-    `ws.root`. Raises DataError for a damaged dvc.lock or list of what was pruned.
+    `ws.root`: the cache is `.dvc/cache` there. Raises DataError for a damaged dvc.lock, list of what was pruned, or
+    list of a folder's files in the cache.
     """
     cache = ws.root / ".dvc" / "cache" / "files" / "md5"
     used: set[str] = set()
@@ -103,7 +104,11 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
     for name in [name for name in used if name.endswith(".dir")]:
         listing = cache / name[:2] / name[2:]
         if listing.exists():
-            used |= {one["md5"] for one in json.loads(listing.read_text(encoding="utf-8"))}
+            try:
+                used |= {one["md5"] for one in json.loads(listing.read_text(encoding="utf-8"))}
+            except (ValueError, KeyError, TypeError) as error:
+                fix = "delete it; `dvc fetch` brings it back where there is a remote"
+                raise DataError(f"not a folder's list of files: {error!r}", where=listing, fix=fix) from None
     files = (path for path in cache.glob("??/*") if path.is_file())
     return [(path, path.stat().st_size) for path in files if path.parent.name + path.name not in used]
 

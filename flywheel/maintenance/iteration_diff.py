@@ -23,9 +23,13 @@ _NUMBERS = {"steps": "t.steps", "score": "r.score", "reward": "t.reward"}
 def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]:
     """Compare the iterations numbered `before` and `after`.
 
-    Returns these numbers by their names, and lists of rows: `rows` (counts by table and stage), `kinds` (counts) and
-    `numbers` (mean, quantiles) of the routed trajectories, `metrics` (single figures), `held_out` and `templates`
-    (tasks gained and lost). Raises BadInput for an iteration that has not been begun, DataError for a damaged file.
+    Returns these numbers by their names, and lists of rows, most with the columns `before` and `after`: `rows` (counts
+    by `table` and `stage`), `kinds` (counts of routed trajectories by `name` and `value`), `numbers` (theirs by `name`
+    and `iteration`: `n`, `mean`, `quantiles` 0, 0.1, 0.5, 0.9, 1), `metrics` (last points by `stage`, `name`, `domain`,
+    with `difference`); then two mappings: `held_out` has `known` (False where one was not evaluated), `gained` and
+    `lost` (task ids), `both` and `tasks` (counts), `templates` has `gained` and `lost`, rows of `world`, `template` and
+    `level` with the shares solved. Raises BadInput for an iteration that has not been begun, DataError for a damaged
+    file, or where DVC's file of an iteration is lost.
     """
     stage_records.check_iterations_begun(ws, (before, after))
     rows, kinds, numbers = (

@@ -34,8 +34,9 @@ def migrate_workspace(ws: Workspace) -> Iterator[str]:
     """Run each migration step that is left, and yield a line for each file that was changed.
 
     Nothing happens until it is iterated; it holds the workspace's lock, and commits at the end where `versioning.git`
-    is set. One that was cut off is run again. Raises BadInput where the workspace is of a later version, a file cannot
-    be read, or a partition is not here; WorkspaceBusy where a run holds it; DataError for a damaged file,
+    is set. One that was cut off is run again. Raises BadInput where the workspace is of a later version, parameters are
+    wrong or stand there by two names, a partition is not here, or a rollback or a decision about routes is half carried
+    out; WorkspaceBusy where a run holds it; DataError for a damaged file, or where DVC's file of an iteration is lost;
     VersioningError where DVC fails, FlywheelError where git refuses, DiskFull.
     """
     if (found := ws.read_format()) > FORMAT:
@@ -77,7 +78,11 @@ def _rename_settings(ws: Workspace) -> Iterator[str]:
 def _rename_in_file(ws: Workspace, path: Path) -> Iterator[str]:
     if not path.exists():
         return
-    text, changes = renamed.rename_in_text(path.read_text(encoding="utf-8"), ws.relative(path))
+    try:
+        before = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"not UTF-8: {error}", where=ws.relative(path), fix="restore it, or mend it") from None
+    text, changes = renamed.rename_in_text(before, ws.relative(path))
     if changes:
         write_text(path, text)
         yield f"{ws.relative(path)}: {', '.join(changes)}"
@@ -329,8 +334,11 @@ class _PlaceMigration:
         listing = self._cache_path(md5)
         if not listing.is_file():
             return False
-        files = json.loads(listing.read_text(encoding="utf-8"))
-        sources = [(self._cache_path(one["md5"]), folder / one["relpath"]) for one in files]
+        try:
+            files = json.loads(listing.read_text(encoding="utf-8"))
+            sources = [(self._cache_path(one["md5"]), folder / one["relpath"]) for one in files]
+        except (ValueError, KeyError, TypeError):  # damaged: as good as not there
+            return False
         if not all(source.is_file() for source, _ in sources):
             return False
         folder.mkdir(parents=True)
@@ -412,8 +420,12 @@ def _rewrite_json(path: Path, change: Callable[[Any], Any]) -> bool:
     """Change a JSON file. Returns whether it was."""
     if not path.exists():
         return False
-    before = json.loads(path.read_bytes())
-    if (after := change(before)) != before:
+    try:
+        before = json.loads(path.read_bytes())
+        after = change(before)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"not a record of flywheel: {error!r}", where=path, fix="restore it from git") from error
+    if after != before:
         write_json(path, after)
     return after != before
 

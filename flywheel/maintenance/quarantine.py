@@ -82,10 +82,12 @@ def prepare_repair(
     """Repair quarantined rows in a copy under `.flywheel`, and route the iteration again there; the data stay.
 
     Call it under the workspace's lock. assignments: column -> SQL expression, on columns of the table, and `reason` and
-    `detail` of why it was quarantined. where: SQL condition on the same, which rows. table: whose rows. Returns what
-    would change, for `apply_repair`; `reroute.settle_pending_decisions` drops the copy. Raises BadInput for SQL that
-    cannot be used, where no row is chosen, or the iteration's parameters are missing or wrong; ContractBroken where the
-    stores would break a contract; DataError for a damaged file, DiskFull.
+    `detail` of why it was quarantined. where: SQL condition on the same, which rows. table: whose rows, `trajectories`
+    or `steps`. Returns what would change, for `apply_repair`; `reroute.settle_pending_decisions` drops the copy. Raises
+    BadInput for another table, for a column in `assignments` that the table has not or is sorted by (its key), for SQL
+    that cannot be used or gives no row of the table, where no row is chosen, the iteration's parameters are missing or
+    wrong, or a scorer is unknown or refuses its settings; ContractBroken where too many rows break a contract, or the
+    stores one; DataError for a missing or damaged file, DiskFull.
     """
     if table not in _REPAIRABLE:
         raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")
@@ -126,12 +128,13 @@ def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
 
 
 def _create_quarantine_views(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
-    connection.execute(_QUERIES["quarantine_why"], {"iteration": iteration})
+    database.run_query(connection, _QUERIES["quarantine_why"], {"iteration": iteration})
     stages = ", ".join(f"'{stage}'" for stage in INCOMING)
     for name, table in (("aside", "trajectories"), ("aside_steps", "steps")):
-        connection.execute(
+        database.run_query(
+            connection,
             f"""CREATE TEMP VIEW {name} AS SELECT t.* EXCLUDE (iteration, stage), why.reason, why.detail
-            FROM {table} t JOIN why USING (trajectory_id) WHERE iteration = {iteration} AND stage IN ({stages})"""
+            FROM {table} t JOIN why USING (trajectory_id) WHERE iteration = {iteration} AND stage IN ({stages})""",
         )
 
 

@@ -87,8 +87,9 @@ def resume_pending_decisions(ws: Workspace) -> list[int]:
     """Finish the pending decisions that had begun to be applied; returns their iterations, none where there were none.
 
     Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock. Raises DataError for
-    damaged records or manifests, VersioningError where DVC fails, BadInput where params.yaml is wrong, FlywheelError
-    where git refuses, DiskFull.
+    damaged manifests, decisions or lists of partitions, or where DVC's file of an iteration is lost; VersioningError
+    where DVC fails; one of the two for a damaged dvc.lock; BadInput where params.yaml is wrong, FlywheelError where git
+    refuses, DiskFull.
     """
     try:
         plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))
@@ -170,10 +171,11 @@ class RouteDifference:
 def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDifference:
     """Route an iteration again by other rules, in a copy under `.flywheel` (`staged_workspace`); the data stay.
 
-    Call it under the workspace's lock. rule: threshold, scorers and band of doubt; what is None stays. Returns what
-    would change, for `apply_reroute`; `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is
-    not routed yet, its parameters are wrong, or the rule cannot be followed; ContractBroken where the stores would
-    break a contract; DataError for a damaged file, DiskFull.
+    Call it under the workspace's lock. rule: threshold, scorers and band of doubt; what is None is as the iteration's
+    own parameters and tasks say, whatever an earlier decision said. Returns what would change, for `apply_reroute`;
+    `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is not routed yet, its parameters are
+    missing or wrong, or a scorer of the rule is unknown, looks at screens or refuses its settings; ContractBroken where
+    the stores would break a contract; DataError for a missing or damaged file, DiskFull.
     """
     settings = stage_records.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
@@ -267,10 +269,10 @@ def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settin
     """Tell whether the scores that are there are those of the rule's scorers, in the versions of today."""
     panel = ScorerSet(rule.apply_to(settings))
     with database.connect_catalog(ws, tables_alone=True) as connection:
-        rows = connection.execute(_QUERIES["scorer_versions"], {"iteration": iteration}).fetchall()
+        rows = database.query_rows(connection, _QUERIES["scorer_versions"], {"iteration": iteration})
     there: dict[str, set] = {}
-    for domain, scorer, version in rows:
-        there.setdefault(domain, set()).add((scorer, version))
+    for row in rows:
+        there.setdefault(row["domain"], set()).add((row["scorer"], row["version"]))
     if rule.scorers is None and not routing_decisions.current_routing_rule(ws, iteration).scorers:
         return True  # they were given by the scorers of then, which are asked for again by name alone
     return all(

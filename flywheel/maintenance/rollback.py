@@ -135,7 +135,7 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
     """Plan what discarding an iteration removes. Nothing is changed.
 
     iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released, or
-    where a later one stands on it; DataError where DVC's file of one is lost.
+    where a later one stands on it; DataError where DVC's file of one is lost, FlywheelError where git refuses.
     """
     left = ws.list_iteration_folders()  # also by a removal that was cut off
     begun = sorted({k for k in (*stage_records.list_iterations(ws), *left) if k > 0})

@@ -150,9 +150,9 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
 def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
     """Check, before a stage runs by itself, that it does not train on routes that a person has yet to review.
 
-    iteration, stage: about to run; only the stage after routing is held back. Where all is labelled, it takes the
-    workspace's lock and ends the review. Raises what `open_questions` and `end_route_review` do, FlywheelError where
-    labels are missing, WorkspaceBusy.
+    iteration, stage: about to run; only the stage after routing, `ct`, is held back. Where all is labelled, it takes
+    the workspace's lock and ends the review. Raises what `open_questions` and `end_route_review` do, FlywheelError
+    where labels are missing, WorkspaceBusy where another process holds that lock.
     """
     if stage != GATED_STAGE or not (found := open_questions(ws, iteration)):
         return
@@ -190,7 +190,8 @@ def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings
     """
     rule = settings.routing
     seed = f"{settings.seed}|{iteration}|"
-    connection.execute(_QUERIES["review_candidates"], {"iteration": iteration, "near": rule.review_near, "seed": seed})
+    asked = {"iteration": iteration, "near": rule.review_near, "seed": seed}
+    database.run_query(connection, _QUERIES["review_candidates"], asked)
     evenly, doubtful = (
         database.query_rows(connection, _QUERIES["review_in_turns"].format(which=which), {"size": rule.review})
         for which in ("true", "doubtful")

@@ -20,7 +20,7 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
     """Yield a line for each fault of data, records, promotions and manifests; every byte is read, nothing is changed.
 
     iterations: to look at; default: all. Once the first line is asked for, raises BadInput for one that has not been
-    begun, DataError where DVC's own files, or the list of what was pruned, are damaged.
+    begun, DataError where DVC's own files are lost or damaged, or the list of what was pruned is damaged.
     """
     which = stage_records.list_iterations(ws) if iterations is None else list(iterations)
     stage_records.check_iterations_begun(ws, which)

@@ -207,7 +207,7 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
     path = ws.promotion(iteration)
     raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")
     for key in ("model", "digest"):
-        if key not in raw:
+        if not isinstance(raw.get(key), str):
             raise DataError(f"promotion has no {key}", where=ws.relative(path), fix="restore it from git")
     return raw
 

@@ -59,8 +59,8 @@ def score_trajectories(
 
     One row a scorer; one without a scorer, score and success where the task is not in `tasks`. ctx: of the iteration's
     stage `score`. rule: whose scorers and threshold replace the iteration's own, where it names some. which: ids of the
-    only trajectories to score; default: all. Once the first row is asked for, raises BadInput for an unknown scorer,
-    DataError for a missing or damaged partition.
+    only trajectories to score; default: all. Once the first row is asked for, raises BadInput for an unknown scorer, or
+    where one refuses its settings; DataError for a missing or damaged partition, or a screen that is in none.
     """
     panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):

@@ -155,22 +155,23 @@ def connect_incoming(
 
     staged: a workspace whose partitions are seen in place of the own ones. Memory is bounded; beyond it DuckDB writes
     under `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`, and
-    where the block raises duckdb.Error for a damaged file.
+    where a query of the block meets a damaged file.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
         connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
         stages = ", ".join(f"'{stage}'" for stage in sources)
-        connection.execute(
-            f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
-        )
         try:
+            connection.execute(
+                f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
+            )
             yield connection
-        except duckdb.Error as error:
-            found = database.explain_duckdb_error(connection, error)
-            if not isinstance(found, DataError):
+        except (duckdb.Error, OSError) as error:  # OSError: of rows that are read as Arrow's batches
+            cause = error if isinstance(error, duckdb.Error) else duckdb.Error(str(error))
+            told = database.explain_duckdb_error(connection, cause)
+            if not isinstance(told, DataError):
                 raise
-            raise found from None
+            raise told from None
 
 
 def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:

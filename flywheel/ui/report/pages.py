@@ -30,7 +30,8 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
     """Write the report's page, `report/index.html`, and return its path; an earlier one is replaced.
 
     A workspace where nothing has run yet gets a page that says so. everything: show all iterations, not the newest ten,
-    with earlier ones in the curves alone. Raises DataError for a damaged file, DiskFull.
+    with earlier ones in the curves alone. Raises DataError for a damaged file, or where DVC's file of an iteration is
+    lost; DiskFull.
     """
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)
