@@ -120,6 +120,24 @@ def test_its_figures_are_those_of_the_tables(ws, report):
     assert "the newest is models/iteration=002/merged" in report.text
 
 
+def test_the_headline_is_the_newest_model_s_and_a_refused_candidate_is_told_apart(tmp_path):
+    """Iteration 3 of `synthetic` is not promoted."""
+    ws, settings = synthetic.workspace(tmp_path / "ws")
+    for k in (1, 2, 3):
+        synthetic.incoming(ws, settings, k, tasks=2, samples=2)
+        synthetic.routed(ws, settings, k)
+        synthetic.outgoing(ws, k)
+    text = Page(pages.write_report(ws).read_text()).text
+    sql = "FROM held_out_success WHERE domain = 'sites' ORDER BY iteration"
+    first, _, refused = database.query_catalog(ws, sql).to_pylist()
+    assert refused["before"] != refused["after"]
+    share = "{:.0%}".format
+    headline = f"Held-out success, sites {share(first['before'])} → {share(refused['before'])} "
+    headline += f"95%: {share(refused['before_low'])} to {share(refused['before_high'])}. "
+    assert headline + f"The model of iteration 003: {share(refused['after'])}, not promoted" in text
+    assert "the newest is models/iteration=002/merged" in text
+
+
 def test_five_trajectories_of_different_kinds(ws):
     with database.connect_catalog(ws) as connection:
         shown = figures.pick_replays(connection, ["games", "sites"])
