@@ -127,6 +127,9 @@ def test_the_headline_is_the_newest_model_s_and_a_refused_candidate_is_told_apar
         synthetic.incoming(ws, settings, k, tasks=2, samples=2)
         synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
+    rows = partitions.read_partition(ws, "metrics", 3, "evaluate").to_pylist()
+    better = [row | {"value": 0.95} if row["name"] == "success_after" else row for row in rows]
+    partitions.write_partition(ws, "metrics", 3, "evaluate", better)
     text = Page(pages.write_report(ws).read_text()).text
     sql = "FROM held_out_success WHERE domain = 'sites' ORDER BY iteration"
     first, _, refused = database.query_catalog(ws, sql).to_pylist()
