@@ -97,9 +97,9 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
     cache = ws.root / ".dvc" / "cache" / "files" / "md5"
     used: set[str] = set()
     for place in (ws, *(Workspace(path) for path in (ws.state / "aside").glob("after-*"))):
-        for path in place.root.glob("iterations/[0-9]*/dvc.lock"):
-            gone = {*dvc_files.read_pruned(place, int(path.parent.name)), *pruned}
-            for entry in dvc_files.read_dvc_lock(path).values():
+        for k in place.list_iteration_folders():
+            gone = {*dvc_files.read_pruned(place, k), *pruned}
+            for entry in dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(place, k)).values():
                 used |= {one["md5"] for one in entry.get("outs", ()) if one["path"] not in gone and "md5" in one}
     for name in [name for name in used if name.endswith(".dir")]:
         listing = cache / name[:2] / name[2:]

@@ -31,7 +31,7 @@ from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
 from flywheel.store.schema import Step, Trajectory, make_trajectory_id
 from flywheel.utils.errors import DataError, EnvError, EnvTimeout, FlywheelError, PolicyTimeout
-from flywheel.utils.files import atomic_file
+from flywheel.utils.files import atomic_file, disk_full_errors
 
 log = logging.getLogger(__name__)
 
@@ -332,11 +332,12 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
     """Write an episode to the zip file `path`, whole or not at all: steps as JSON, screens as PNG.
 
     path: replaced where it is there. facts: JSON values stored beside the episode, for `read_episode_facts`. Numbers
-    come back as they are, to the last bit. Raises OSError where it cannot be written.
+    come back as they are, to the last bit. Raises DiskFull.
     """
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     rows["last_observation"] = episode.last_observation
-    with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
+    # Not compressed: PNGs are.
+    with disk_full_errors(path), atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:
         file.writestr(_ROWS, json.dumps(rows, default=datetime.isoformat))
         for sha256, png in episode.images.items():
             file.writestr(f"{sha256}.png", png)

@@ -12,11 +12,10 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, l
 
 
 def report_progress(stage: str, line: str) -> None:
-    """Pass one short line about the `stage` of that name to the listener; a few times a second at most.
+    """Pass one short line about the `stage` of that name to the listener; the next line may replace it.
 
-    The next line may replace it.
-
-    Nothing happens where there is no listener.
+    Each line is passed: call it a few times a second at most. Nothing happens where there is no listener; what one
+    raises reaches the caller.
     """
     _listener.get()(stage, line)
 

@@ -188,8 +188,7 @@ def _duckdb_message(error: Exception) -> str:
 def _find_missing_partitions(ws: Workspace, without: Set[int]) -> dict[str, DataError]:
     """table -> what is told of the first of its partitions that is recorded, and not there: it is not an empty one."""
     found: dict[str, DataError] = {}
-    for lock in sorted((ws.root / "iterations").glob("*/dvc.lock")):
-        k = int(lock.parent.name)
+    for k in ws.list_iteration_folders():
         for table, folder in sorted(dvc_files.recorded_partitions(ws, k)) if k not in without else ():
             if table not in found and not ws.resolve(folder).is_dir() and folder not in dvc_files.read_pruned(ws, k):
                 found[table] = DataError(
@@ -281,8 +280,10 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
     kinds = {name: {int: "INTEGER", str: "VARCHAR", bool: "BOOLEAN"}[kind] for name, kind in types.items()}
     rows = []
     try:
-        for path in sorted((ws.root / "iterations").glob("*/promotion.json")):
-            iteration = int(path.parent.name)
+        for iteration in ws.list_iteration_folders():
+            path = ws.promotion(iteration)
+            if not path.exists():
+                continue
             row = {"reason": "", **manifest.read_promotion(ws, iteration), "iteration": iteration}
             for name, kind in types.items():
                 if not isinstance(row.get(name), kind | None):
@@ -297,12 +298,16 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
-    """Create a view of the text of iterations' files, with the columns iteration (INTEGER) and content (VARCHAR). view:
-    its name. files: paths, or patterns, in the iterations' folders; they are read when the view is."""
+    """Create a view of the text of iterations' files, with the columns iteration (INTEGER) and content (VARCHAR).
+
+    view: its name. files: paths, or patterns, in the iterations' folders; they are read when the view is, but for those
+    in a folder whose name is no number.
+    """
     read = f"read_text([{', '.join(map(_quote_text, files))}])"
     text = read if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
-    of = r"regexp_extract(filename, '(\d+)[/\\][^/\\]+$', 1)::INTEGER"
-    connection.execute(f"CREATE VIEW {view} AS SELECT {of} AS iteration, content FROM {text}")
+    of = r"regexp_extract(filename, '[/\\](\d+)[/\\][^/\\]+$', 1)"
+    numbered = f"SELECT {of}::INTEGER AS iteration, content FROM {text} WHERE {of} <> ''"
+    connection.execute(f"CREATE VIEW {view} AS {numbered}")
 
 
 # Each connection is in memory, with views on the files: a shared database file could not be opened by a second process.

@@ -37,7 +37,8 @@ def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Dem
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
     of its first file begins with `test`, else "train". licence: stands with each demonstration. Errors come once the
-    first one is asked for: BadInput for a missing file, DataError for one that is damaged or not of this format.
+    first one is asked for: BadInput for a missing file, DataError for one that is not of this format or whose list of
+    tasks is damaged. A task whose rows are damaged is refused.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:

@@ -123,9 +123,9 @@ def configure_remote(ws: Workspace, url: str) -> None:
 def push_iterations(ws: Workspace, url: str) -> list[int]:
     """Copy what iterations recorded since they were pushed to the remote at `url`; returns these iterations.
 
-    Empty where `url` is "", nothing is new, or the remote cannot be reached: that is announced, and what it lacks is
-    pushed with the next iteration. The remote becomes DVC's default (`configure_remote`). Raises VersioningError where
-    that fails, DataError where DVC's file of an iteration is lost, DiskFull.
+    Empty where `url` is "", nothing is new, or the copy fails, for whatever reason: that is announced, and what the
+    remote lacks is pushed with the next iteration. The remote becomes DVC's default (`configure_remote`). Raises
+    VersioningError where that fails, DataError where DVC's file of an iteration is lost, DiskFull.
     """
     if not url:
         return []
@@ -264,8 +264,8 @@ _SHOWN = 5
 
 
 def check_iterations_recorded(ws: Workspace) -> None:
-    """Check that iterations with data have their stages on record. Raises DataError where they have not, or DVC's file
-    of one is lost."""
+    """Check that iterations are on record. Raises DataError where there are data and no iteration at all is, or DVC's
+    file of one is lost."""
     if not stage_records.list_iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
         raise DataError(
             f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",

@@ -92,7 +92,8 @@ def write_trajectory_page(
     """Write `report/trajectories/<trajectory_id>.html` and return its path; an earlier one is replaced.
 
     In the file's name all but letters, digits, `_`, `.` and `-` becomes `_`. connection: to the catalogue, where one is
-    open already. Raises BadInput for an unknown trajectory, DataError for a damaged file, DiskFull.
+    open already. Raises BadInput for an unknown trajectory, DataError for a damaged or lost file and as
+    `connect_catalog`, DiskFull.
     """
     with contextlib.nullcontext(connection) if connection else database.connect_catalog(ws) as connection:
         found = replay.load_replay(connection, trajectory_id)
