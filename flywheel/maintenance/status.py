@@ -41,8 +41,8 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
 
     everything: of all iterations. It needs DVC's lock; where its file cannot be written, `unknown` says so. Raises
     DataError where DVC's file of an iteration is lost, data are there and no iteration is on record, or a list of what
-    was pruned is damaged; VersioningError where DVC fails, for a damaged record too, or another process holds its lock for
-    five minutes; FlywheelError where git does not answer.
+    was pruned is damaged; VersioningError where DVC fails, for a damaged record too, or another process holds its lock
+    for five minutes; FlywheelError where git does not answer.
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))

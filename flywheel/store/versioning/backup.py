@@ -202,7 +202,7 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
     """Find every recorded output whose file on disk differs, in the order of the stages; nothing is changed.
 
     which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be run again;
-    so is what was pruned. Raises DataError where data are there and no record names them, DVC's file of an iteration is
+    so is what was pruned. Raises DataError where data are there and no iteration is on record, DVC's file of one is
     lost, or a list of what was pruned damaged; VersioningError where DVC cannot compare, as with a damaged dvc.lock;
     FlywheelError where git does not answer.
     """

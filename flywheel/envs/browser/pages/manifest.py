@@ -371,8 +371,9 @@ class PageManifest(ManifestPart):
 def load_page_manifest(path: Path) -> PageManifest:
     """Read and check the manifest in the file `path`.
 
-    `files`, `folder` and `server.folder` count from its own folder; they must be there, and so must its first page, where
-    it has no package. Whether its packages are fetched, and what `server.reads` names, is not looked at. Raises BadInput that names file, field and what to write.
+    `files`, `folder` and `server.folder` count from its own folder; they must be there, and so must its first page,
+    where it has no package. Whether its packages are fetched, and what `server.reads` names, is not looked at. Raises
+    BadInput that names file, field and what to write.
     """
     raw = parse_manifest_file(path)
     if "path" in raw:
