@@ -9,6 +9,7 @@ import httpx
 import pytest
 from explorer_store import SCRIPT, explorer, rollouts
 from PIL import Image
+from processes import PATIENCE_S
 from synthetic_rows import image_row
 
 from flywheel.config.workspace import Workspace
@@ -32,7 +33,10 @@ def served(tmp_path_factory):
 def test_an_address_lets_in_once_and_leaves_a_cookie_that_scripts_cannot_read(served):
     _, server, _ = served
     entrance = server.entrance()
-    with httpx.Client(base_url=server.url) as one, httpx.Client(base_url=server.url) as other:
+    with (
+        httpx.Client(base_url=server.url, timeout=PATIENCE_S) as one,
+        httpx.Client(base_url=server.url, timeout=PATIENCE_S) as other,
+    ):
         assert one.get("/api/columns").status_code == 401
         first = one.get(entrance)
         assert (first.status_code, first.headers["location"]) == (303, "/")
@@ -48,7 +52,7 @@ def test_the_secret_of_the_workspace_lets_in_and_nothing_else(served):
     ws, server, _ = served
     line = credentials.workspace_credentials(ws.state)
     for typed, status in ((line, 303), (line.partition(":")[2], 303), ("", 401), ("flywheel:", 401), (line[:-1], 401)):
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client:
             answer = client.post("/login", data={"secret": typed, "next": "/trajectories?q=a"})
             assert answer.status_code == status, typed
             assert client.get("/api/columns").status_code == (200 if status == 303 else 401)

@@ -224,7 +224,7 @@ def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
 # its own folder, so DVC's files do not grow with history. `dvc repro`, typed in the workspace, begins here.
 
 REPORT_STAGE = "report"
-WORKSPACE_DVC_YAML = resources.files("flywheel.store.versioning").joinpath("workspace_dvc.yaml").read_text("utf-8")
+WORKSPACE_DVC_YAML = resources.files("flywheel.store.versioning").joinpath("pipeline_template.yaml").read_text("utf-8")
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
