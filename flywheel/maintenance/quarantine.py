@@ -66,8 +66,8 @@ def quarantined_trajectories(
 ) -> list[dict[str, Any]]:
     """List the iteration's quarantined trajectories with the reason, `limit` at most, by id.
 
-    where: SQL condition on their columns, `reason` and `detail`. Returns rows of these columns. Raises BadInput for
-    wrong SQL, DataError for a damaged file.
+    where: SQL condition on their columns (less `iteration` and `stage`), `reason` and `detail`. Returns rows of these
+    columns. Raises BadInput for wrong SQL, DataError for a file that is damaged, missing or not fetched.
     """
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)

@@ -84,8 +84,8 @@ def supports_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
 def enable_tf32(device: torch.device) -> None:
     """Let this process multiply float32 matrices on a GPU in TF32 (factors of 10 bits, sums of 23), from now on.
 
-    device: for one that is no GPU nothing happens. Training is three times as fast, and log-probabilities move by a
-    seventeenth of what bfloat16 moves them (docs/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it.
+    device: for one that is no GPU nothing happens. Training is three times as fast, and log-probabilities move by an
+    eighteenth of what bfloat16 moves them (docs/measurements/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it.
     """
     if is_cuda(device):
         torch.backends.cuda.matmul.allow_tf32 = True  # torch fails where a library asks for it the new way as well

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -10,12 +11,14 @@ import yaml
 
 
 def format_yaml_inline(value: Any) -> str:
-    """Format `value` in one line as it is typed in YAML: `[1, 2]`, `0.5`, `''`.
+    """Format `value` in one line as it is typed in YAML: `[1, 2]`, `0.5`, `''`. A text with line breaks is quoted, with
+    `\\n` for each.
 
     Raises yaml.YAMLError for what YAML has no plain form for.
     """
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
-    return text.removesuffix("\n").removesuffix("\n...")
+    line = text.removesuffix("\n").removesuffix("\n...")
+    return json.dumps(value, ensure_ascii=False) if "\n" in line else line  # YAML as well
 
 
 def parse_yaml(text: str) -> Any:

@@ -13,7 +13,6 @@ import minimal_iterations
 import pytest
 import yaml
 from manifest_pages import COUNTER, lay
-from night import NIGHT
 from processes import PATIENCE_S
 
 from flywheel.config.workspace import Workspace
@@ -85,12 +84,12 @@ def with_a_domain_of_its_own(ws: Workspace) -> None:
 
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
-    """A workspace with an iteration that was killed and gone on with (by night to its end), and the shards of then."""
+    """A workspace with an iteration that was stopped, killed and gone on with, and the shards of when it was killed."""
     ws = minimal_iterations.created(tmp_path_factory.mktemp("turn") / "flywheel", sessions=1)
     with_a_domain_of_its_own(ws)
 
     signals = ((signal.SIGINT, "stopped;", 130), (signal.SIGTERM, "stopped by SIGTERM;", 143))
-    for number, words, code in signals if NIGHT else ():
+    for number, words, code in signals:
         assert words in stop(ws, "ingest", number, code)
 
     killed = start(ws, *_RUN)
@@ -99,11 +98,8 @@ def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     killed.wait(PATIENCE_S)
     shards = finished_shards(ws)
 
-    if NIGHT:
-        code, output = flywheel(ws, *_RUN)
-        assert code == 0, output
-    else:  # no further than what was killed; `.ci/run` has a whole turn
-        stop(ws, "✓ route", signal.SIGINT, 130)
+    code, output = flywheel(ws, *_RUN)
+    assert code == 0, output
     return ws, shards
 
 
@@ -123,7 +119,6 @@ def rows(ws: Workspace, sql: str) -> list[dict]:
     return database.query_catalog(ws, sql).to_pylist()
 
 
-@pytest.mark.smoke
 def test_a_killed_rollout_goes_on_and_loses_or_repeats_nothing(turned):
     ws, shards = turned
     assert "rollout-000" in shards
@@ -135,7 +130,6 @@ def test_a_killed_rollout_goes_on_and_loses_or_repeats_nothing(turned):
     assert {row["n"] for row in counted} == {2}
 
 
-@pytest.mark.smoke
 def test_what_comes_in_is_what_lies_in_the_stores(turned):
     ws, _ = turned
     sql = """
@@ -215,7 +209,6 @@ def test_the_specialists_name_what_they_were_trained_on(turned):
     assert {row["m"] for row in models} <= {"models/iteration=001/sft", "models/iteration=001/rl-games"}
 
 
-@pytest.mark.smoke
 def test_nothing_is_left_running(turned):
     ws, _ = turned
     own = []

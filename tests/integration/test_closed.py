@@ -74,6 +74,7 @@ def test_the_catalogue_answers_the_same(ws):
     assert answers(ws) == before
 
 
+@pytest.mark.exhaustive
 def test_it_reads_the_files_of_closed_iterations_there_alone(ws):
     compaction.compact_iterations(ws)
     before = answers(ws)
@@ -101,6 +102,7 @@ def test_a_partition_that_is_another_by_now_is_read_anew(ws, wide):
     assert answers(ws) == changed
 
 
+@pytest.mark.exhaustive
 def test_large_partitions_are_read_where_they_lie(ws, monkeypatch):
     before = answers(ws)
     monkeypatch.setattr(compaction, "_LARGE_BYTES", 5_000)

@@ -4,7 +4,9 @@ write."""
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import datetime
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,6 +14,7 @@ import routed_iterations
 from explorer_store import explorer, rollouts
 from reviews import waiting
 
+from flywheel.config.workspace import Workspace
 from flywheel.evaluation import promotion_review
 from flywheel.maintenance import route_review
 from flywheel.store import labels, routing_decisions
@@ -24,11 +27,18 @@ ROUTED = {f"t{k}r{n}" for k in (1, 2) for n in range(6)}
 TELLING = ("success", "score", "scorer", "scores", "destination", "reason", "samples", "twins", "others", "reward")
 
 
-@pytest.fixture
-def client(ws):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    ws = Workspace(tmp_path_factory.mktemp("made"))
     rollouts(ws, 1)
     rollouts(ws, 2)
     rollouts(ws, 2, stage="evaluate")
+    return ws.root
+
+
+@pytest.fixture
+def client(made, ws):
+    shutil.copytree(made, ws.root, symlinks=True, dirs_exist_ok=True)
     with explorer(ws) as (_, found):
         yield found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -59,9 +60,14 @@ def task(name: str, **facts) -> dict:
 
 
 @pytest.fixture
-def ws(tmp_path) -> Workspace:
+def ws(made, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(made.root, tmp_path / "ws", symlinks=True))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Workspace:
     """Twelve iterations in which rollout takes 10, 20, ... seconds, and iteration 13, in which it failed first."""
-    ws, _ = synthetic.workspace(tmp_path)
+    ws, _ = synthetic.workspace(tmp_path_factory.mktemp("made"))
     for k in range(1, 13):
         complete(ws, k, tried(k, "rollout", 0, 10 * k, [task("a", seconds=10 * k)]))
     failed = {"state": "Failed", "message": "Flow run encountered an exception: EnvError: the browser is gone"}

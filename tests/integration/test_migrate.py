@@ -102,6 +102,7 @@ def test_a_second_time_there_is_nothing_to_do(old):
     assert before == {path: path.read_bytes() for path in before}
 
 
+@pytest.mark.exhaustive
 def test_a_killed_one_goes_on(old, three_iterations):
     """Killed after each file in turn."""
     for written in range(1, 9):
@@ -138,6 +139,7 @@ def test_what_was_set_aside_comes_along(old):
     assert list(verify.find_faults(old)) == []
 
 
+@pytest.mark.exhaustive
 def test_a_workspace_in_git_is_committed(old):
     git_tags.init_git(old.root)
     old.params.write_text(old.params.read_text().replace("git: false", "git: true"))

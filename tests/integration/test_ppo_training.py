@@ -84,6 +84,7 @@ def train(sft, folder, chosen=S, **more):
     return train_rl(sft, folder / "out", "games", TASKS, **arguments | more)
 
 
+@pytest.mark.exhaustive
 def test_success_rises(sft, tmp_path):
     """One click, and it must be the left one."""
     tasks = [task(n, max_steps=1, side="left") for n in range(8)]

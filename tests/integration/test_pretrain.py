@@ -56,6 +56,7 @@ def processes(count):
     return module.OPTIMIZER.model_copy(update={"processes": count})
 
 
+@pytest.mark.exhaustive
 def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkeypatch):
     run = {
         "out": tmp_path,

@@ -277,6 +277,7 @@ def test_retry_after_is_seconds_or_a_date():
 
 
 # -- a real server ----------------------------------------------------------------------------------------------------
+@pytest.mark.exhaustive
 async def test_a_rollout_through_a_server_is_the_rollout_in_process(folder):
     """Same tasks, same seeds: the same episodes, to the token."""
     chosen, tasks = settings(policy={"max_new_tokens": 12, "timeout_s": 60}), [task(n) for n in range(4)]

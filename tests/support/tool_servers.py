@@ -263,9 +263,11 @@ def sdk(transport: str, port: int = 8000) -> dict:
 
 
 def _started(command: str, port: int) -> list[str]:
-    """Shell commands that start a service, and wait until it answers, each for less than a set-up may take."""
-    waits = f"for n in {{1..300}}; do (: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null && break; sleep 0.02; done; true"
-    return [f"({command} > /dev/null 2>&1 &)", waits, waits, waits]
+    """Shell commands that start a service, and wait until it answers: half a minute in parts, each shorter than a set-up
+    may take, however slow the machine is."""
+    answers = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
+    waits = f"end=$((SECONDS + 4)); until {answers} || ((SECONDS >= end)); do sleep 0.05; done"
+    return [f"({command} > /dev/null 2>&1 &)", *[waits] * 8]
 
 
 async def called(on, tool: str, **arguments) -> str:

@@ -384,10 +384,10 @@ def _ends(path: list[Any], at: int) -> list[Any]:
     if len(path) > 200 or len(path) < 2 or any(len(point) != 2 for point in points):
         raise ParseFailure(f"not a path: {describe_value(path)[:40]}", at)
     (x, y), (to_x, to_y) = points[0], points[-1]
+    if any(not abs(number) < 1e9 for point in points for number in point):  # larger ones overflow below
+        raise unsupported_action("a drag that leaves every screen", at)
     length = max(abs(to_x - x), abs(to_y - y), 1)
-    if length > 1e9 or any(
-        abs((to_x - x) * (b - y) - (to_y - y) * (a - x)) > 0.05 * length * length for a, b in points
-    ):
+    if any(abs((to_x - x) * (b - y) - (to_y - y) * (a - x)) > 0.05 * length * length for a, b in points):
         raise unsupported_action("a drag along a path that is not straight", at)
     return [points[0], points[-1]]
 

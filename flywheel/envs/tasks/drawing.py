@@ -457,6 +457,7 @@ def _seed(split: str, key: str) -> int:
 def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
     """Draw the iteration's tasks as a check, less the instructions of pages; returns the names of their back-ends.
 
+    With `synthesis.level_unlock_success`, of each suite the lowest level alone is drawn, as before any is unlocked.
     Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. iteration: its number. root: the
     workspace. Raises BadInput naming the parameter, such as for pages that are not fetched, a domain without a task,
     levels or templates that no suite has, or too few different tasks; DataError as `make_tasks` does.

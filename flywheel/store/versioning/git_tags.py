@@ -80,7 +80,7 @@ def commit_to_git(root: Path, message: str, paths: tuple[str, ...]) -> None:
     knows no author, it is `flywheel`. Raises FlywheelError as `init_git`.
     """
     _git(root, "add", *paths)
-    if _git(root, "status", "--porcelain", "--untracked-files=no"):
+    if _git(root, "diff", "--cached", "--name-only"):
         _git(root, "commit", "--quiet", "-m", message)
 
 

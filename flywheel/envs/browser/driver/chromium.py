@@ -37,9 +37,9 @@ def find_chromium(settings: SandboxSettings) -> Path:
     """Find the browser's executable: that of `sandbox.executable`, or else the first one that is installed.
 
     `sandbox.executable` is a path (relative to the current folder) or a name on PATH. Where it is empty,
-    chromium-headless-shell, chromium and google-chrome are looked for on PATH, then what `playwright install` fetched.
-    A binary under lib/chromium goes before a shell wrapper of the same name, which would orphan it when killed. Nothing
-    is started. Raises BadInput that says what to type where there is none, or none of the name that is set.
+    chromium-headless-shell, chromium and google-chrome (by Debian's names as well) are looked for on PATH, then what
+    `playwright install` fetched. Where /usr/lib/chromium or its like holds a binary of the same name, that one is taken
+    in place of a shell script, which would orphan it when killed. Nothing is started. Raises BadInput that says what to type where there is none, or none of the name that is set.
     """
     for name in (settings.executable,) if settings.executable else _PROGRAM_NAMES:
         if found := shutil.which(name):
@@ -53,6 +53,9 @@ def find_chromium(settings: SandboxSettings) -> Path:
 
 
 def _skip_shell_wrapper(path: Path) -> Path:
+    with path.open("rb") as file:
+        if file.read(2) != b"#!":
+            return path
     for folder in _LIBRARIES:
         binary = folder / path.name
         if binary.is_file() and os.access(binary, os.X_OK):
