@@ -243,6 +243,19 @@ async def test_a_missing_browser_says_what_to_type(monkeypatch, tmp_path):
     assert chromium.find_chromium(SandboxSettings()) == shell
 
 
+async def test_a_script_is_passed_over_for_its_binary_and_another_binary_of_the_name_is_not(monkeypatch, tmp_path):
+    library = tmp_path / "lib" / "chromium"
+    monkeypatch.setattr(chromium, "_LIBRARIES", (library,))
+    found = {}
+    for name, content in ((library, b"\x7fELF"), (tmp_path / "own", b"\x7fELF"), (tmp_path / "script", b"#!/bin/sh\n")):
+        name.mkdir(parents=True)
+        found[name.name] = name / "chromium"
+        found[name.name].write_bytes(content)
+        found[name.name].chmod(0o755)
+    for chosen, right in (("own", "own"), ("script", "chromium")):
+        assert chromium.find_chromium(SandboxSettings(executable=str(found[chosen]))) == found[right]
+
+
 async def test_a_browser_that_does_not_start_is_an_env_error(tmp_path):
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 3\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from flywheel.store.versioning import git_tags
@@ -18,3 +20,21 @@ def test_a_git_that_does_not_answer_is_told_with_what_was_asked(tmp_path, monkey
     with pytest.raises(FlywheelError, match=r"git did not answer in 1 s \(.*add --all\)") as told:
         git_tags.init_git(tmp_path)
     assert told.value.where == str(tmp_path)
+
+
+def test_a_change_of_other_files_makes_no_commit(tmp_path):
+    git_tags.init_git(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1", encoding="utf-8")
+    git_tags.commit_to_git(tmp_path, "Both", ("--all",))
+
+    def commits() -> list[str]:
+        command = ["git", "-C", str(tmp_path), "log", "--format=%s"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+
+    before = commits()
+    (tmp_path / "b").write_text("2", encoding="utf-8")
+    git_tags.commit_to_git(tmp_path, "Nothing", ("a",))
+    assert commits() == before
+    git_tags.commit_to_git(tmp_path, "Second", ("b",))
+    assert commits()[0] == "Second"

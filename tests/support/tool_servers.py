@@ -263,8 +263,8 @@ def sdk(transport: str, port: int = 8000) -> dict:
 
 
 def _started(command: str, port: int) -> list[str]:
-    """Shell commands that start a service, and wait until it answers: half a minute in parts, each shorter than a set-up
-    may take, however slow the machine is."""
+    """Shell commands that start a service, and wait for half a minute until it answers, in parts shorter than a set-up
+    may take."""
     answers = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
     waits = f"end=$((SECONDS + 4)); until {answers} || ((SECONDS >= end)); do sleep 0.05; done"
     return [f"({command} > /dev/null 2>&1 &)", *[waits] * 8]

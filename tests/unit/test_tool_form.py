@@ -151,6 +151,8 @@ def test_an_answer_and_its_end_are_one_step():
         (call('{"action": "left_click", "coordinate": [NaN, 5]}'), "a JSON value was expected", 90),
         (call('{"action": "left_click", "coordinate": [' + "9" * 400 + ", 5]}"), "a huge number lies outside", 12),
         (call('{"action": "left_click", "coordinate": [' + "9" * 9999 + ", 5]}"), "the number is too long", 90),
+        (call('{"action": "left_click_drag", "path": [[1.5, 2], [' + "9" * 400 + ", 3]]}"), "leaves every screen", 12),
+        (call('{"action": "left_click_drag", "path": [[1.5, 2], [1e999, 3]]}'), "leaves every screen", 12),
         (call('{"action": "middle_click", "coordinate": [1, 2]}'), "no such action here: middle_click", 12),
         (call('{"action": "type", "text": [1]}'), "not a text: [1]", 12),
         (call('{"action": "type", "text": "hel').split("}")[0], "the string is not closed", 77),

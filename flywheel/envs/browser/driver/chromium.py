@@ -39,7 +39,8 @@ def find_chromium(settings: SandboxSettings) -> Path:
     `sandbox.executable` is a path (relative to the current folder) or a name on PATH. Where it is empty,
     chromium-headless-shell, chromium and google-chrome (by Debian's names as well) are looked for on PATH, then what
     `playwright install` fetched. Where /usr/lib/chromium or its like holds a binary of the same name, that one is taken
-    in place of a shell script, which would orphan it when killed. Nothing is started. Raises BadInput that says what to type where there is none, or none of the name that is set.
+    in place of a shell script, which would orphan it when killed. Nothing is started. Raises BadInput that says what to
+    type where there is none, or none of the name that is set.
     """
     for name in (settings.executable,) if settings.executable else _PROGRAM_NAMES:
         if found := shutil.which(name):
