@@ -353,7 +353,8 @@ def read_outcomes(ws: Workspace, iteration: int) -> dict[str, SolvedShares]:
 def _load_outcomes(ws: Workspace, path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        return {"about": str(raw["about"]), "models": {name: dict(found) for name, found in raw["models"].items()}}
+        models = {name: {task: float(share) for task, share in found.items()} for name, found in raw["models"].items()}
+        return {"about": str(raw["about"]), "models": models}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(
             f"not the outcomes of an evaluation: {error!r}", where=ws.relative(path), fix="restore it from git"

@@ -431,10 +431,13 @@ def _rewrite_json(path: Path, change: Callable[[Any], Any]) -> bool:
 
 
 def _rewrite_text(path: Path, change: Callable[[str], str]) -> bool:
-    """Change a text file. Returns whether it was."""
+    """Change a text file. Returns whether it was. Raises DataError for one that is not UTF-8."""
     if not path.exists():
         return False
-    before = path.read_text(encoding="utf-8")
+    try:
+        before = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not text in UTF-8: {error}", where=path, fix="restore it from git") from None
     if (after := change(before)) != before:
         write_text(path, after)
     return after != before

@@ -202,13 +202,16 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
     """Read an iteration's `promotion.json`: at least `model` and `digest` of its weights (`checkpoint_digest`).
 
     model: its folder, relative to the workspace or absolute, or a Hugging Face name. Raises DataError where the file is
-    missing, damaged or lacks one of them.
+    missing, damaged or lacks one of them, or its `best` does.
     """
     path = ws.promotion(iteration)
     raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")
     for key in ("model", "digest"):
         if not isinstance(raw.get(key), str):
             raise DataError(f"promotion has no {key}", where=ws.relative(path), fix="restore it from git")
+    best = raw.get("best") or raw
+    if not isinstance(best, dict) or not all(isinstance(best.get(key), str) for key in ("model", "digest")):
+        raise DataError("`best` of promotion is no model", where=ws.relative(path), fix="restore it from git")
     return raw
 
 

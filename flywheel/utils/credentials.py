@@ -11,7 +11,7 @@ import hmac
 import secrets
 from pathlib import Path
 
-from flywheel.utils.files import atomic_file
+from flywheel.utils.files import atomic_file, disk_full_errors
 
 USER = "flywheel"
 
@@ -19,7 +19,8 @@ USER = "flywheel"
 def workspace_credentials(folder: Path) -> str:
     """Return `flywheel:PASSWORD`, user and password of a workspace's servers; made and kept at the first call.
 
-    folder: the workspace's `.flywheel`. A password that others could have read is replaced.
+    folder: the workspace's `.flywheel`. A password that others could have read is replaced. Raises
+    DiskFull.
     """
     path = credentials_path(folder)
     with contextlib.suppress(FileNotFoundError):
@@ -39,9 +40,9 @@ def credentials_path(folder: Path) -> Path:
 def write_private_file(path: Path, text: str, *, over: bool = True) -> None:
     """Write `text` to `path`, whole or not at all, at no moment readable by other users. Missing folders are made.
 
-    over: replace a file that is there; else raises FileExistsError for it.
+    over: replace a file that is there; else raises FileExistsError for it. Raises DiskFull.
     """
-    with atomic_file(path, over=over) as temporary:
+    with disk_full_errors(path), atomic_file(path, over=over) as temporary:
         temporary.touch(0o600)
         temporary.write_text(text, encoding="utf-8")
 

@@ -24,6 +24,11 @@ from flywheel.utils.errors import DataError, DiskFull, FlywheelError
 _FULL_BYTES = 2**20
 
 
+def expand_home(path: str) -> Path:
+    """Put the home in place of a leading `~` or `~user`; of a user that this machine does not know, `path` stays."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  Path's own raises RuntimeError
+
+
 @contextmanager
 def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` at the end of the block, or is removed where that

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def screen(colour: str = "white", form: str = "png", size: tuple[int, int] = (40
 
 
 # -- export ---------------------------------------------------------------------------------------------------
+
+
+def test_webdataset_reads_long_ids(built, tmp_path):
+    import webdataset as wds
+
+    step = next(exports.read_store_steps(built, "ct", 1))
+    long = replace(step, step={**step.step, "trajectory_id": "t" * 120})
+    assert exports.write_webdataset([long], tmp_path / "out") == 1
+    (read,) = wds.WebDataset([str(tmp_path / "out" / "00000.tar")], shardshuffle=False)
+    assert read["__key__"].startswith("t" * 120)
 
 
 @pytest.mark.parametrize("store", ["ct", "sft"])

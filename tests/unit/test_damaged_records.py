@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from flywheel.config.workspace import Workspace
+from flywheel.evaluation import gate
 from flywheel.maintenance import checkup
-from flywheel.store.catalog import run_history
+from flywheel.store import manifest
+from flywheel.store.catalog import database, run_history
 from flywheel.store.versioning import dvc_files, stage_records
-from flywheel.utils.errors import DataError
-from flywheel.utils.files import write_text
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.files import write_json, write_text
 
 ENTRIES = {"rollout": {"cmd": "flywheel stage rollout", "outs": [{"path": "data/steps", "md5": "d0", "size": 3}]}}
 CONFLICT = "schema: '2.0'\nstages:\n<<<<<<< HEAD\n  rollout: {cmd: x}\n=======\n"
@@ -33,6 +35,7 @@ def test_a_dvc_lock_is_read_as_it_was_written_and_one_that_is_missing_is_empty(t
         (b"stages:\n  rollout: 3\n", "not a dvc.lock"),
         (b"stages:\n  rollout: {outs: 3}\n", "not a dvc.lock"),
         (b"stages:\n  rollout: {deps: [{md5: d0}]}\n", "not a dvc.lock"),
+        (b"stages:\n  rollout: {outs: [{path: 3}]}\n", "not a dvc.lock"),
     ],
 )
 def test_a_damaged_dvc_lock_is_named_in_one_line(tmp_path, content, what):
@@ -78,3 +81,35 @@ def test_a_damaged_checkup_is_named(tmp_path, text, what):
         checkup.read_checkup(ws, 2)
     assert error.value.where == "iterations/002/checkup.json"
     assert "delete it" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"model": "models/base", "digest": 3},
+        {"model": "models/base", "digest": "d0", "best": "models/base"},
+        {"model": "models/base", "digest": "d0", "best": {"model": "models/base"}},
+    ],
+)
+def test_a_damaged_promotion_is_named(tmp_path, raw):
+    ws = Workspace(tmp_path)
+    write_json(ws.promotion(1), raw)
+    with pytest.raises(DataError, match="promotion") as error:
+        manifest.read_promotion(ws, 1)
+    assert error.value.where == ws.relative(ws.promotion(1))
+
+
+@pytest.mark.parametrize("models", [[], {"d0": 3}, {"d0": {"task": None}}, {"d0": {"task": "half"}}])
+def test_damaged_outcomes_are_named(tmp_path, models):
+    ws = Workspace(tmp_path)
+    write_json(ws.held_out(1), {"about": "x", "models": models})
+    with pytest.raises(DataError, match="not the outcomes of an evaluation"):
+        gate.read_outcomes(ws, 1)
+
+
+def test_a_query_that_needs_too_much_memory_is_no_wrong_query(tmp_path):
+    with database.connect_catalog(Workspace(tmp_path)) as connection:
+        connection.execute("SET memory_limit = '20MB'; SET max_temp_directory_size = '0B'")
+        with pytest.raises(FlywheelError, match="more memory than it may take") as error:
+            database.query_rows(connection, "SELECT list(range ORDER BY hash(range)) FROM range(9_000_000)")
+    assert not isinstance(error.value, BadInput | DataError)

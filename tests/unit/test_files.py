@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,9 @@ def test_files_are_hashed_as_one_text_in_their_order(tmp_path):
     second.write_bytes(b"c")
     assert files.cached_sha256(first, second) == hashlib.sha256(b"abc").hexdigest()
     assert files.cached_sha256(second, first) == hashlib.sha256(b"cab").hexdigest()
+
+
+def test_the_home_of_a_user_that_is_not_known_stays_as_it_is_written(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert files.expand_home("~/a") == Path("/home/ada/a")
+    assert files.expand_home("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")

@@ -250,7 +250,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(
     policies,
     awkward.filter(str.strip),

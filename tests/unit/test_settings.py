@@ -74,7 +74,7 @@ def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
         config.load_settings(path, {"seed.x": 1})
 
 
-@hypothesis_settings(max_examples=examples(25))
+@hypothesis_settings(max_examples=examples(6))
 @given(
     seed=st.integers(0, 2**40),
     samples=st.integers(1, 99),

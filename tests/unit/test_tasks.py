@@ -193,7 +193,7 @@ def test_an_unknown_split_is_refused():
 
 
 # -- gate tasks ------------------------------------------------------------------------------------------------------
-@hypothesis_settings(max_examples=examples(5), deadline=None)
+@hypothesis_settings(max_examples=examples(2), deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 200))
 def test_no_iteration_trains_on_what_a_gate_asks(seed, iteration):
     """By the content's hash: no history is read, and what one iteration's gate asks another never trains on."""

@@ -122,7 +122,7 @@ async def send_heartbeats(
     """Register with the manager, tell it of the sessions, and end what is over; for ever.
 
     about: what the manager is told when the node registers. until_empty: set when it is drained and has no session.
-    Raises BadInput where it refuses the node, or `manager` is no address.
+    Raises BadInput where it refuses the node, or `manager` is not the address of one.
     """
     headers = {"Authorization": f"Bearer {token}"}
     try:
@@ -143,7 +143,7 @@ async def send_heartbeats(
                 )
                 registered = answer is not None
                 await node.end({*late, *(answer or {}).get("end", ())})
-                if answer and answer["draining"] and not node.sessions:
+                if answer and answer.get("draining") and not node.sessions:
                     until_empty.set()
             except (aiohttp.ClientError, TimeoutError) as error:
                 log.warning("the manager does not answer: %s", error)
@@ -151,13 +151,20 @@ async def send_heartbeats(
 
 
 async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Post JSON and give the answer; None where the node has to register. Raises BadInput where it is refused."""
+    """Post JSON and give the answer; None where the node has to register. Raises BadInput where it is refused, or what
+    answers is no manager."""
     async with client.post(path, json=body) as answer:
         if answer.status == 404:
             return None
         if answer.status >= 400:
             raise BadInput(f"the manager refuses this node: {(await answer.text())[:200]}", where="manager")
-        return await answer.json()
+        try:
+            told = await answer.json()
+        except ValueError:
+            told = None
+        if not isinstance(told, dict) or not isinstance(told.get("draining", False), bool):
+            raise BadInput("what answers there is no manager", where=str(client._base_url), fix="name its address")
+        return told
 
 
 @asynccontextmanager

@@ -32,7 +32,8 @@ def server_key_path(port: int) -> Path:
 
 @contextlib.contextmanager
 def hold_server_key(port: int, key: str) -> Iterator[Path]:
-    """Write the key of the server at `port` to its file, locked within the block and removed at its end."""
+    """Write the key of the server at `port` to its file, locked within the block and removed at its end. Raises
+    DiskFull."""
     path = server_key_path(port)
     credentials.write_private_file(path, f"{key}\n")
     with path.open(encoding="utf-8") as held:

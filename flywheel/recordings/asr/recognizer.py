@@ -11,6 +11,7 @@ import numpy as np
 
 from flywheel.config import RecordingSettings
 from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.files import expand_home
 
 
 class RecognitionTimeout(FlywheelError):
@@ -52,7 +53,7 @@ def locate_whisper_checkpoint(settings: RecordingSettings, folder: Path) -> Reco
     settings: block `recording`, left as it is. Else it would depend on the directory that a process was started in. A
     name that is no file there, such as a published model's, stays.
     """
-    path = folder / Path(settings.whisper_model).expanduser()
+    path = folder / expand_home(settings.whisper_model)
     return settings.model_copy(update={"whisper_model": str(path)}) if path.is_file() else settings
 
 

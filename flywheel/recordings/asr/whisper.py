@@ -14,7 +14,7 @@ import numpy as np
 
 from flywheel.recordings.asr.recognizer import Word, check_audio, check_deadline
 from flywheel.utils.errors import BadInput
-from flywheel.utils.files import sha256_file
+from flywheel.utils.files import expand_home, sha256_file
 
 WINDOW_S = 30.0
 EDGE_S = 1.0  # a word that ends so near a window's end may be half a word
@@ -131,7 +131,7 @@ def find_whisper_checkpoint(model: str | Path) -> Path:
     is damaged.
     """
     whisper, model = _package(), str(model)
-    path = Path(model).expanduser()
+    path = expand_home(model)
     if path.is_file():
         return path
     address = whisper._MODELS.get(model)

@@ -484,8 +484,11 @@ def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Er
     """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file; it is returned.
 
     connection: on which `error` was raised; it is asked which file is damaged. A file that is gone gives PartMissing, a
-    DataError.
+    DataError. A query that needs more memory than there is gives a plain FlywheelError.
     """
+    if isinstance(error, duckdb.OutOfMemoryException):
+        fix = "ask for fewer rows or columns, or aggregate them in the query"
+        return FlywheelError(f"the query needs more memory than it may take: {_duckdb_message(error)}", fix=fix)
     if isinstance(error, _OF_THE_QUERY):
         return _wrong_query_error(error)
     return _find_damaged_file(connection, error) or _wrong_query_error(error)

@@ -149,7 +149,7 @@ def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file
             if size >= bytes_per_file:
                 file.close()
                 path = temporary / f"{number:05d}.tar"
-                tar = file.enter_context(tarfile.open(path, "w", format=tarfile.USTAR_FORMAT))
+                tar = file.enter_context(tarfile.open(path, "w", format=tarfile.PAX_FORMAT))
                 number, size = number + 1, 0
             size += _add_sample(tar, step)
             count += 1

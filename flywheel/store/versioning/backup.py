@@ -19,7 +19,7 @@ from flywheel.store import manifest
 from flywheel.store.versioning import dvc_files, git_tags, stage_records
 from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError, FlywheelError, first_line
-from flywheel.utils.files import sha256_file, write_json
+from flywheel.utils.files import expand_home, sha256_file, write_json
 from flywheel.utils.progress import announce
 
 # DVC's exceptions only count files; the reasons go to its log. Libraries of remote stores raise classes of their own.
@@ -113,7 +113,7 @@ def configure_remote(ws: Workspace, url: str) -> None:
     """
     if not url:
         return
-    url = url if "://" in url else str(ws.resolve(str(Path(url).expanduser())).resolve())
+    url = url if "://" in url else str(ws.resolve(str(expand_home(url))).resolve())
     with dvc_files.open_dvc(ws) as repo, repo.config.edit("repo") as config:
         if config["remote"].get(REMOTE_NAME, {}).get("url") != url or config["core"].get("remote") != REMOTE_NAME:
             config["remote"][REMOTE_NAME] = {"url": url}

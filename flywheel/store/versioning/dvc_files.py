@@ -128,7 +128,7 @@ def _is_entry(entry: Any) -> bool:
         return False
     deps, outs = entry.get("deps", []), entry.get("outs", [])
     listed = isinstance(deps, list) and isinstance(outs, list)
-    return listed and all(isinstance(one, dict) and "path" in one for one in (*deps, *outs))
+    return listed and all(isinstance(one, dict) and isinstance(one.get("path"), str) for one in (*deps, *outs))
 
 
 def parse_dvc_yaml(text: str) -> Any:
@@ -248,7 +248,7 @@ def set_newest_iteration(ws: Workspace, iteration: int) -> None:
     last = read_dvc_lock(dvc_lock_path(ws, iteration)).get(LAST_STAGE) if iteration else None
     if last:
         wanted = f"data/runs/iteration={iteration_label(iteration)}/stage={LAST_STAGE}"
-        deps = [out for out in last["outs"] if out["path"] == wanted]
+        deps = [out for out in last.get("outs", ()) if out["path"] == wanted]
         entries = {f"{REPORT_STAGE}@{iteration_label(iteration)}": {"cmd": "flywheel iteration report", "deps": deps}}
         _write_if_changed(ws, "dvc.lock", dump_dvc_lock(entries))
 

@@ -435,7 +435,11 @@ def check_start_page(manifest: PageManifest, served: Path) -> None:
     lies outside.
     """
     for variant in manifest.variants:
-        start = urlsplit(manifest.start.replace("{variant}", variant)).path.lstrip("/")
+        address = manifest.start.replace("{variant}", variant)
+        try:
+            start = urlsplit(address).path.lstrip("/")
+        except ValueError as error:
+            raise BadInput(f"start: {address}: {error}", where=manifest.path, fix="name a page") from None
         if ".." in PurePosixPath(start).parts:
             raise BadInput(f"start: {start} leaves what is served", where=manifest.path, fix="name a page inside of it")
         page = served / start
