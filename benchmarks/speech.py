@@ -9,6 +9,8 @@ Its interval is a bootstrap over sentences. Speed is in the line too, as seconds
 Case `right_steps`: of the utterances of the shipped sessions, those aligned with the step that they are about; the
 peer aligns what the stock model heard. The sessions' own words, and their word error rates, are in the line.
 
+Cases `recognise_N`, `align_N`, `curate_N`: what a session of N minutes takes (`speech_long.py`).
+
 The voices are flite's; espeak-ng's are used where it is installed (--voices), and named in the line where it is not.
 """
 
@@ -29,6 +31,7 @@ from typing import Any
 
 import numpy as np
 from bench_case import BenchCase, emit_case, exit_code
+from speech_long import long_sessions
 from speech_measure import edits, measure
 
 from flywheel.config import Settings
@@ -188,13 +191,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="take each n-th sentence (default: all)")
     parser.add_argument("--seed", type=int, default=7, help="of the bootstrap")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS, help="sessions with their truth.json")
+    parser.add_argument("--minutes", type=int, nargs="*", default=[1, 10, 60], help="lengths of joined sessions")
+    parser.add_argument("--long-alone", action="store_true", help="the joined sessions alone")
     options = parser.parse_args(argv)
+    long = [emit_case(case) for case in long_sessions(options.recordings, options.minutes, PocketSphinx())]
+    if options.long_alone:
+        return exit_code(long)
     chosen = sentences(options.sentences)[:: options.every]
     cases = [
         emit_case(word_error_rate(chosen, options.voices, options.seed)),
         emit_case(right_steps(options.recordings)),
     ]
-    return exit_code(cases)
+    return exit_code([*cases, *long])
 
 
 if __name__ == "__main__":
