@@ -21,7 +21,7 @@ from flows.stage_run import stage_flow
 from flows.workspace_lock import is_deployed_run, run_with_workspace_lock
 from flywheel import cluster
 from flywheel import config as parameters
-from flywheel.config import OperationsSettings, Settings
+from flywheel.config import OperationsSettings, Settings, run_lock
 from flywheel.config.workspace import Workspace, iteration_label, renew_iteration_run_id
 from flywheel.maintenance.rollback import recover_workspace
 from flywheel.pipeline import dag, iterations
@@ -200,6 +200,7 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
     rules = chosen.operations
     run_history.mark_killed_runs(ws)
     _begin_iteration(ws, chosen, k)
+    run_lock.record_run(ws, k, _begun_by(ws))
     try:
         with stage_records.name_params_file_in_errors(ws, k), tags(*run_history.iteration_run_tags(ws, k)):
             _run_stages(ws, chosen, k, until)
@@ -214,6 +215,12 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
         raise
     notify(ws, rules, "done", _summary(ws, k))
     return None
+
+
+def _begun_by(ws: Workspace) -> str:
+    if not is_deployed_run():
+        return run_lock.RUN_COMMAND
+    return run_lock.UP_COMMAND if run_lock.is_supervised(ws) else "a worker of Prefect"
 
 
 def _run_stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> None:

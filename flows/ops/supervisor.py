@@ -82,7 +82,7 @@ def stop_supervisor(ws: Workspace) -> bool:
     with contextlib.suppress(ProcessLookupError):
         os.kill(found["pid"], signal.SIGTERM)
     deadline = time.monotonic() + _END_S
-    while _is_up(ws):
+    while run_lock.is_supervised(ws):
         if time.monotonic() > deadline:
             raise FlywheelError(
                 f"process {found['pid']} does not end", where=ws.state / "up.log", fix=f"kill -9 {found['pid']}"
@@ -96,7 +96,7 @@ def find_supervisor(ws: Workspace) -> dict:
 
     {} where none is up, and for one that is still coming up.
     """
-    if not _is_up(ws):
+    if not run_lock.is_supervised(ws):
         return {}
     try:
         return json.loads(_note_path(ws).read_text(encoding="utf-8"))
@@ -112,7 +112,8 @@ def supervise(ws: Workspace, port: int) -> None:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    alone = run_lock.hold_exclusively(_lock_path(ws), "it is up already", fix="`flywheel workspace down` ends it")
+    lock = run_lock.supervisor_lock_path(ws)
+    alone = run_lock.hold_exclusively(lock, "it is up already", fix="`flywheel workspace down` ends it")
     with (
         alone,
         start_report_server(ws, port + 1) as report,
@@ -168,14 +169,6 @@ def _terminate_orphan_run(ws: Workspace) -> None:
 
 def _note_path(ws: Workspace) -> Path:
     return ws.state / "up.json"
-
-
-def _lock_path(ws: Workspace) -> Path:
-    return ws.state / "up.lock"
-
-
-def _is_up(ws: Workspace) -> bool:
-    return run_lock.is_lock_held(_lock_path(ws))
 
 
 def _main(root: str, port: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from flywheel.cli.options import WORKSPACE_OPTION
+from flywheel.cli.typed import echo_with_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput
 
@@ -60,16 +61,15 @@ def _list_asked(ws: Workspace) -> None:
     iteration = newest_iteration(ws)
     found = route_review.open_questions(ws, iteration) if iteration else []
     if not found:
-        click.echo("nobody is asked to look at routes (`flywheel settings routing.review`)")
+        echo_with_commands("nobody is asked to look at routes (`flywheel settings routing.review`)")
         return
     lacking = sum(one.label is None for one in found)
     click.echo(f"iteration {iteration_label(iteration)}: {len(found)} trajectories, {lacking} without a label")
     for one in found:
         said = f"{one.label}, says {one.reviewer}" if one.label else "no label yet"
-        click.echo(f"{one.trajectory_id}  {said}\n  {one.line}\n  flywheel data view {one.trajectory_id}")
-    click.echo(
-        f'then: flywheel review routes {found[0].trajectory_id} solved --reviewer NAME (or "not solved", "cannot tell")'
-    )
+        echo_with_commands(f"{one.trajectory_id}  {said}\n  {one.line}\n  `flywheel data view {one.trajectory_id}`")
+    first = f"`flywheel review routes {found[0].trajectory_id} solved --reviewer NAME`"
+    echo_with_commands(f'then: {first} (or "not solved", "cannot tell")')
 
 
 def _apply_when_complete(ws: Workspace, iteration: int) -> None:
@@ -86,7 +86,7 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
         with run_lock.hold_workspace(ws):
             moved = route_review.end_route_review(ws, iteration, route_review.ALL_LABELLED)
         count = moved.count if moved else 0
-        click.echo(f"all have a label: {count} go to the other store; type `flywheel run` to go on")
+        echo_with_commands(f"all have a label: {count} go to the other store; type `flywheel run` to go on")
 
 
 @click.command(
@@ -108,4 +108,4 @@ def promotion_command(iteration: int, promote: bool | None, reviewer: str, comme
     if decided.earlier:
         click.echo(f"this replaces the decision: {decided.history[-2].words}")
     then = "the run that waits for it goes on" if run_lock.is_workspace_busy(ws) else "type `flywheel run` to go on"
-    click.echo(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")
+    echo_with_commands(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")

@@ -195,6 +195,11 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
         ) from error
 
 
+def review_command(iteration: int) -> str:
+    """Return what a reviewer of `iteration` types, as a message has it."""
+    return f"`flywheel review promotion --iteration {iteration} --promote --reviewer NAME` (or --keep)"
+
+
 def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
     """Return the error that says why nobody can decide the promotion of `iteration` now; None where somebody can.
 

@@ -2,18 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from flywheel.config import run_lock
+from flywheel.config.run_lock import RunAtWork, StageAtWork, format_moment
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.evaluation import promotion_review
+from flywheel.maintenance import rollback
 from flywheel.store import partitions
-from flywheel.store.catalog import database
+from flywheel.store.catalog import database, run_history
 from flywheel.store.versioning import backup, dvc_files, stage_records
-from flywheel.utils.errors import FlywheelError
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.progress import format_duration
 
 _SHOWN = 10
+
+
+@dataclass(frozen=True)
+class WorkStatus:
+    """What is at work. run: the run. recorded, stages: how many stages of its iteration are recorded, and how many it
+    has. usual: seconds that stages took before, by name. left: seconds that each stage at work goes on, by name, where
+    that can be told. seconds_left: of the iteration; None where a stage to come has not been run before, or it waits.
+    """
+
+    run: RunAtWork
+    recorded: int
+    stages: int
+    usual: Mapping[str, float]
+    left: Mapping[str, float]
+    seconds_left: float | None
+
+    def facts(self) -> dict[str, Any]:
+        """Return all of it as JSON has it; times are Unix seconds."""
+        known = [
+            {**asdict(one), "usual": self.usual.get(one.stage), "left": self.left.get(one.stage)}
+            for one in self.run.stages
+        ]
+        counts = {"recorded_stages": self.recorded, "all_stages": self.stages, "seconds_left": self.seconds_left}
+        return {**asdict(self.run), "stages": known, **counts}
+
+    def lines(self) -> Iterator[str]:
+        """Yield it in lines: the iteration, then a line a stage at work."""
+        run = self.run
+        left = "" if self.seconds_left is None else f", about {format_duration(self.seconds_left)} left"
+        yield (
+            f"iteration {iteration_label(run.iteration)} is at work since {format_moment(run.began)} (`{run.by}`, "
+            f"process {run.process}): {self.recorded} of {self.stages} stages are done{left}; {run.how_to_end} ends it"
+        )
+        for one in (one for one in run.stages if one.ended is None):
+            if one.waits_for:
+                yield f"  {one.words}: type {one.answer}, or open `flywheel ui`"
+                continue
+            facts = [f"  {one.words}", f"{one.share:.0%} done"]
+            facts += [f"usually {format_duration(self.usual[one.stage])}"] if one.stage in self.usual else []
+            facts += [f"about {format_duration(self.left[one.stage])} left"] if one.stage in self.left else []
+            yield ", ".join(facts) + (f": {one.line}" if one.line and one.line != "begins" else "")
+
+
+_SHARE_THAT_TELLS = 0.05  # of a stage: from here on its own pace counts
+
+
+def read_work_status(ws: Workspace) -> WorkStatus | None:
+    """Read what is at work in the workspace, and estimate how long it goes on; None where no iteration is.
+
+    Where the history of iterations before is damaged, which is told elsewhere, nothing is usual. Raises DataError where
+    DVC's file of an iteration is lost.
+    """
+    if (run := run_lock.read_run_at_work(ws)) is None:
+        return None
+    k, now = run.iteration, time.time()
+    usual: dict[str, float] = {}
+    with contextlib.suppress(DataError):
+        usual = run_history.query_usual_seconds(ws, k)
+    recorded, names = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k)
+    at_work = {one.stage: one for one in run.stages if one.ended is None}
+    left = {name: estimate_seconds_left(one, usual.get(name), now) for name, one in at_work.items()}
+    to_come = [left[name] if name in left else usual.get(name) for name in names if name not in recorded]
+    told = {name: seconds for name, seconds in left.items() if seconds is not None}
+    total = None if None in to_come else sum(to_come)
+    return WorkStatus(run, len(set(names) & set(recorded)), len(names), usual, told, total)
+
+
+def estimate_seconds_left(stage: StageAtWork, usual: float | None, now: float) -> float | None:
+    """Estimate how long a stage goes on: by what it took before, and the more of it is done, by its own pace.
+
+    usual: seconds that it took before, None where that is not known. now: Unix time. Returns seconds; None where
+    nothing tells it, and while it waits for people.
+    """
+    if stage.waits_for:
+        return None
+    took = max(now - stage.began, 0.0)
+    by_pace = took * (1 - stage.share) / stage.share if stage.share >= _SHARE_THAT_TELLS else None
+    if usual is None or by_pace is None:
+        return by_pace if usual is None else max(usual - took, 0.0)
+    return stage.share * by_pace + (1 - stage.share) * max(usual - took, 0.0)
 
 
 @dataclass(frozen=True)
@@ -23,7 +110,8 @@ class WorkspaceStatus:
     begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
     `iterations`, empty where a file that it reads is damaged; fault: what then is wrong. unknown: why the three below
     could not be looked at, or "". damage: recorded outputs that are not as they were. changed: stage -> path -> what
-    happened, of stages that are not as they are recorded. recorded: the stages that are, by iteration.
+    happened, of stages that are not as they are recorded. recorded: the stages that are, by iteration. work: what is at
+    work. ways_on: of an iteration that is not complete, what may be typed now, in words.
     """
 
     begun: tuple[int, ...]
@@ -34,6 +122,8 @@ class WorkspaceStatus:
     damage: tuple[backup.DamagedOutput, ...] = ()
     changed: dict[str, dict[str, str]] | None = None
     recorded: dict[int, list[str]] | None = None
+    work: WorkStatus | None = None
+    ways_on: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
@@ -46,22 +136,35 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))
-    rows, fault = (), ""
+    rows, fault, work = (), "", None
     try:
+        work = read_work_status(ws)
         rows = partitions.retry_while_replaced(partial(_query_iterations, ws))
     except FlywheelError as error:
         fault = str(error)
     if not begun:
-        return WorkspaceStatus(begun, (), rows, fault, changed={})
+        return WorkspaceStatus(begun, (), rows, fault, changed={}, work=work)
     which = begun if everything else tuple(stage_records.active_iterations(ws))
     try:
         asked = stage_records.iterations_to_compare(ws, which)
         damage, changed = tuple(backup.find_damaged_outputs(ws, asked)), stage_records.changed_stages(ws, asked)
     except OSError as error:  # DVC looks under a lock, which is a file
         unknown = f"what changed is not looked at: {error.strerror}: {error.filename}"
-        return WorkspaceStatus(begun, (), rows, fault, unknown)
+        return WorkspaceStatus(begun, (), rows, fault, unknown, work=work)
     recorded = {k: dvc_files.recorded_stages(ws, k) for k in which}
-    return WorkspaceStatus(begun, which, rows, fault, "", damage, changed, recorded)
+    ways_on = {k: _ways_on(ws, k) for k in which if not dvc_files.is_iteration_complete(ws, k)}
+    return WorkspaceStatus(begun, which, rows, fault, "", damage, changed, recorded, work, ways_on)
+
+
+def _ways_on(ws: Workspace, iteration: int) -> str:
+    """What can be typed of an iteration that is not complete while nothing is at work."""
+    ways = ["`flywheel run` goes on with it"]
+    if iteration in promotion_review.list_pending_reviews(ws) and not promotion_review.read_review(ws, iteration):
+        ways.insert(0, f"{promotion_review.review_command(iteration)} decides its promotion")
+    with contextlib.suppress(BadInput):
+        rollback.plan_discard(ws, iteration)
+        ways.append("`flywheel iteration drop` gives it up")
+    return ", ".join(ways)
 
 
 def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
@@ -75,6 +178,8 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
 
     standing: what `read_workspace_status` returned.
     """
+    if standing.work:
+        yield from (("cyan", line) for line in standing.work.lines())
     if standing.unknown:
         yield "yellow", standing.unknown
         return
@@ -88,11 +193,12 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
             changed_paths = ", ".join(f"{path} ({change})" for path, change in changes.items())
             yield "yellow", f"{name}: changed since it was recorded: {changed_paths}"
     for k in sorted(set(waiting)):
-        done = len(standing.recorded.get(k, ()))
+        if standing.work and standing.work.run.iteration == k:
+            continue
+        done, ways = len(standing.recorded.get(k, ())), standing.ways_on.get(k, "`flywheel run` goes on with it")
         yield (
             "yellow",
-            f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): "
-            "`flywheel run` goes on with it, `flywheel iteration drop` gives it up",
+            f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): {ways}",
         )
     if not standing.changed and not standing.damage:
         yield "", "every stage is recorded in DVC and unchanged"

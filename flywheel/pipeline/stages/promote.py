@@ -43,7 +43,7 @@ def _reviewed(ctx: StageContext, said: str) -> dict:
         raise FlywheelError(
             "a reviewer has to decide this promotion",
             where="promotion.rule: review",
-            fix=f"type `flywheel review promotion --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
+            fix=f"type {promotion_review.review_command(ctx.iteration)}",
         )
     reason = f"{decided.reviewer}: {decided.comment or 'no comment'}"
     return {"promoted": decided.promote, "reason": f"{reason} ({said})" if said else reason}
