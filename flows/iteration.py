@@ -39,6 +39,7 @@ from tasks import run_history
 from tasks.shards import publish_report
 
 _LOOK_S = 1.0  # between looks at stages that are processes of their own
+_TOLD = 5  # parameters by name, of those that are not used
 
 
 class StageScheduler:
@@ -248,10 +249,11 @@ def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
     if not ws.frozen_params(k).exists():
         renew_iteration_run_id(ws, k)
     later = ingest.deferral_rule(ws, settings, k)
-    own = begin_iteration(ws, k, settings, later)
-    if own.model_copy(update={"operations": settings.operations}) != settings:
-        where = ws.relative(ws.frozen_params(k))
-        announce("run", f"iteration {iteration_label(k)} goes on with the parameters it began with ({where})")
+    begin_iteration(ws, k, settings, later)
+    if unused := [f"{name} {value}" for name, value in iterations.list_unused_settings(ws, k, settings).items()]:
+        others = f" and {len(unused) - _TOLD} more" * (len(unused) > _TOLD)
+        said = f"goes on with the parameters it began with: {', '.join(unused[:_TOLD])}{others}"
+        announce("run", f"iteration {iteration_label(k)} {said} ({ws.relative(ws.frozen_params(k))})")
     with get_client(sync_client=True) as client:
         tagged = sorted({*flow_run.tags, *run_history.iteration_run_tags(ws, k)})
         client.update_flow_run(flow_run.id, name=f"iteration {iteration_label(k)}", tags=tagged)
