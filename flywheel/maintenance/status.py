@@ -51,7 +51,7 @@ class WorkStatus:
         run = self.run
         left = "" if self.seconds_left is None else f", about {format_duration(self.seconds_left)} left"
         yield (
-            f"iteration {iteration_label(run.iteration)} is at work since {format_moment(run.began)} (`{run.by}`, "
+            f"iteration {iteration_label(run.iteration)} is at work since {format_moment(run.began)} ({run.by}, "
             f"process {run.process}): {self.recorded} of {self.stages} stages are done{left}; {run.how_to_end} ends it"
         )
         for one in (one for one in run.stages if one.ended is None):
@@ -60,7 +60,8 @@ class WorkStatus:
                 continue
             facts = [f"  {one.words}", f"{one.share:.0%} done"]
             facts += [f"usually {format_duration(self.usual[one.stage])}"] if one.stage in self.usual else []
-            facts += [f"about {format_duration(self.left[one.stage])} left"] if one.stage in self.left else []
+            left = self.left.get(one.stage)
+            facts += [] if left is None else [f"about {format_duration(left)} left" if left else "longer than usual"]
             yield ", ".join(facts) + (f": {one.line}" if one.line and one.line != "begins" else "")
 
 
@@ -82,7 +83,8 @@ def read_work_status(ws: Workspace) -> WorkStatus | None:
     recorded, names = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k)
     at_work = {one.stage: one for one in run.stages if one.ended is None}
     left = {name: estimate_seconds_left(one, usual.get(name), now) for name, one in at_work.items()}
-    to_come = [left[name] if name in left else usual.get(name) for name in names if name not in recorded]
+    waiting = [name for name in names if name not in (*recorded, dvc_files.LAST_STAGE)]  # which takes no time
+    to_come = [left[name] if name in left else usual.get(name) for name in waiting]
     told = {name: seconds for name, seconds in left.items() if seconds is not None}
     total = None if None in to_come else sum(to_come)
     return WorkStatus(run, len(set(names) & set(recorded)), len(names), usual, told, total)

@@ -77,7 +77,7 @@ def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("report"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=5, samples=3)
-        synthetic.routed(ws, settings, k, page=k == 2)
+        synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
     return ws
 
