@@ -86,7 +86,7 @@ class PromotionReview(RunInput):
     """What the reviewer fills in."""
 
     decision: Literal["promote", "keep the old model"]
-    reviewer: str = Field(min_length=1, max_length=promotion_review.MAX_REVIEWER_LENGTH, description="Your name")
+    reviewer: str = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name")
     comment: str = Field("", max_length=promotion_review.MAX_COMMENT_LENGTH)
 
 
@@ -138,7 +138,7 @@ def ask_reviewer(ctx: StageContext, record: StageRecorder) -> None:
             fix="decide with `flywheel review promotion`, then run again",
         ) from None
     promote, decided = answer.decision == "promote", promotion_review.read_review(ctx.ws, ctx.iteration)
-    if decided is None or (decided.promote, decided.reviewer) != (promote, answer.reviewer):
+    if decided is None or (decided.promote, decided.reviewer) != (promote, labels.normalise_reviewer(answer.reviewer)):
         decided = promotion_review.decide_promotion(
             ctx.ws, ctx.iteration, promote=promote, reviewer=answer.reviewer, comment=answer.comment
         )
@@ -250,7 +250,7 @@ def _route_review_form(asked: Sequence[RouteQuestion]) -> type[RunInput]:
         name: (_Label, Field(_UNSEEN, title=f"{name.rpartition('_')[2]}. {one.trajectory_id}"))
         for name, one in _form_fields(asked).items()
     }
-    named = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name: letters, digits, dots, dashes")
+    named = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name")
     fields |= {"reviewer": (str, named), "comment": (str, Field("", max_length=labels.MAX_COMMENT_CHARACTERS))}
     form = create_model("RouteReview", __base__=RunInput, **fields)
     return form.with_initial_data(description=_route_review_markdown(asked))

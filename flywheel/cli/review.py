@@ -92,20 +92,40 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
 @click.command(
     epilog='Example: flywheel review promotion --iteration 3 --promote --reviewer Ada --comment "sites are better"'
 )
-@click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
+@click.option("--iteration", "-k", type=int, help="Number of the iteration; default, to show one: the newest.")
 @click.option("--promote/--keep", "promote", default=None, help="Promote the new model, or keep the old one.")
-@click.option("--reviewer", required=True, help="Your name; stored with the decision.")
+@click.option("--reviewer", default="", show_default=False, help="Your name; stored with the decision.")
 @click.option("--comment", default="", show_default=False, help="The reason; stored with the decision.")
 @WORKSPACE_OPTION
-def promotion_command(iteration: int, promote: bool | None, reviewer: str, comment: str, ws: Workspace) -> None:
-    """Promote the new model or keep the old one, where promotion.rule is `review`."""
+def promotion_command(iteration: int | None, promote: bool | None, reviewer: str, comment: str, ws: Workspace) -> None:
+    """Promote the new model or keep the old one, where promotion.rule is `review`.
+
+    Without --promote or --keep, show what was decided of an iteration, by a reviewer or by the rule, and on what it
+    rests.
+    """
     from flywheel.config import run_lock
     from flywheel.evaluation import promotion_review as reviews
 
     if promote is None:
-        raise BadInput("no decision", where="flywheel review promotion", fix="add --promote or --keep")
+        if reviewer or comment:
+            raise BadInput("no decision", where="flywheel review promotion", fix="add --promote or --keep")
+        _show_promotion(ws, iteration)
+        return
+    if iteration is None:
+        raise BadInput("of which iteration?", where="flywheel review promotion", fix="add --iteration N")
     decided = reviews.decide_promotion(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
     if decided.earlier:
         click.echo(f"this replaces the decision: {decided.history[-2].words}")
     then = "the run that waits for it goes on" if run_lock.is_workspace_busy(ws) else "type `flywheel run` to go on"
     echo_with_commands(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")
+
+
+def _show_promotion(ws: Workspace, iteration: int | None) -> None:
+    from flywheel.evaluation import promotion_review as reviews
+    from flywheel.pipeline.iterations import newest_iteration
+    from flywheel.store.versioning import stage_records
+
+    iteration = iteration or newest_iteration(ws)
+    rule = stage_records.load_iteration_params(ws, iteration).promotion
+    head = reviews.describe_promotion(ws, iteration, rule)
+    echo_with_commands(reviews.build_promotion_report(ws, iteration, rule).markdown(head))
