@@ -287,8 +287,8 @@ def explain_disagreement(rows: Iterable[Mapping[str, Any]], rule: PromotionSetti
     success = _format_points(held_out["value"], low, high)
     return (
         f"the {held_out['n']} held-out tasks say otherwise (success {success}): they are another set, the same in "
-        "every iteration, on which the curve of success is drawn and the best model is chosen; the fresh ones were drawn for "
-        "this decision alone, and decide"
+        "every iteration, on which the curve of success is drawn and the best model is chosen; the fresh ones were "
+        "drawn for this decision alone, and decide"
     )
 
 

@@ -28,9 +28,9 @@ REVIEWERS_NEEDED = 2  # reviewers of a trajectory; where they disagree, one more
 ReviewQueue = Literal["random", "route", "routing", "disagreement", "speech", "decide"]
 # Queue -> condition on the trajectories `t` that it draws from, and their order; `key` is random, by the seed.
 _QUEUES: dict[ReviewQueue, tuple[str, str]] = {
-    "random": ("", "key"),
+    "random": (QUERIES["doubted"], "key"),
     # As many of each store. Within a place the order is at random, so that it does not tell the store.
-    "route": ("", "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
+    "route": (QUERIES["doubted"], "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
     "routing": (QUERIES["routing"], "list_position($asked, trajectory_id)"),
     "disagreement": (QUERIES["disagreement"], "key"),
     "speech": (QUERIES["speech"], "least, key"),
