@@ -56,6 +56,7 @@ def run_iterations(
         pipeline_iterations.check_overrides_used(ws, overrides, chosen, todo)
         for k in todo:
             pipeline_iterations.check_iteration(ws, chosen, k)
+        run_lock.record_run(ws, todo[0], run_lock.RUN_COMMAND)
         find_external_server()  # refused here where it does not answer
         announce("run", _plan_line(ws, todo))
         if kept := [f"{name}={value}" for name, value in before.items() if name not in overrides]:

@@ -124,7 +124,7 @@ def status_command(ws: Workspace, everything: bool, watch: bool, as_json: bool) 
         click.echo(json.dumps(told, default=str, allow_nan=False))
         return
     console = Console()
-    if not found.begun:
+    if not found.begun and not found.holder:
         console.print(f"no iteration yet: type [bold]{escape(name_command('flywheel'))} run[/bold]")
         return
     if found.fault:

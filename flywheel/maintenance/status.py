@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -49,6 +49,9 @@ class WorkStatus:
     def lines(self) -> Iterator[str]:
         """Yield it in lines: the iteration, then a line a stage at work."""
         run = self.run
+        if not self.stages:
+            yield f"iteration {iteration_label(run.iteration)} is about to begin ({run.by}, process {run.process})"
+            return
         left = "" if self.seconds_left is None else f", about {format_duration(self.seconds_left)} left"
         yield (
             f"iteration {iteration_label(run.iteration)} is at work since {format_moment(run.began)} ({run.by}, "
@@ -80,13 +83,14 @@ def read_work_status(ws: Workspace) -> WorkStatus | None:
     usual: dict[str, float] = {}
     with contextlib.suppress(DataError):
         usual = run_history.query_usual_seconds(ws, k)
-    recorded, names = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k)
+    begun = dvc_files.dvc_yaml_path(ws, k).exists()
+    recorded, names = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k) if begun else ()
     at_work = {one.stage: one for one in run.stages if one.ended is None}
     left = {name: estimate_seconds_left(one, usual.get(name), now) for name, one in at_work.items()}
     waiting = [name for name in names if name not in (*recorded, dvc_files.LAST_STAGE)]  # which takes no time
     to_come = [left[name] if name in left else usual.get(name) for name in waiting]
     told = {name: seconds for name, seconds in left.items() if seconds is not None}
-    total = None if None in to_come else sum(to_come)
+    total = None if None in to_come or not names else sum(to_come)
     return WorkStatus(run, len(set(names) & set(recorded)), len(names), usual, told, total)
 
 
@@ -113,7 +117,8 @@ class WorkspaceStatus:
     `iterations`, empty where a file that it reads is damaged; fault: what then is wrong. unknown: why the three below
     could not be looked at, or "". damage: recorded outputs that are not as they were. changed: stage -> path -> what
     happened, of stages that are not as they are recorded. recorded: the stages that are, by iteration. work: what is at
-    work. ways_on: of an iteration that is not complete, what may be typed now, in words.
+    work; holder: the process of a command that holds the workspace and does no iteration. ways_on: of an iteration that
+    is not complete, what may be typed now, in words.
     """
 
     begun: tuple[int, ...]
@@ -125,6 +130,7 @@ class WorkspaceStatus:
     changed: dict[str, dict[str, str]] | None = None
     recorded: dict[int, list[str]] | None = None
     work: WorkStatus | None = None
+    holder: int | None = None
     ways_on: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -144,18 +150,19 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
         rows = partitions.retry_while_replaced(partial(_query_iterations, ws))
     except FlywheelError as error:
         fault = str(error)
+    found = WorkspaceStatus(begun, (), rows, fault, changed={}, work=work, holder=run_lock.workspace_holder(ws))
     if not begun:
-        return WorkspaceStatus(begun, (), rows, fault, changed={}, work=work)
+        return found
     which = begun if everything else tuple(stage_records.active_iterations(ws))
     try:
         asked = stage_records.iterations_to_compare(ws, which)
         damage, changed = tuple(backup.find_damaged_outputs(ws, asked)), stage_records.changed_stages(ws, asked)
     except OSError as error:  # DVC looks under a lock, which is a file
-        unknown = f"what changed is not looked at: {error.strerror}: {error.filename}"
-        return WorkspaceStatus(begun, (), rows, fault, unknown, work=work)
+        return replace(found, unknown=f"what changed is not looked at: {error.strerror}: {error.filename}")
     recorded = {k: dvc_files.recorded_stages(ws, k) for k in which}
     ways_on = {k: _ways_on(ws, k) for k in which if not dvc_files.is_iteration_complete(ws, k)}
-    return WorkspaceStatus(begun, which, rows, fault, "", damage, changed, recorded, work, ways_on)
+    more = {"damage": damage, "changed": changed, "recorded": recorded, "ways_on": ways_on}
+    return replace(found, looked_at=which, **more)
 
 
 def _ways_on(ws: Workspace, iteration: int) -> str:
@@ -182,6 +189,8 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
     """
     if standing.work:
         yield from (("cyan", line) for line in standing.work.lines())
+    elif standing.holder:
+        yield "cyan", f"another flywheel command is at work here (process {standing.holder})"
     if standing.unknown:
         yield "yellow", standing.unknown
         return
@@ -202,7 +211,7 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
             "yellow",
             f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): {ways}",
         )
-    if not standing.changed and not standing.damage:
+    if standing.begun and not standing.changed and not standing.damage:
         yield "", "every stage is recorded in DVC and unchanged"
     if len(standing.looked_at) < len(standing.begun):
         looked_at = " and ".join(map(iteration_label, standing.looked_at))

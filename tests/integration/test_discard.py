@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import minimal_iterations
@@ -113,6 +114,12 @@ def test_what_was_not_begun_cannot_be_discarded(ws, tmp_path):
 
 def test_what_status_tells_to_type_can_be_typed(ws):
     """Of an open iteration: to drop it, unless its promotion is decided; neither while a run makes it."""
+    with run_lock.hold_workspace(ws):
+        told = " ".join(line for _, line in status.status_lines(status.read_workspace_status(ws)))
+        assert f"another flywheel command is at work here (process {os.getpid()})" in told
+        run_lock.record_run(ws, 2, run_lock.RUN_COMMAND)
+        (line,) = status.read_work_status(ws).lines()
+        assert line.startswith("iteration 002 is about to begin (flywheel run, process")
     begin_iteration(ws, 2, SETTINGS)
     with run_lock.hold_workspace(ws):
         run_lock.record_run(ws, 2, run_lock.RUN_COMMAND)
