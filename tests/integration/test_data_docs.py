@@ -48,8 +48,8 @@ def test_the_page_asks_for_nothing_else(tmp_path):
 @pytest.mark.parametrize("damaged", ["", "[1]", '{"x": {}}', "\0"])
 def test_what_was_found_before_may_be_lost(tmp_path, damaged):
     ws = Workspace(tmp_path)
-    (ws.report / "docs").mkdir(parents=True)
-    (ws.report / "docs" / "results.json").write_text(damaged)
+    ws.state.mkdir()
+    (ws.state / "contracts.json").write_text(damaged)
     assert write_data_docs(ws, 3, held(a=1))
     assert since(ws) == {"a": "broken since 003"}
 

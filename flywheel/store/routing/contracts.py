@@ -183,8 +183,8 @@ def check_table_contracts(
                 )
 
 
-# What the contracts found, as a page that needs nothing else. What they found before is kept beside it, so that it can
-# say since when a contract is broken, or holds.
+# What the contracts found, as a page that needs nothing else. What they found before is kept in `.flywheel`, so that it
+# can say since when a contract is broken, or holds.
 
 log = logging.getLogger(__name__)
 _ITERATIONS_SHOWN = 10
@@ -196,12 +196,12 @@ def write_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResu
     iteration: whose rows were judged. judged: what the contracts found. Returns whether the page is written: what fails
     here stops nothing, since the contracts have been held against the rows already.
     """
-    folder = ws.report / "docs"
+    kept = ws.state / "contracts.json"
     try:
-        found = _read_results(folder / "results.json", iteration)
+        found = _read_results(kept, iteration)
         found[iteration] = {one.contract.name: [one.rows, one.broken] for one in judged}
-        write_json(folder / "results.json", {str(k): results for k, results in found.items()})
-        write_text(folder / "index.html", _render_data_docs(ws, iteration, judged, found))
+        write_json(kept, {str(k): results for k, results in found.items()})
+        write_text(ws.report / "docs" / "index.html", _render_data_docs(ws, iteration, judged, found))
     except (OSError, DiskFull) as error:
         log.warning("Data Docs are not written: %s: %s", type(error).__name__, error)
         return False

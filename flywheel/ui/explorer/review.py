@@ -185,7 +185,8 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
     rule = stage_records.load_iteration_params(ws, iteration).promotion
-    return asdict(promotion_review.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
+    report = promotion_review.build_promotion_report(ws, iteration, rule)
+    return asdict(report) | {"reasons": (*report.reasons, *filter(None, [report.note]))} | _decided(ws, iteration)
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
