@@ -12,8 +12,6 @@ from typing import Any
 from flywheel.config import run_lock
 from flywheel.config.run_lock import RunAtWork, StageAtWork, format_moment
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.evaluation import promotion_review
-from flywheel.maintenance import rollback
 from flywheel.store import partitions
 from flywheel.store.catalog import database, run_history
 from flywheel.store.versioning import backup, dvc_files, stage_records
@@ -167,6 +165,9 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
 
 def _ways_on(ws: Workspace, iteration: int) -> str:
     """What can be typed of an iteration that is not complete while nothing is at work."""
+    from flywheel.evaluation import promotion_review  # a second to load: only where an iteration is open
+    from flywheel.maintenance import rollback
+
     ways = ["`flywheel run` goes on with it"]
     if iteration in promotion_review.list_pending_reviews(ws) and not promotion_review.read_review(ws, iteration):
         ways.insert(0, f"{promotion_review.review_command(iteration)} decides its promotion")
