@@ -16,6 +16,7 @@ from prefect.runtime import flow_run
 from pydantic import Field, create_model
 
 from flows.notifications import notify
+from flows.run_progress import StageRecorder
 from flywheel import config
 from flywheel.config import PromotionSettings, RoutingSettings
 from flywheel.config.workspace import iteration_label
@@ -85,16 +86,16 @@ class PromotionReview(RunInput):
     """What the reviewer fills in."""
 
     decision: Literal["promote", "keep the old model"]
-    reviewer: str = Field(min_length=1, max_length=promotion_review.MAX_REVIEWER_LENGTH, description="Your name")
+    reviewer: str = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name")
     comment: str = Field("", max_length=promotion_review.MAX_COMMENT_LENGTH)
 
 
-def ask_reviewer(ctx: StageContext) -> None:
+def ask_reviewer(ctx: StageContext, record: StageRecorder) -> None:
     """Pause before the stage `promote`, where the rule is `review` and nobody has decided yet, until someone does.
 
     Returns at once before any other stage, and where there is a decision. People are notified; what is decided is
     written to the iteration's `review.json`. When promotion.review_timeout_s has passed the old model stays, or
-    FlywheelError is raised (promotion.on_timeout).
+    FlywheelError is raised (promotion.on_timeout). record: of the stage, which says that it waits.
     """
     rule = ctx.settings.promotion
     if (
@@ -103,10 +104,8 @@ def ask_reviewer(ctx: StageContext) -> None:
         or promotion_review.read_review(ctx.ws, ctx.iteration) is not None
     ):
         return
-    waits = (
-        "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review promotion "
-        f"--iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)"
-    )
+    command = promotion_review.review_command(ctx.iteration)
+    waits = f"waits for a reviewer: open the run's page (`flywheel ui`), or type {command}"
     announce(ctx.stage, waits)
     notify(
         ctx.ws,
@@ -128,9 +127,10 @@ def ask_reviewer(ctx: StageContext) -> None:
         return _form_answer(decided) if decided else None
 
     try:
-        answer = pause_for_input(
-            form, "promotion", timeout_s=rule.review_timeout_s, unanswered=rule.on_timeout, elsewhere=elsewhere
-        )
+        with record.wait_for("a reviewer", command):
+            answer = pause_for_input(
+                form, "promotion", timeout_s=rule.review_timeout_s, unanswered=rule.on_timeout, elsewhere=elsewhere
+            )
     except InputTimeout:
         raise FlywheelError(
             _no_answer_text(rule),
@@ -138,7 +138,7 @@ def ask_reviewer(ctx: StageContext) -> None:
             fix="decide with `flywheel review promotion`, then run again",
         ) from None
     promote, decided = answer.decision == "promote", promotion_review.read_review(ctx.ws, ctx.iteration)
-    if decided is None or (decided.promote, decided.reviewer) != (promote, answer.reviewer):
+    if decided is None or (decided.promote, decided.reviewer) != (promote, labels.normalise_reviewer(answer.reviewer)):
         decided = promotion_review.decide_promotion(
             ctx.ws, ctx.iteration, promote=promote, reviewer=answer.reviewer, comment=answer.comment
         )
@@ -161,18 +161,18 @@ _ELSEWHERE = "flywheel"  # who fills in the form where all has been said, or the
 _Label = Literal["not looked at", "solved", "not solved", "cannot tell"]
 
 
-def ask_for_route_labels(ctx: StageContext) -> None:
+def ask_for_route_labels(ctx: StageContext, record: StageRecorder) -> None:
     """Pause before the first stage that trains, until people have looked at the sample of trajectories.
 
     Only where `routing.review` asks for it. They say of each one whether it solved its task; then those that are to be
     moved go to the other store. A form that is sent ends the look, with what it leaves out. When
     routing.review_timeout_s has passed, what was said so far counts, or FlywheelError is raised (routing.on_timeout).
-    Returns at once before any other stage.
+    Returns at once before any other stage. record: of the stage, which says that it waits.
     """
     if ctx.stage != route_review.GATED_STAGE or not (asked := route_review.open_questions(ctx.ws, ctx.iteration)):
         return
     rule = ctx.settings.routing
-    ended = _wait_for_labels(ctx, asked, rule) if _count_unlabelled(asked) else route_review.ALL_LABELLED
+    ended = _wait_for_labels(ctx, asked, rule, record) if _count_unlabelled(asked) else route_review.ALL_LABELLED
     moved = route_review.end_route_review(ctx.ws, ctx.iteration, ended)
     count = moved.count if moved else 0
     announce(ctx.stage, f"{ended}: {count} of {len(asked)} trajectories go to the other store")
@@ -183,10 +183,12 @@ def route_review_wait_s(rule: RoutingSettings, stage: str) -> float:
     return rule.review_timeout_s if stage == route_review.GATED_STAGE and rule.review else 0
 
 
-def _wait_for_labels(ctx: StageContext, asked: Sequence[RouteQuestion], rule: RoutingSettings) -> str:
+def _wait_for_labels(
+    ctx: StageContext, asked: Sequence[RouteQuestion], rule: RoutingSettings, record: StageRecorder
+) -> str:
     """Pause until it is over; returns why it is."""
-    where = "open the run's page (`flywheel ui`), or type `flywheel review routes`"
-    waits = f"waits for labels of {len(asked)} trajectories: {where}"
+    command, whom = "`flywheel review routes`", f"labels of {len(asked)} trajectories"
+    waits = f"waits for {whom}: open the run's page (`flywheel ui`), or type {command}"
     announce(ctx.stage, waits)
     notify(
         ctx.ws,
@@ -205,13 +207,14 @@ def _wait_for_labels(ctx: StageContext, asked: Sequence[RouteQuestion], rule: Ro
         return {"reviewer": _ELSEWHERE} if not lacking or (late and rule.on_timeout == "keep") else None
 
     try:
-        answer = pause_for_input(
-            _route_review_form(asked),
-            "routes",
-            timeout_s=rule.review_timeout_s,
-            unanswered=rule.on_timeout,
-            elsewhere=elsewhere,
-        )
+        with record.wait_for(whom, command):
+            answer = pause_for_input(
+                _route_review_form(asked),
+                "routes",
+                timeout_s=rule.review_timeout_s,
+                unanswered=rule.on_timeout,
+                elsewhere=elsewhere,
+            )
     except InputTimeout as error:
         lacking = _count_unlabelled(route_review.open_questions(ctx.ws, ctx.iteration))
         raise FlywheelError(
@@ -247,7 +250,7 @@ def _route_review_form(asked: Sequence[RouteQuestion]) -> type[RunInput]:
         name: (_Label, Field(_UNSEEN, title=f"{name.rpartition('_')[2]}. {one.trajectory_id}"))
         for name, one in _form_fields(asked).items()
     }
-    named = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name: letters, digits, dots, dashes")
+    named = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name")
     fields |= {"reviewer": (str, named), "comment": (str, Field("", max_length=labels.MAX_COMMENT_CHARACTERS))}
     form = create_model("RouteReview", __base__=RunInput, **fields)
     return form.with_initial_data(description=_route_review_markdown(asked))

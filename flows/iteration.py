@@ -21,7 +21,7 @@ from flows.stage_run import stage_flow
 from flows.workspace_lock import is_deployed_run, run_with_workspace_lock
 from flywheel import cluster
 from flywheel import config as parameters
-from flywheel.config import OperationsSettings, Settings
+from flywheel.config import OperationsSettings, Settings, run_lock
 from flywheel.config.workspace import Workspace, iteration_label, renew_iteration_run_id
 from flywheel.maintenance.rollback import recover_workspace
 from flywheel.pipeline import dag, iterations
@@ -39,6 +39,7 @@ from tasks import run_history
 from tasks.shards import publish_report
 
 _LOOK_S = 1.0  # between looks at stages that are processes of their own
+_TOLD = 5  # parameters by name, of those that are not used
 
 
 class StageScheduler:
@@ -200,6 +201,7 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
     rules = chosen.operations
     run_history.mark_killed_runs(ws)
     _begin_iteration(ws, chosen, k)
+    run_lock.record_run(ws, k, _begun_by(ws))
     try:
         with stage_records.name_params_file_in_errors(ws, k), tags(*run_history.iteration_run_tags(ws, k)):
             _run_stages(ws, chosen, k, until)
@@ -214,6 +216,12 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
         raise
     notify(ws, rules, "done", _summary(ws, k))
     return None
+
+
+def _begun_by(ws: Workspace) -> str:
+    if not is_deployed_run():
+        return run_lock.RUN_COMMAND
+    return run_lock.UP_COMMAND if run_lock.is_supervised(ws) else "a worker of Prefect"
 
 
 def _run_stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> None:
@@ -241,10 +249,11 @@ def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:
     if not ws.frozen_params(k).exists():
         renew_iteration_run_id(ws, k)
     later = ingest.deferral_rule(ws, settings, k)
-    own = begin_iteration(ws, k, settings, later)
-    if own.model_copy(update={"operations": settings.operations}) != settings:
-        where = ws.relative(ws.frozen_params(k))
-        announce("run", f"iteration {iteration_label(k)} goes on with the parameters it began with ({where})")
+    begin_iteration(ws, k, settings, later)
+    if unused := [f"{name} {value}" for name, value in iterations.list_unused_settings(ws, k, settings).items()]:
+        others = f" and {len(unused) - _TOLD} more" * (len(unused) > _TOLD)
+        said = f"goes on with the parameters it began with: {', '.join(unused[:_TOLD])}{others}"
+        announce("run", f"iteration {iteration_label(k)} {said} ({ws.relative(ws.frozen_params(k))})")
     with get_client(sync_client=True) as client:
         tagged = sorted({*flow_run.tags, *run_history.iteration_run_tags(ws, k)})
         client.update_flow_run(flow_run.id, name=f"iteration {iteration_label(k)}", tags=tagged)

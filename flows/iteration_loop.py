@@ -38,28 +38,36 @@ def run_iterations(
     """Run `iterations` more (default: as the settings say), or the one `iteration` asked for.
 
     overrides: parameters for iterations that are begun now, by their dotted names. A run that was killed is resumed
-    first, to the iteration it had been asked to reach. Recorded files that are damaged or missing are restored before
-    anything else. Raises BadInput for an iteration out of order or parameters that cannot work, before anything is
-    frozen; FlywheelError where another run holds the workspace.
+    first, to the iteration it had been asked to reach, and keeps the overrides that it was begun with. Recorded files
+    that are damaged or missing are restored before anything else. Raises BadInput for an iteration out of order,
+    parameters that cannot work, or overrides that no iteration of the run would use, before anything is frozen;
+    FlywheelError where another run holds the workspace.
     """
     with run_lock.hold_workspace(ws):
-        chosen = config.load_settings(ws.params, dict(overrides))
+        config.load_settings(ws.params, dict(overrides))  # refused before anything is looked at
         recover_workspace(ws)
+        before = pipeline_iterations.read_interrupted_overrides(ws)
+        given = {**before, **overrides}
+        chosen = config.load_settings(ws.params, given)
         wanted = pipeline_iterations.plan_iterations(ws, chosen, iterations, iteration)
         todo = [k for k in wanted if not pipeline_iterations.check_iteration_complete(ws, k)]
         if not todo:
             return RunOutcome(done_before=tuple(wanted))
+        pipeline_iterations.check_overrides_used(ws, overrides, chosen, todo)
         for k in todo:
             pipeline_iterations.check_iteration(ws, chosen, k)
+        run_lock.record_run(ws, todo[0], run_lock.RUN_COMMAND)
         find_external_server()  # refused here where it does not answer
         announce("run", _plan_line(ws, todo))
+        if kept := [f"{name}={value}" for name, value in before.items() if name not in overrides]:
+            announce("run", f"with what the run that was killed was begun with: {', '.join(kept)}")
 
         def meanwhile() -> None:
             pipeline_iterations.record_base_model(ws, chosen)
             importlib.import_module("flows.iteration")  # two seconds of a core, and the server takes five to begin
 
         with open_prefect_server(ws, meanwhile=meanwhile) as url:
-            write_json(ws.run_target, {"first": todo[0], "last": todo[-1]})
+            write_json(ws.run_target, {"first": todo[0], "last": todo[-1], "settings": given})
             from flows import iteration as flow  # after the server has configured Prefect
 
             announce(
@@ -69,7 +77,7 @@ def run_iterations(
             try:
                 with _stage_worker(ws, chosen):
                     for k in todo:
-                        flow.iteration(str(ws.root), k, dict(overrides))
+                        flow.iteration(str(ws.root), k, given)
             except httpx.HTTPError as error:
                 raise FlywheelError(
                     f"Prefect's server stopped answering: {first_line(str(error))}",

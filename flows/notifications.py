@@ -12,7 +12,7 @@ from flywheel.config import OperationsSettings
 from flywheel.config.workspace import Workspace
 from flywheel.utils.progress import announce
 
-Event = Literal["done", "failed", "crashed", "stopped", "waiting"]
+Event = Literal["done", "failed", "crashed", "stopped", "waiting", "params"]
 _DEADLINE_S = 30
 log = logging.getLogger(__name__)
 

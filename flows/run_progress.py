@@ -1,10 +1,12 @@
-"""Show a run's progress in Prefect: lines in its log, and a bar among its artifacts."""
+"""Show a run's progress in Prefect (lines in its log, a bar among its artifacts), and keep it for `flywheel status`."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import httpx
@@ -14,10 +16,72 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 
+from flywheel.config import run_lock
 from flywheel.config.workspace import iteration_label
 from flywheel.pipeline.stage import StageContext
+from flywheel.utils.errors import DiskFull
 from flywheel.utils.processes import run_periodically
 from flywheel.utils.progress import Announcement, ShardProgress, add_listener
+
+# What a stage is doing, for whoever asks in another process.
+
+_RECORD_EVERY_S = 1.0
+
+
+class StageRecorder:
+    """Keep what a stage of the run is doing, in `.flywheel/at_work` (`flywheel.config.run_lock`)."""
+
+    def __init__(self, ctx: StageContext) -> None:
+        self._ws, self._now = ctx.ws, run_lock.StageAtWork(ctx.stage, time.time())
+        self._shares: dict[str, float] = {}
+        self._written, self._one = float("-inf"), threading.Lock()
+
+    def plan(self, shards: Sequence[str]) -> None:
+        """Count the share of the stage over these shards."""
+        self._shares = dict.fromkeys(shards, 0.0)
+
+    def hear(self, stage: str, line: str) -> None:
+        """Take a line of progress, from whatever thread is at work."""
+        if stage != self._now.stage:
+            return
+        if isinstance(line, ShardProgress) and line.shard in self._shares:
+            self._shares[line.shard] = line.share
+        now = time.monotonic()
+        with self._one:
+            self._now = replace(self._now, line=str(line), share=self._share())
+            if now - self._written >= _RECORD_EVERY_S:
+                self._written = now
+                with contextlib.suppress(DiskFull):  # what the stage writes tells it better
+                    run_lock.record_stage_at_work(self._ws, self._now)
+
+    def _share(self) -> float:
+        return sum(self._shares.values()) / max(1, len(self._shares))
+
+    def record(self, **facts: object) -> None:
+        """Record these fields of `StageAtWork` at once. Raises DiskFull."""
+        with self._one:
+            self._now = replace(self._now, **facts)
+            run_lock.record_stage_at_work(self._ws, self._now)
+
+    @contextlib.contextmanager
+    def wait_for(self, whom: str, answer: str) -> Iterator[None]:
+        """Record that the stage waits for people within the block. whom: in words. answer: what they may type."""
+        self.record(waits_for=whom, waits_since=time.time(), answer=answer)
+        try:
+            yield
+        finally:
+            self.record(waits_for="", waits_since=None, answer="", began=time.time())
+
+
+@contextlib.contextmanager
+def record_stage(ctx: StageContext) -> Iterator[StageRecorder]:
+    """Keep what the stage is doing within the block; where it fails, it stays as it was then."""
+    recorder = StageRecorder(ctx)
+    recorder.record()
+    with add_listener(recorder.hear):
+        yield recorder
+    recorder.record(ended=time.time(), share=1.0)
+
 
 # Progress lines of a run, in Prefect's log too, for whoever watches its page.
 

@@ -30,6 +30,7 @@ from flywheel import cluster
 from flywheel.cluster import resources
 from flywheel.config import ClusterSettings, Settings, run_lock
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.maintenance import status
 from flywheel.pipeline import dag
 from flywheel.pipeline.stage import StageContext
 from flywheel.store import partitions
@@ -37,7 +38,7 @@ from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import ClusterError, FlywheelError, ShardBusy, WorkerLost
 from flywheel.utils.files import atomic_file, file_lock
 from flywheel.utils.processes import run_periodically
-from flywheel.utils.progress import report_progress
+from flywheel.utils.progress import report_progress, report_time_left
 from tasks import run_history
 from tasks.shards import do_shards, finish_stage, record_version
 
@@ -58,18 +59,27 @@ def run_stage_tasks(ctx: StageContext) -> str:
     """
     report_progress(ctx.stage, "begins")
     partitions.leave_pandas_out()
-    ask_for_route_labels(ctx)
-    ask_reviewer(ctx)
-    with run_history.without_tags():
-        with cluster.current_cluster().open_workers(dag.find_stage(ctx.stage), ctx) as workers:
-            shards = dag.find_stage(ctx.stage).plan(ctx)
-            with run_progress.show_progress_bar(ctx, shards):
-                results = do_shards(ctx, shards, workers)
-        outcome = finish_stage(ctx, results)
-        record_version(ctx)
+    with run_progress.record_stage(ctx) as record:
+        _report_time_left(ctx)
+        ask_for_route_labels(ctx, record)
+        ask_reviewer(ctx, record)
+        with run_history.without_tags():
+            with cluster.current_cluster().open_workers(dag.find_stage(ctx.stage), ctx) as workers:
+                shards = dag.find_stage(ctx.stage).plan(ctx)
+                record.plan(shards)
+                with run_progress.show_progress_bar(ctx, shards):
+                    results = do_shards(ctx, shards, workers)
+            outcome = finish_stage(ctx, results)
+            record_version(ctx)
     summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())
     report_progress(ctx.stage, f"ended: {summary}")
     return summary
+
+
+def _report_time_left(ctx: StageContext) -> None:
+    """Nothing where no iteration before has all that is left, or no run is at work (`flywheel stage`)."""
+    if (now := status.read_work_status(ctx.ws)) and now.seconds_left:
+        report_time_left(now.seconds_left)
 
 
 # A stage as a process of its own, which a worker of the workspace's pool starts, on this machine or another.

@@ -16,20 +16,25 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import psutil
 
+from flows.notifications import notify
 from flows.ops.prefect_server import open_prefect_server
 from flows.ops.ui import start_report_server
 from flows.ops.worker import run_worker, terminate_run
 from flywheel import config
-from flywheel.config import run_lock
+from flywheel.config import Settings, run_lock
 from flywheel.config.workspace import Workspace
 from flywheel.ui.explorer.app import serve_explorer as explorer
 from flywheel.utils.errors import BadInput, FlywheelError, first_line
 from flywheel.utils.files import write_json
 from flywheel.utils.progress import announce, replace_listener
+
+if TYPE_CHECKING:
+    from flows.ops.trigger_watcher import TriggerWatcher
 
 _BEGUN_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"  # a variable of such a process
 _LOOK_S = 1.0
@@ -82,7 +87,7 @@ def stop_supervisor(ws: Workspace) -> bool:
     with contextlib.suppress(ProcessLookupError):
         os.kill(found["pid"], signal.SIGTERM)
     deadline = time.monotonic() + _END_S
-    while _is_up(ws):
+    while run_lock.is_supervised(ws):
         if time.monotonic() > deadline:
             raise FlywheelError(
                 f"process {found['pid']} does not end", where=ws.state / "up.log", fix=f"kill -9 {found['pid']}"
@@ -96,7 +101,7 @@ def find_supervisor(ws: Workspace) -> dict:
 
     {} where none is up, and for one that is still coming up.
     """
-    if not _is_up(ws):
+    if not run_lock.is_supervised(ws):
         return {}
     try:
         return json.loads(_note_path(ws).read_text(encoding="utf-8"))
@@ -112,17 +117,15 @@ def supervise(ws: Workspace, port: int) -> None:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    alone = run_lock.hold_exclusively(_lock_path(ws), "it is up already", fix="`flywheel workspace down` ends it")
+    lock = run_lock.supervisor_lock_path(ws)
+    alone = run_lock.hold_exclusively(lock, "it is up already", fix="`flywheel workspace down` ends it")
     with (
         alone,
         start_report_server(ws, port + 1) as report,
         explorer(ws, port + 2) as pages,
         open_prefect_server(ws, port) as url,
     ):
-        from flows.ops.deployments import (
-            deploy_workspace,
-            work_pool_name,  # after the server has configured Prefect
-        )
+        from flows.ops.deployments import deploy_workspace, work_pool_name  # after the server has configured Prefect
         from flows.ops.trigger_watcher import TriggerWatcher
 
         seen, chosen = ws.params.stat().st_mtime_ns, config.load_settings(ws.params)
@@ -135,9 +138,8 @@ def supervise(ws: Workspace, port: int) -> None:
                 worker.restart_if_dead()
                 try:
                     if (now := ws.params.stat().st_mtime_ns) != seen:
-                        seen, chosen = now, config.load_settings(ws.params)
-                        watcher.deployments = deploy_workspace(ws, chosen.operations)
-                        announce("watch", "params.yaml has changed: the schedules are as it says now")
+                        chosen = apply_changed_params(ws, chosen, watcher)
+                        seen = now
                     if watcher.check(chosen):
                         worker.poll_now()
                 except (FlywheelError, httpx.HTTPError, OSError) as error:
@@ -146,6 +148,25 @@ def supervise(ws: Workspace, port: int) -> None:
         if ws.root.is_dir():
             _terminate_orphan_run(ws)
             watcher.mark_dead_runs()  # what was at work died with the worker
+
+
+def apply_changed_params(ws: Workspace, before: Settings, watcher: TriggerWatcher) -> Settings:
+    """Deploy what params.yaml says now, and return it; where it is wrong, `before`, and who is notified is told.
+
+    watcher: gets the deployments. Raises httpx.HTTPError where Prefect does not answer.
+    """
+    from flows.ops.deployments import deploy_workspace
+
+    try:
+        chosen = config.load_settings(ws.params)
+        watcher.deployments = deploy_workspace(ws, chosen.operations)
+    except BadInput as error:
+        told = f"params.yaml is wrong, and what it said before holds until it is mended: {error}"
+        announce("watch", told)
+        notify(ws, before.operations, "params", told)
+        return before
+    announce("watch", "params.yaml has changed: the schedules are as it says now")
+    return chosen
 
 
 @contextlib.contextmanager
@@ -168,14 +189,6 @@ def _terminate_orphan_run(ws: Workspace) -> None:
 
 def _note_path(ws: Workspace) -> Path:
     return ws.state / "up.json"
-
-
-def _lock_path(ws: Workspace) -> Path:
-    return ws.state / "up.lock"
-
-
-def _is_up(ws: Workspace) -> bool:
-    return run_lock.is_lock_held(_lock_path(ws))
 
 
 def _main(root: str, port: str) -> int:

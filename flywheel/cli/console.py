@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from flywheel.cli.typed import name_commands
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.utils.progress import Announcement
+from flywheel.utils.progress import Announcement, TimeLeft, format_duration
 
 
 class RunConsole:
@@ -27,6 +28,7 @@ class RunConsole:
         self._status: Status | None = None
         self._lock = threading.Lock()
         self._start = time.monotonic()
+        self._ends: float | None = None  # when the iteration is over, as far as is known
 
     def __enter__(self) -> RunConsole:
         if self._console.is_terminal:
@@ -43,7 +45,10 @@ class RunConsole:
             now = time.monotonic()
             minutes, seconds = divmod(int(now - self._start), 60)
             clock = f"[dim]{minutes}:{seconds:02d}[/dim]"
-            if line == "begins":
+            if isinstance(line, TimeLeft):
+                self._ends = now + line.seconds
+                self._show(f"{clock} {line}")
+            elif line == "begins":
                 self._began[stage] = now
                 self._show(f"{clock} {stage}")
             elif line.startswith("ended"):
@@ -55,11 +60,13 @@ class RunConsole:
                     self._last[stage] = now
                     self._show(f"{clock} {stage}: {escape(line)}")
             else:
-                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {escape(line)}", soft_wrap=True)
+                told = escape(name_commands(line))
+                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {told}", soft_wrap=True)
 
     def _show(self, text: str) -> None:
         if self._status:
-            self._status.update(text)
+            left = self._ends and max(self._ends - time.monotonic(), 0.0)
+            self._status.update(text + f" [dim](about {format_duration(left)} left)[/dim]" * bool(left))
         else:
             self._console.print(text, highlight=False, soft_wrap=True)
 

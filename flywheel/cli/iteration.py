@@ -11,12 +11,14 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from flywheel.cli.console import plain_table
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
+from flywheel.cli.typed import echo_with_commands, name_command, name_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
 
@@ -107,7 +109,7 @@ def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
             longest,
         )
     if not rows:
-        console.print("no iteration yet: type [bold]flywheel run[/bold]")
+        console.print(f"no iteration yet: type [bold]{escape(name_command('flywheel'))} run[/bold]")
         return
     console.print(table)
     for row in rows:
@@ -115,7 +117,7 @@ def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
             head = f"{iteration_label(row['iteration'])} {row['at_stage']} failed: "
             console.print(Text(head + _format_reason(row["reason"]), style="red"), soft_wrap=True)
         if row["state"] == "unfinished":
-            console.print("`flywheel run` goes on", style="yellow", highlight=False)
+            console.print(escape(name_commands("`flywheel run` goes on")), style="yellow", highlight=False)
 
 
 def _show_stages(console: Console, rows: Sequence[Row]) -> None:
@@ -242,7 +244,7 @@ def rollback_command(iteration: int | None, undo: bool, ws: Workspace) -> None:
         folder = going_back.roll_back(ws, iteration)
     which = " to ".join(dict.fromkeys(map(iteration_label, (later[0], later[-1]))))
     click.echo(f"iteration {iteration_label(iteration)} is the newest; {which} lies in {ws.relative(folder)}")
-    click.echo("`flywheel iteration rollback --undo` brings it back, as long as this is the newest")
+    echo_with_commands("`flywheel iteration rollback --undo` brings it back, as long as this is the newest")
 
 
 @click.command(epilog="Example: flywheel iteration diff 2 3 --json")
@@ -300,7 +302,9 @@ def drop_command(iteration: int | None, yes: bool, ws: Workspace) -> None:
         click.echo("\n".join(map(ws.relative, chosen.paths)))
         if yes or click.confirm(f"Remove these of iteration {iteration_label(chosen.iteration)}?"):
             rollback.discard_iteration(ws, chosen)
-            click.echo(f"iteration {iteration_label(chosen.iteration)} is dropped; `flywheel run` starts it anew")
+            echo_with_commands(
+                f"iteration {iteration_label(chosen.iteration)} is dropped; `flywheel run` starts it anew"
+            )
 
 
 @click.command(epilog="Example: flywheel iteration report --screenshot report.png")

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides, set_option
+from flywheel.cli.typed import echo_with_commands
 from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import BadInput
 
@@ -119,4 +120,4 @@ def eval_command(ws: Workspace, tasks: int | None) -> None:
     with RunConsole(console) as screen, replace_listener(screen), run_lock.hold_workspace(ws):
         found = checkup.run_checkup(ws, chosen)
     click.echo(f"{found}{', as was known before' if found.before else ''}")
-    click.echo('`flywheel query "from fresh_evaluations"` shows each episode')
+    echo_with_commands('`flywheel query "from fresh_evaluations"` shows each episode')

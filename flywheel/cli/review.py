@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from flywheel.cli.options import WORKSPACE_OPTION
+from flywheel.cli.typed import echo_with_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput
 
@@ -60,16 +61,15 @@ def _list_asked(ws: Workspace) -> None:
     iteration = newest_iteration(ws)
     found = route_review.open_questions(ws, iteration) if iteration else []
     if not found:
-        click.echo("nobody is asked to look at routes (`flywheel settings routing.review`)")
+        echo_with_commands("nobody is asked to look at routes (`flywheel settings routing.review`)")
         return
     lacking = sum(one.label is None for one in found)
     click.echo(f"iteration {iteration_label(iteration)}: {len(found)} trajectories, {lacking} without a label")
     for one in found:
         said = f"{one.label}, says {one.reviewer}" if one.label else "no label yet"
-        click.echo(f"{one.trajectory_id}  {said}\n  {one.line}\n  flywheel data view {one.trajectory_id}")
-    click.echo(
-        f'then: flywheel review routes {found[0].trajectory_id} solved --reviewer NAME (or "not solved", "cannot tell")'
-    )
+        echo_with_commands(f"{one.trajectory_id}  {said}\n  {one.line}\n  `flywheel data view {one.trajectory_id}`")
+    first = f"`flywheel review routes {found[0].trajectory_id} solved --reviewer NAME`"
+    echo_with_commands(f'then: {first} (or "not solved", "cannot tell")')
 
 
 def _apply_when_complete(ws: Workspace, iteration: int) -> None:
@@ -86,26 +86,46 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
         with run_lock.hold_workspace(ws):
             moved = route_review.end_route_review(ws, iteration, route_review.ALL_LABELLED)
         count = moved.count if moved else 0
-        click.echo(f"all have a label: {count} go to the other store; type `flywheel run` to go on")
+        echo_with_commands(f"all have a label: {count} go to the other store; type `flywheel run` to go on")
 
 
 @click.command(
     epilog='Example: flywheel review promotion --iteration 3 --promote --reviewer Ada --comment "sites are better"'
 )
-@click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
+@click.option("--iteration", "-k", type=int, help="Number of the iteration; default, to show one: the newest.")
 @click.option("--promote/--keep", "promote", default=None, help="Promote the new model, or keep the old one.")
-@click.option("--reviewer", required=True, help="Your name; stored with the decision.")
+@click.option("--reviewer", default="", show_default=False, help="Your name; stored with the decision.")
 @click.option("--comment", default="", show_default=False, help="The reason; stored with the decision.")
 @WORKSPACE_OPTION
-def promotion_command(iteration: int, promote: bool | None, reviewer: str, comment: str, ws: Workspace) -> None:
-    """Promote the new model or keep the old one, where promotion.rule is `review`."""
+def promotion_command(iteration: int | None, promote: bool | None, reviewer: str, comment: str, ws: Workspace) -> None:
+    """Promote the new model or keep the old one, where promotion.rule is `review`.
+
+    Without --promote or --keep, show what was decided of an iteration, by a reviewer or by the rule, and on what it
+    rests.
+    """
     from flywheel.config import run_lock
     from flywheel.evaluation import promotion_review as reviews
 
     if promote is None:
-        raise BadInput("no decision", where="flywheel review promotion", fix="add --promote or --keep")
+        if reviewer or comment:
+            raise BadInput("no decision", where="flywheel review promotion", fix="add --promote or --keep")
+        _show_promotion(ws, iteration)
+        return
+    if iteration is None:
+        raise BadInput("of which iteration?", where="flywheel review promotion", fix="add --iteration N")
     decided = reviews.decide_promotion(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
     if decided.earlier:
         click.echo(f"this replaces the decision: {decided.history[-2].words}")
     then = "the run that waits for it goes on" if run_lock.is_workspace_busy(ws) else "type `flywheel run` to go on"
-    click.echo(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")
+    echo_with_commands(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")
+
+
+def _show_promotion(ws: Workspace, iteration: int | None) -> None:
+    from flywheel.evaluation import promotion_review as reviews
+    from flywheel.pipeline.iterations import newest_iteration
+    from flywheel.store.versioning import stage_records
+
+    iteration = iteration or newest_iteration(ws)
+    rule = stage_records.load_iteration_params(ws, iteration).promotion
+    head = reviews.describe_promotion(ws, iteration, rule)
+    echo_with_commands(reviews.build_promotion_report(ws, iteration, rule).markdown(head))

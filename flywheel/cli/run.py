@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides, set_option
+from flywheel.cli.typed import name_command, name_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.processes import raise_on_sigterm
 
@@ -43,11 +46,11 @@ def run_command(ws: Workspace, iterations: int | None, iteration: int | None, as
 
 
 def _next_steps(ws: Workspace, report: Path) -> str:
-    where = "" if ws.root == Path.cwd() else f" -w {ws.root}"
+    where, typed = "" if ws.root == Path.cwd() else f" -w {ws.root}", escape(name_command("flywheel"))
     return (
-        f'Next: [bold]flywheel query{where} "select * from iterations"[/bold]  (the figures, in SQL)\n'
-        f"      [bold]flywheel ui{where}[/bold]   (Prefect's pages and the report)\n"
-        f"      [bold]flywheel run{where}[/bold]  (go on with the next iteration)\n"
+        f'Next: [bold]{typed} query{where} "select * from iterations"[/bold]  (the figures, in SQL)\n'
+        f"      [bold]{typed} ui{where}[/bold]   (Prefect's pages and the report)\n"
+        f"      [bold]{typed} run{where}[/bold]  (go on with the next iteration)\n"
         f"Report: {report}"
     )
 
@@ -97,16 +100,21 @@ def stage_command(name: str, iteration: int, ws: Workspace) -> None:
 @click.command(epilog="Example: flywheel status --json")
 @WORKSPACE_OPTION
 @click.option("--all", "everything", is_flag=True, help="Check the files of all iterations, not of the newest alone.")
+@click.option("--watch", is_flag=True, help="Show what is at work, anew each two seconds, until nothing is.")
 @JSON_OPTION
-def status_command(ws: Workspace, everything: bool, as_json: bool) -> None:
-    """Show the iterations, and what is unfinished or damaged. Each fault comes with the command that repairs it."""
+def status_command(ws: Workspace, everything: bool, watch: bool, as_json: bool) -> None:
+    """Show the iterations, and what is at work, unfinished or damaged. Each fault comes with its repair."""
     from flywheel.cli import console as cli_console
     from flywheel.maintenance import status
 
+    if watch:
+        _watch_work(ws, as_json)
+        return
     found = status.read_workspace_status(ws, everything=everything)
     if as_json:
         told = {
             "workspace": str(ws.root),
+            "at_work": found.work and found.work.facts(),
             "looked_at": found.looked_at,
             "changed": found.changed,
             "iterations": found.rows,
@@ -116,15 +124,43 @@ def status_command(ws: Workspace, everything: bool, as_json: bool) -> None:
         click.echo(json.dumps(told, default=str, allow_nan=False))
         return
     console = Console()
-    if not found.begun:
-        console.print("no iteration yet: type [bold]flywheel run[/bold]")
+    if not found.begun and not found.holder:
+        console.print(f"no iteration yet: type [bold]{escape(name_command('flywheel'))} run[/bold]")
         return
     if found.fault:
         console.print(f"[red]the figures cannot be shown:[/red] {escape(found.fault)}", highlight=False, soft_wrap=True)
     else:
         console.print(cli_console.build_summary_table(ws, everything=everything))
     for style, line in status.status_lines(found):
-        console.print(escape(line), style=style, highlight=False, soft_wrap=True)
+        console.print(escape(name_commands(line)), style=style, highlight=False, soft_wrap=True)
+
+
+_WATCH_S = 2.0
+
+
+def _watch_work(ws: Workspace, as_json: bool) -> None:
+    """In a terminal the lines are replaced; in a log, and as JSON, each look adds its own."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from flywheel.maintenance import status
+    from flywheel.utils.errors import FlywheelError
+
+    console, work = Console(), status.read_work_status(ws)
+    live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
+    with live or contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
+        while work is not None:
+            if as_json:
+                click.echo(json.dumps(work.facts(), allow_nan=False))
+            elif live:
+                live.update(Text("\n".join(map(name_commands, work.lines()))), refresh=True)
+            else:
+                click.echo("\n".join(map(name_commands, work.lines())))
+            time.sleep(_WATCH_S)
+            with contextlib.suppress(FlywheelError):  # a table that the run replaces right now: the next look has it
+                work = status.read_work_status(ws)
+    if work is None:
+        click.echo("nothing is at work", err=as_json)
 
 
 @click.command(epilog='Example: flywheel query "select domain, count(*) from trajectories group by all" --format csv')

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION, find_workspace_here
+from flywheel.cli.typed import echo_with_commands, name_command
 from flywheel.config.workspace import Workspace
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
@@ -41,7 +42,7 @@ def init_command(folder: Path, profile: str) -> None:
     from flywheel.cli import scaffold as workspace
 
     ws = workspace.create_workspace(folder, profile)
-    click.echo(f"made {ws.root}; next: cd {folder} && flywheel run")
+    click.echo(f"made {ws.root}; next: cd {folder} && {name_command('flywheel', anywhere=True)} run")
     for one in workspace.list_missing_data(ws):
         click.echo(one)
 
@@ -231,7 +232,7 @@ def up_command(ws: Workspace, port: int, foreground: bool) -> None:
     )
     click.echo("          whole line")
     click.echo(f"Log:      {ws.state / 'up.log'}")
-    click.echo("`flywheel workspace down` ends it; `flywheel settings operations` says what it does and when.")
+    echo_with_commands("`flywheel workspace down` ends it; `flywheel settings operations` says what it does and when.")
 
 
 @click.command(epilog="Example: flywheel workspace down")
@@ -242,7 +243,7 @@ def down_command(ws: Workspace) -> None:
 
     if not supervisor.stop_supervisor(ws):
         raise BadInput("nothing is up here", where=ws.root, fix="`flywheel workspace up` starts it")
-    click.echo("it is down; `flywheel workspace up` goes on where it was")
+    echo_with_commands("it is down; `flywheel workspace up` goes on where it was")
 
 
 @click.command(epilog="Example: flywheel workspace verify 3")

@@ -1,16 +1,25 @@
-"""Hold a workspace for one run at a time, and one supervisor (`flywheel workspace up`); it ends with its process."""
+"""Hold a workspace for one run at a time, and one supervisor (`flywheel workspace up`), and keep what the run is doing.
+
+The lock ends with its process. What the run does lies beside it, in `.flywheel/at_work`, and counts while its process
+holds the lock.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from flywheel.config.workspace import Workspace
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import FlywheelError
+from flywheel.utils.files import write_json
 
 _PROBED_S = 0.2  # `is_lock_held` takes the lock for a moment: wait that long before it counts as held
 _held_here: set[Path] = set()  # workspaces whose lock this process holds
@@ -25,16 +34,32 @@ def hold_workspace(ws: Workspace) -> Iterator[None]:
     """Hold the workspace for a run within the block.
 
     The lock is a file's in `.flywheel`, and ends with the process. Raises WorkspaceBusy, naming the process that holds
-    it, also where that is this one.
+    it, also where that is this one, and what it does, waits for, and how to end it.
     """
-    with hold_exclusively(
-        _lock_path(ws), "another run is at work here", fix="wait for it, or end it with Ctrl-C in its terminal"
-    ):
-        _held_here.add(ws.root)
+    with contextlib.ExitStack() as held:
         try:
-            yield
-        finally:
-            _held_here.discard(ws.root)
+            held.enter_context(hold_exclusively(_lock_path(ws), _BUSY, fix=_END))
+        except WorkspaceBusy as busy:
+            raise _describe_busy(ws, busy) from None
+        _held_here.add(ws.root)
+        held.callback(_held_here.discard, ws.root)
+        yield
+
+
+_BUSY, _END = "another run is at work here", "wait for it, or end it with Ctrl-C in its terminal"
+
+
+def _describe_busy(ws: Workspace, busy: WorkspaceBusy) -> WorkspaceBusy:
+    """The error, with what the other run is doing where that is known."""
+    if (run := read_run_at_work(ws)) is None:
+        return busy
+    at_work = [one for one in run.stages if one.ended is None]
+    asked = [one for one in at_work if one.waits_for]
+    doing = [one.words for one in asked or at_work] or [f"began {format_moment(run.began)}"]
+    follow = f"`flywheel status --watch` follows it, {run.how_to_end} ends it"
+    fix = "; ".join(f"type {one.answer}" for one in asked) or follow
+    what = f"{busy.what}: iteration {iteration_label(run.iteration)}, {', '.join(doing)}"
+    return WorkspaceBusy(what, where=busy.where, fix=fix)
 
 
 @contextlib.contextmanager
@@ -53,6 +78,16 @@ def is_workspace_busy(ws: Workspace) -> bool:
     False where `.flywheel` is missing or cannot be written.
     """
     return is_lock_held(_lock_path(ws))
+
+
+def supervisor_lock_path(ws: Workspace) -> Path:
+    """Return the path of the file whose lock the supervisor holds (`flywheel workspace up`)."""
+    return ws.state / "up.lock"
+
+
+def is_supervised(ws: Workspace) -> bool:
+    """Tell whether `flywheel workspace up` is up here."""
+    return is_lock_held(supervisor_lock_path(ws))
 
 
 def workspace_holder(ws: Workspace) -> int | None:
@@ -105,3 +140,90 @@ def _try_lock(file) -> bool:
 
 def _lock_path(ws: Workspace) -> Path:
     return ws.state / "lock"
+
+
+# What the run is doing: `run.json`, by the process that holds the lock, and `<stage>.json`, by the one that does the
+# stage, which may be another. A file of a killed run names a process that holds the lock no more.
+
+
+@dataclass(frozen=True)
+class StageAtWork:
+    """A stage that the run does, or has done since it began.
+
+    began, ended: Unix time in seconds; ended is None while it is at work. share: of it that is done, 0 to 1. line: the
+    newest about it. waits_for: whom it waits for, since waits_since; answer: what they may type; "" for nobody.
+    """
+
+    stage: str
+    began: float
+    ended: float | None = None
+    share: float = 0.0
+    line: str = ""
+    waits_for: str = ""
+    waits_since: float | None = None
+    answer: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it does, in a few words."""
+        if self.waits_for:
+            return f"{self.stage} waits for {self.waits_for} since {format_moment(self.waits_since)}"
+        return f"{self.stage} since {format_moment(self.began)}"
+
+
+@dataclass(frozen=True)
+class RunAtWork:
+    """The run that holds a workspace. process: its id. by: the command that began it. began: Unix time in seconds.
+    stages: those that it has begun, oldest first."""
+
+    process: int
+    iteration: int
+    by: str
+    began: float
+    stages: tuple[StageAtWork, ...] = ()
+
+    @property
+    def how_to_end(self) -> str:
+        """What ends it, in words."""
+        ends = {RUN_COMMAND: f"`kill {self.process}`", UP_COMMAND: "`flywheel workspace down`"}
+        return ends.get(self.by, "cancelling it in Prefect")
+
+
+RUN_COMMAND, UP_COMMAND = "flywheel run", "flywheel workspace up"
+
+
+def format_moment(moment: float) -> str:
+    """Write a moment, Unix time in seconds, as a message has it: `11-29 19:26 UTC`."""
+    return f"{datetime.fromtimestamp(moment, UTC):%m-%d %H:%M} UTC"
+
+
+def record_run(ws: Workspace, iteration: int, by: str) -> None:
+    """Record that this process, which holds the lock, works on `iteration`; what an earlier run left is removed.
+
+    by: RUN_COMMAND, UP_COMMAND, or whose worker it is, in words. Raises DiskFull.
+    """
+    shutil.rmtree(_at_work_folder(ws), ignore_errors=True)
+    facts = {"process": os.getpid(), "iteration": iteration, "by": by, "began": time.time()}
+    write_json(_at_work_folder(ws) / "run.json", facts)
+
+
+def record_stage_at_work(ws: Workspace, stage: StageAtWork) -> None:
+    """Record what a stage of the run is doing. Raises DiskFull."""
+    write_json(_at_work_folder(ws) / "stages" / f"{stage.stage}.json", asdict(stage))
+
+
+def read_run_at_work(ws: Workspace) -> RunAtWork | None:
+    """Read what the run that holds the workspace now is doing; None where there is none, or it does no iteration."""
+    folder = _at_work_folder(ws)
+    try:
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        files = sorted((folder / "stages").glob("*.json"))
+        stages = [StageAtWork(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+        run = RunAtWork(**facts, stages=tuple(sorted(stages, key=lambda one: one.began)))
+    except (OSError, ValueError, TypeError):  # none, or one that just begins
+        return None
+    return run if run.process == workspace_holder(ws) else None
+
+
+def _at_work_folder(ws: Workspace) -> Path:
+    return ws.state / "at_work"

@@ -583,16 +583,25 @@ class PromotionSettings(SettingsBlock):
 
 
 class VersioningSettings(SettingsBlock):
-    """How iterations are recorded beside DVC."""
+    """How iterations are recorded beside DVC. They are of the workspace: an edit applies at once, also to an iteration
+    that was begun."""
 
     git: bool = False
     """Whether each iteration is committed and tagged in git. true in workspaces that `flywheel init` made."""
     remote: str = ""
-    """Where what is recorded is copied to after each iteration: a folder, or a URL that DVC knows (s3://bucket/data).
-    From there lost files come back, here and in clones. Empty: nowhere."""
+    """Where what is recorded is copied to after each iteration: a folder, in one that is there, or a URL that DVC knows
+    (s3://bucket/data). From there lost files come back, here and in clones. Empty: nowhere."""
 
 
 _CRON_PATTERN = re.compile(r"@(hourly|daily|weekly|monthly)|(\S+ ){4}\S+")
+_CRON_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))  # minute, hour, day, month, weekday
+
+
+def _are_in_cron_ranges(fields: list[str]) -> bool:
+    """Whether each number is one of its field's; what a name or a sign means, Prefect says."""
+    ranges = zip(fields, _CRON_RANGES, strict=False)  # of @daily there is one
+    numbers = ((n, low, high) for field, (low, high) in ranges for n in re.findall(r"(?<![\d/])\d+", field))
+    return all(low <= int(number) <= high for number, low, high in numbers)
 
 
 class OperationsSettings(SettingsBlock):
@@ -628,15 +637,15 @@ class OperationsSettings(SettingsBlock):
     """Iterations in a row without a trajectory for SFT after which none is begun without a person. 0: no number is."""
     notify_command: str = ""
     """A command that is run, by the shell, where something happens that a person wants to know: an iteration is done,
-    has failed or crashed, is stopped by a rule, or waits for a reviewer. It gets it as JSON on its input and in the
-    variables FLYWHEEL_EVENT and FLYWHEEL_TEXT. Empty: none."""
+    has failed or crashed, is stopped by a rule, or waits for a reviewer, or an edit of params.yaml is wrong. It gets it
+    as JSON on its input and in the variables FLYWHEEL_EVENT and FLYWHEEL_TEXT. Empty: none."""
     notify_block: str = ""
     """A notification block of Prefect's that is told the same, as `slack-webhook/night`. Empty: none."""
 
     @field_validator("schedule", "ingest_schedule", "checkup_schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
-        if value and not _CRON_PATTERN.fullmatch(value):
+        if value and not (_CRON_PATTERN.fullmatch(value) and _are_in_cron_ranges(value.split())):
             raise ValueError(f'{value} is no cron schedule; "0 1 * * *" is each night at one')
         return value
 

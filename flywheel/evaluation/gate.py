@@ -119,7 +119,8 @@ class GateJudgement:
 
     difference, low, high, n: as `Comparison`; the interval holds at all looks together. passing, failing: logarithms
     of the capital of the bets that the model is good enough, and that it is not. discordance: share of tasks (weighed
-    by the square of their difference) on which the two models differ.
+    by the square of their difference) on which the two models differ. better, worse: on how many the new one is; None
+    where the metrics are of an earlier version.
     """
 
     verdict: Literal["pass", "fail", "undecided"]
@@ -130,6 +131,8 @@ class GateJudgement:
     passing: float
     failing: float
     discordance: float
+    better: int | None = None
+    worse: int | None = None
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,8 @@ def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> 
     low, high = betting_interval(differences)
     mean = math.fsum(differences) / n if n else 0.0
     discordance = math.fsum(value * value for value in differences) / n if n else 0.0
-    return GateJudgement(verdict, mean, low, high, n, passing, failing, discordance)
+    better, worse = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
+    return GateJudgement(verdict, mean, low, high, n, passing, failing, discordance, better, worse)
 
 
 def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Literal["pass", "fail", "undecided"]:
@@ -237,19 +241,54 @@ def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: i
 
 
 def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str) -> str:
-    """Explain a judgement in one line: what was `found`, what the rule makes of it, and how often the rule errs. rule:
-    block `promotion`. against: whom the model was compared with, in words."""
-    bad, good = gate_bounds(rule)
-    words = {"pass": "better", "fail": "not better by {margin} or more", "undecided": "not decided"}
-    if rule.rule != "superiority":
-        words |= {"pass": "not worse by {margin} or more", "fail": "worse"}
+    """Explain a judgement in plain words: what was `found`, what was to be shown and whether it was, how often the test
+    errs.
+
+    rule: block `promotion`. against: whom the model was compared with, in words.
+    """
+    superiority, margin = rule.rule == "superiority", f"{100 * rule.margin:g} points"
+    wanted = "better" if superiority else f"worse by less than {margin}"
+    refuted = f"better by less than {margin}" if superiority else "worse"
+    verdict = {"pass": "shown", "fail": f"refuted: it is {refuted}", "undecided": "neither shown nor refuted"}
+    differ = f"compared with {against}"
+    if found.better is not None and found.worse is not None:
+        differ = f"{found.better + found.worse} differ, {found.better} better and {found.worse} worse than {against}"
+    success = _format_points(found.difference, found.low, found.high)
     share = (found.discordance * found.n + 1) / (found.n + 2)  # no share is nil for having not been seen in a few tasks
     rates = estimate_error_rates(rule, share)
+    too_bad = "one that is no better" if superiority else f"one that is worse by {margin}"
+    good = f"one that is better by {margin}" if superiority else "an equal one"
     return (
-        f"{words[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
-        f"[{found.low:+.3f}, {found.high:+.3f}] on {found.n} fresh tasks (at most {rule.tasks}); of models like these, "
-        f"which differ on {share:.0%} of tasks, this rule promotes one at {bad:+g} in {rates.type_i_error:.1%} of "
-        f"cases and keeps one at {good:+g} back in {rates.type_ii_error:.1%}"
+        f"of {found.n} fresh tasks (at most {rule.tasks}) {differ}: success {success}; to be shown was that it is "
+        f"{wanted}, which is {verdict[found.verdict]}; of models that differ as often, this test promotes {too_bad} in "
+        f"{rates.type_i_error:.1%} of cases and keeps {good} back in {rates.type_ii_error:.1%}"
+    )
+
+
+def _format_points(value: float, low: float, high: float) -> str:
+    return f"{100 * value:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f}"
+
+
+def explain_disagreement(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> str:
+    """Explain why held-out and fresh tasks say different things of the same two models; "" where they do not.
+
+    rows: of the table `metrics` of one iteration. rule: block `promotion`. They disagree where one rises and the other
+    falls, or where their intervals do not meet.
+    """
+    rows = list(rows)
+    fresh = parse_gate_metrics(rows, rule).get("before")
+    named = (row for row in rows if row["name"] == "success_difference" and row["domain"] == ALL_DOMAINS)
+    held_out = next(named, None)
+    if fresh is None or held_out is None or held_out["value"] is None:
+        return ""
+    low, high = (held_out[end] if held_out[end] is not None else held_out["value"] for end in ("low", "high"))
+    if held_out["value"] * fresh.difference >= 0 and low <= fresh.high and fresh.low <= high:
+        return ""
+    success = _format_points(held_out["value"], low, high)
+    return (
+        f"the {held_out['n']} held-out tasks say otherwise (success {success}): they are another set, the same in "
+        "every iteration, on which the curve of success is drawn and the best model is chosen; the fresh ones were "
+        "drawn for this decision alone, and decide"
     )
 
 
@@ -287,13 +326,13 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
     """Build the rows of the table `metrics` that hold a judgement; `parse_gate_metrics` reads it back.
 
     rival: whom the new model was compared with: `before`, the one before it, or `best`, whose figures' names end in
-    `_best`. judged: what came of it. Returns gate_difference with its interval, gate_passing, gate_failing and
-    gate_discordance, each with the number of tasks; nothing is written.
+    `_best`. judged: what came of it. Returns gate_difference with its interval, gate_passing, gate_failing,
+    gate_discordance, gate_better and gate_worse, each with the number of tasks; nothing is written.
     """
     end = _METRIC_SUFFIX[rival]
     interval = {"low": judged.low, "high": judged.high, "n": judged.n}
     rows = [metric_row(f"gate_difference{end}", judged.difference, **interval)]
-    for name in ("passing", "failing", "discordance"):
+    for name in ("passing", "failing", "discordance", "better", "worse"):
         rows.append(metric_row(f"gate_{name}{end}", getattr(judged, name), n=judged.n))
     return rows
 
@@ -308,7 +347,9 @@ def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetting
         if row is not None:
             bets = [by_name[f"gate_{name}{end}"]["value"] for name in ("passing", "failing", "discordance")]
             verdict, interval = decide_gate(*bets[:2], rule), (row["low"], row["high"])
-            found[rival] = GateJudgement(verdict, row["value"], *interval, row["n"], *bets)
+            counts = (by_name.get(f"gate_{name}{end}") for name in ("better", "worse"))
+            differing = [None if one is None else int(one["value"]) for one in counts]
+            found[rival] = GateJudgement(verdict, row["value"], *interval, row["n"], *bets, *differing)
     return found
 
 

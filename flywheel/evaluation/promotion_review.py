@@ -18,7 +18,7 @@ from flywheel.config import PromotionSettings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.envs.base import verdicts_from_rows
 from flywheel.evaluation import gate
-from flywheel.store import lineage, manifest, partitions
+from flywheel.store import labels, lineage, manifest, partitions
 from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import file_lock, write_json
@@ -49,19 +49,24 @@ class FlippedTask:
 class PromotionReport:
     """Hold what a decision about a promotion rests on.
 
-    reasons: what the rule `non_inferiority` would say against each model, with its error rates. figures: rows of the
-    table `metrics`, those that decide first. flips: tasks lost, then those gained.
+    reasons: what the gate found against each model, in words. figures: rows of the table `metrics`, those that decide
+    first. flips: tasks lost, then those gained. note: why the held-out tasks say otherwise, where they do.
     """
 
     iteration: int
     reasons: tuple[str, ...]
     figures: tuple[Row, ...]
     flips: tuple[FlippedTask, ...]
+    note: str = ""
 
-    def markdown(self) -> str:
-        """Write it as Markdown: the reasons, the first tasks that differ, a table of success."""
-        lines = [f"Promote the merged model of iteration {iteration_label(self.iteration)}?", ""]
-        lines += [f"The rule `non_inferiority` would say: {reason}." for reason in self.reasons]
+    def markdown(self, head: str = "") -> str:
+        """Write it as Markdown: what the gate found, the first tasks that differ, a table of success.
+
+        head: its first line; default: the question whether to promote.
+        """
+        lines = [head or f"Promote the merged model of iteration {iteration_label(self.iteration)}?", ""]
+        lines += [f"- {reason}." for reason in self.reasons]
+        lines += [f"- {self.note}."] if self.note else []
         lines += ["", "Tasks on which the models differ:", ""] if self.flips else [""]
         lines += [
             f"- {'solved now' if flip.gained else '**no longer solved**'}: {flip.world}, {flip.instruction[:80]} "
@@ -113,7 +118,28 @@ def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSetting
     flips = sorted(
         _find_flipped_tasks(ws, iteration), key=lambda one: (one.gained, one.domain, one.world, one.instruction)
     )
-    return PromotionReport(iteration, tuple(gate.explain_gate_metrics(figures, rule)), tuple(figures), tuple(flips))
+    reasons, note = gate.explain_gate_metrics(figures, rule), gate.explain_disagreement(figures, rule)
+    return PromotionReport(iteration, tuple(reasons), tuple(figures), tuple(flips), note)
+
+
+def describe_promotion(ws: Workspace, iteration: int, rule: PromotionSettings) -> str:
+    """Describe in a line what was decided of an evaluated iteration, by whom and why, or how it can be decided.
+
+    rule: of the iteration. Raises DataError for a damaged record, BadInput where the iteration is not evaluated.
+    """
+    label = f"iteration {iteration_label(iteration)}"
+    if dvc_files.is_promotion_decided(ws, iteration):
+        made = manifest.read_promotion(ws, iteration)
+        who = "a reviewer" if rule.rule == "review" else f"the rule {rule.rule}"
+        return f"{label}: {'promoted' if made['promoted'] else 'not promoted'} by {who}: {made.get('reason', '')}"
+    if review := read_review(ws, iteration):
+        return f"{label}: decided: {review.words}; `flywheel run` carries it out"
+    obstacle = find_review_obstacle(ws, iteration)
+    if obstacle and not ws.partition("metrics", iteration, "evaluate").is_dir():
+        raise obstacle
+    if obstacle:
+        return f"{label}: the rule {rule.rule} decides it: `flywheel run` goes on"
+    return f"{label} waits for a reviewer: type {review_command(iteration)}"
 
 
 def _find_flipped_tasks(ws: Workspace, iteration: int) -> Iterator[FlippedTask]:
@@ -147,7 +173,7 @@ def _episodes(ws: Workspace, iteration: int) -> list[Row]:
     return [row | {"success": found[row["trajectory_id"]].v if row["trajectory_id"] in found else None} for row in rows]
 
 
-MAX_REVIEWER_LENGTH, MAX_COMMENT_LENGTH = 100, 2000  # characters, at most
+MAX_COMMENT_LENGTH = labels.MAX_COMMENT_CHARACTERS
 _WAIT_S = 10.0
 
 
@@ -195,6 +221,11 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
         ) from error
 
 
+def review_command(iteration: int) -> str:
+    """Return what a reviewer of `iteration` types, as a message has it."""
+    return f"`flywheel review promotion --iteration {iteration} --promote --reviewer NAME` (or --keep)"
+
+
 def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
     """Return the error that says why nobody can decide the promotion of `iteration` now; None where somebody can.
 
@@ -238,16 +269,15 @@ def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: 
     """Record a person's decision about the promotion of `iteration`, in its `review.json`.
 
     An earlier decision stays in that file, under `earlier`. Nothing else happens until the stage `promote` reads it.
-    promote: yes or no. reviewer: the person's name. comment: why; may be "". Raises BadInput where no decision is open,
-    the name is empty, name or comment is too long (MAX_REVIEWER_LENGTH, MAX_COMMENT_LENGTH), or the iteration's
-    params.yaml is missing or wrong; DataError where the file holds no decision, or another process has been deciding
-    for 10 seconds; DiskFull.
+    promote: yes or no. reviewer: the person's name; its key is stored (`labels.normalise_reviewer`). comment: why; may
+    be "". Raises BadInput where no decision is open, the name cannot be one, the comment is too long
+    (MAX_COMMENT_LENGTH), or the iteration's params.yaml is missing or wrong; DataError where the file holds no
+    decision, or another process has been deciding for 10 seconds; DiskFull.
     """
-    if not reviewer.strip():
-        raise BadInput("the reviewer has no name", fix="give yours")
-    for name, text, most in (("name", reviewer, MAX_REVIEWER_LENGTH), ("comment", comment, MAX_COMMENT_LENGTH)):
-        if len(text) > most:
-            raise BadInput(f"a {name} may have {most:,} characters, this one has {len(text):,}", fix="shorten it")
+    reviewer = labels.normalise_reviewer(reviewer)
+    if (length := len(comment)) > MAX_COMMENT_LENGTH:
+        what = f"a comment may have {MAX_COMMENT_LENGTH:,} characters, this one has {length:,}"
+        raise BadInput(what, fix="shorten it")
     with file_lock(ws.state / "review.lock", _WAIT_S, "deciding a promotion"):
         if why := find_review_obstacle(ws, iteration):
             raise why
@@ -256,7 +286,7 @@ def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: 
             facts = asdict(before)
             earlier = (*facts.pop("earlier"), facts)
         decided = PromotionDecision(
-            promote, reviewer.strip(), comment, datetime.now(UTC).isoformat(timespec="seconds"), earlier
+            promote, reviewer, comment, datetime.now(UTC).isoformat(timespec="seconds"), earlier
         )
         write_json(review_path(ws, iteration), asdict(decided))
     return decided

@@ -15,7 +15,7 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import Finding, FlywheelError, run_diagnostic
 
-_PACKAGES = ("prefect", "dvc", "duckdb", "great-expectations", "torch", "transformers", "playwright", "pocketsphinx")
+_PACKAGES = ("prefect", "dvc", "duckdb", "torch", "transformers", "playwright", "pocketsphinx")
 # Each with the extra that brings it.
 _OPTIONAL_PACKAGES = {"openai-whisper": "whisper", "deepspeed": "deepspeed", "ray": "ray", "dvc-s3": "s3"}
 _CHROMIUM_TIMEOUT_S = 60.0

@@ -2,18 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from flywheel.config import run_lock
+from flywheel.config.run_lock import RunAtWork, StageAtWork, format_moment
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
-from flywheel.store.catalog import database
+from flywheel.store.catalog import database, run_history
 from flywheel.store.versioning import backup, dvc_files, stage_records
-from flywheel.utils.errors import FlywheelError
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.progress import format_duration
 
 _SHOWN = 10
+
+
+@dataclass(frozen=True)
+class WorkStatus:
+    """What is at work. run: the run. recorded, stages: how many stages of its iteration are recorded, and how many it
+    has. usual: seconds that stages took before, by name. left: seconds that each stage at work goes on, by name, where
+    that can be told. seconds_left: of the iteration; None where a stage to come has not been run before, or it waits.
+    """
+
+    run: RunAtWork
+    recorded: int
+    stages: int
+    usual: Mapping[str, float]
+    left: Mapping[str, float]
+    seconds_left: float | None
+
+    def facts(self) -> dict[str, Any]:
+        """Return all of it as JSON has it; times are Unix seconds."""
+        known = [
+            {**asdict(one), "usual": self.usual.get(one.stage), "left": self.left.get(one.stage)}
+            for one in self.run.stages
+        ]
+        counts = {"recorded_stages": self.recorded, "all_stages": self.stages, "seconds_left": self.seconds_left}
+        return {**asdict(self.run), "stages": known, **counts}
+
+    def lines(self) -> Iterator[str]:
+        """Yield it in lines: the iteration, then a line a stage at work."""
+        run = self.run
+        if not self.stages:
+            yield f"iteration {iteration_label(run.iteration)} is about to begin ({run.by}, process {run.process})"
+            return
+        left = "" if self.seconds_left is None else f", about {format_duration(self.seconds_left)} left"
+        yield (
+            f"iteration {iteration_label(run.iteration)} is at work since {format_moment(run.began)} ({run.by}, "
+            f"process {run.process}): {self.recorded} of {self.stages} stages are done{left}; {run.how_to_end} ends it"
+        )
+        for one in (one for one in run.stages if one.ended is None):
+            if one.waits_for:
+                yield f"  {one.words}: type {one.answer}, or open `flywheel ui`"
+                continue
+            facts = [f"  {one.words}", f"{one.share:.0%} done"]
+            facts += [f"usually {format_duration(self.usual[one.stage])}"] if one.stage in self.usual else []
+            left = self.left.get(one.stage)
+            facts += [] if left is None else [f"about {format_duration(left)} left" if left else "longer than usual"]
+            yield ", ".join(facts) + (f": {one.line}" if one.line and one.line != "begins" else "")
+
+
+_SHARE_THAT_TELLS = 0.05  # of a stage: from here on its own pace counts
+
+
+def read_work_status(ws: Workspace) -> WorkStatus | None:
+    """Read what is at work in the workspace, and estimate how long it goes on; None where no iteration is.
+
+    Where the history of iterations before is damaged, which is told elsewhere, nothing is usual. Raises DataError where
+    DVC's file of an iteration is lost.
+    """
+    if (run := run_lock.read_run_at_work(ws)) is None:
+        return None
+    k, now = run.iteration, time.time()
+    usual: dict[str, float] = {}
+    with contextlib.suppress(DataError):
+        usual = run_history.query_usual_seconds(ws, k)
+    begun = dvc_files.dvc_yaml_path(ws, k).exists()
+    recorded, names = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k) if begun else ()
+    at_work = {one.stage: one for one in run.stages if one.ended is None}
+    left = {name: estimate_seconds_left(one, usual.get(name), now) for name, one in at_work.items()}
+    waiting = [name for name in names if name not in (*recorded, dvc_files.LAST_STAGE)]  # which takes no time
+    to_come = [left[name] if name in left else usual.get(name) for name in waiting]
+    told = {name: seconds for name, seconds in left.items() if seconds is not None}
+    total = None if None in to_come or not names else sum(to_come)
+    return WorkStatus(run, len(set(names) & set(recorded)), len(names), usual, told, total)
+
+
+def estimate_seconds_left(stage: StageAtWork, usual: float | None, now: float) -> float | None:
+    """Estimate how long a stage goes on: by what it took before, and the more of it is done, by its own pace.
+
+    usual: seconds that it took before, None where that is not known. now: Unix time. Returns seconds; None where
+    nothing tells it, and while it waits for people.
+    """
+    if stage.waits_for:
+        return None
+    took = max(now - stage.began, 0.0)
+    by_pace = took * (1 - stage.share) / stage.share if stage.share >= _SHARE_THAT_TELLS else None
+    if usual is None or by_pace is None:
+        return by_pace if usual is None else max(usual - took, 0.0)
+    return stage.share * by_pace + (1 - stage.share) * max(usual - took, 0.0)
 
 
 @dataclass(frozen=True)
@@ -23,7 +114,9 @@ class WorkspaceStatus:
     begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
     `iterations`, empty where a file that it reads is damaged; fault: what then is wrong. unknown: why the three below
     could not be looked at, or "". damage: recorded outputs that are not as they were. changed: stage -> path -> what
-    happened, of stages that are not as they are recorded. recorded: the stages that are, by iteration.
+    happened, of stages that are not as they are recorded. recorded: the stages that are, by iteration. work: what is at
+    work; holder: the process of a command that holds the workspace and does no iteration. ways_on: of an iteration that
+    is not complete, what may be typed now, in words.
     """
 
     begun: tuple[int, ...]
@@ -34,6 +127,9 @@ class WorkspaceStatus:
     damage: tuple[backup.DamagedOutput, ...] = ()
     changed: dict[str, dict[str, str]] | None = None
     recorded: dict[int, list[str]] | None = None
+    work: WorkStatus | None = None
+    holder: int | None = None
+    ways_on: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
@@ -46,22 +142,39 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))
-    rows, fault = (), ""
+    rows, fault, work = (), "", None
     try:
+        work = read_work_status(ws)
         rows = partitions.retry_while_replaced(partial(_query_iterations, ws))
     except FlywheelError as error:
         fault = str(error)
+    found = WorkspaceStatus(begun, (), rows, fault, changed={}, work=work, holder=run_lock.workspace_holder(ws))
     if not begun:
-        return WorkspaceStatus(begun, (), rows, fault, changed={})
+        return found
     which = begun if everything else tuple(stage_records.active_iterations(ws))
     try:
         asked = stage_records.iterations_to_compare(ws, which)
         damage, changed = tuple(backup.find_damaged_outputs(ws, asked)), stage_records.changed_stages(ws, asked)
     except OSError as error:  # DVC looks under a lock, which is a file
-        unknown = f"what changed is not looked at: {error.strerror}: {error.filename}"
-        return WorkspaceStatus(begun, (), rows, fault, unknown)
+        return replace(found, unknown=f"what changed is not looked at: {error.strerror}: {error.filename}")
     recorded = {k: dvc_files.recorded_stages(ws, k) for k in which}
-    return WorkspaceStatus(begun, which, rows, fault, "", damage, changed, recorded)
+    ways_on = {k: _ways_on(ws, k) for k in which if not dvc_files.is_iteration_complete(ws, k)}
+    more = {"damage": damage, "changed": changed, "recorded": recorded, "ways_on": ways_on}
+    return replace(found, looked_at=which, **more)
+
+
+def _ways_on(ws: Workspace, iteration: int) -> str:
+    """What can be typed of an iteration that is not complete while nothing is at work."""
+    from flywheel.evaluation import promotion_review  # a second to load: only where an iteration is open
+    from flywheel.maintenance import rollback
+
+    ways = ["`flywheel run` goes on with it"]
+    if iteration in promotion_review.list_pending_reviews(ws) and not promotion_review.read_review(ws, iteration):
+        ways.insert(0, f"{promotion_review.review_command(iteration)} decides its promotion")
+    with contextlib.suppress(BadInput):
+        rollback.plan_discard(ws, iteration)
+        ways.append("`flywheel iteration drop` gives it up")
+    return ", ".join(ways)
 
 
 def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
@@ -75,6 +188,10 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
 
     standing: what `read_workspace_status` returned.
     """
+    if standing.work:
+        yield from (("cyan", line) for line in standing.work.lines())
+    elif standing.holder:
+        yield "cyan", f"another flywheel command is at work here (process {standing.holder})"
     if standing.unknown:
         yield "yellow", standing.unknown
         return
@@ -88,13 +205,14 @@ def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
             changed_paths = ", ".join(f"{path} ({change})" for path, change in changes.items())
             yield "yellow", f"{name}: changed since it was recorded: {changed_paths}"
     for k in sorted(set(waiting)):
-        done = len(standing.recorded.get(k, ()))
+        if standing.work and standing.work.run.iteration == k:
+            continue
+        done, ways = len(standing.recorded.get(k, ())), standing.ways_on.get(k, "`flywheel run` goes on with it")
         yield (
             "yellow",
-            f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): "
-            "`flywheel run` goes on with it, `flywheel iteration drop` gives it up",
+            f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): {ways}",
         )
-    if not standing.changed and not standing.damage:
+    if standing.begun and not standing.changed and not standing.damage:
         yield "", "every stage is recorded in DVC and unchanged"
     if len(standing.looked_at) < len(standing.begun):
         looked_at = " and ".join(map(iteration_label, standing.looked_at))

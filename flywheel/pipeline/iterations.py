@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -73,11 +74,65 @@ def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
 
     Raises what `run_preflight` does, BadInput where its own parameters are missing or wrong.
     """
+    backup.check_remote_url(ws, settings.versioning.remote)
     if not ws.frozen_params(number).exists():
         run_preflight(ws, settings, number)
         return
     with stage_records.name_params_file_in_errors(ws, number):
         run_preflight(ws, stage_records.load_iteration_params(ws, number), number)
+
+
+# Blocks that are of the workspace: they count at once, for an iteration that was begun with others too.
+_OF_WORKSPACE = {"cluster", "operations", "versioning"}
+
+
+def list_unused_settings(ws: Workspace, iteration: int, settings: Settings) -> dict[str, Any]:
+    """List the parameters of an iteration that differ from `settings`, which do not count for it: name -> its value.
+
+    Empty for one that is not begun. Raises BadInput where its own parameters are missing or wrong.
+    """
+    if not ws.frozen_params(iteration).exists():
+        return {}
+    own, now = (
+        one.model_dump(mode="json", exclude=_OF_WORKSPACE | {"iterations"})
+        for one in (stage_records.load_iteration_params(ws, iteration), settings)
+    )
+    return dict(_list_differences(own, now, ""))
+
+
+def _list_differences(own: Any, now: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(own, dict) and isinstance(now, dict):
+        for key in dict.fromkeys((*own, *now)):
+            yield from _list_differences(own.get(key), now.get(key), f"{name}.{key}".lstrip("."))
+    elif own != now:
+        yield name, own
+
+
+def check_overrides_used(ws: Workspace, overrides: Iterable[str], settings: Settings, todo: Sequence[int]) -> None:
+    """Check that what was typed counts for an iteration of `todo`, the numbers of those that a run is to make.
+
+    overrides: names of parameters, dotted. settings: the workspace's, with them. Raises BadInput, naming those that are
+    not used, where each iteration was begun with other values.
+    """
+    if not all(ws.frozen_params(k).exists() for k in todo):
+        return
+    differ = list_unused_settings(ws, todo[0], settings)
+    unused = [name for name in overrides if any(f"{one}.".startswith(f"{name}.") for one in differ)]
+    if unused:
+        label = iteration_label(todo[0])
+        raise BadInput(
+            f"{', '.join(unused)} would not be used: iteration {label} goes on with the parameters it began with",
+            where=f"--set; {ws.relative(ws.frozen_params(todo[0]))}",
+            fix="leave it out, or begin anew after `flywheel iteration drop`",
+        )
+
+
+def read_interrupted_overrides(ws: Workspace) -> dict[str, Any]:
+    """Read the settings that were typed for a killed run which still owes iterations, by dotted name; {} without one.
+
+    Raises what `check_iteration_complete` does.
+    """
+    return _read_run_target(ws).get("settings", {}) if _interrupted_iterations(ws) else {}
 
 
 def begin_iteration(
@@ -160,11 +215,17 @@ def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
 
 def _interrupted_iterations(ws: Workspace) -> list[int]:
     """Iterations that a killed run still owes."""
+    target = _read_run_target(ws)
+    return [k for k in range(target["first"], target["last"] + 1) if not check_iteration_complete(ws, k)]
+
+
+def _read_run_target(ws: Workspace) -> dict[str, Any]:
+    """What the run that made it was asked for; no iteration where there is none, or the file is damaged."""
     try:
         target = json.loads(ws.run_target.read_text(encoding="utf-8"))
-        return [k for k in range(target["first"], target["last"] + 1) if not check_iteration_complete(ws, k)]
-    except (OSError, ValueError, KeyError):
-        return []
+        return {**target, "first": int(target["first"]), "last": int(target["last"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"first": 1, "last": 0}
 
 
 def _declare(ws: Workspace, iteration: int, domains: list[str]) -> None:
@@ -213,7 +274,6 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     if settings.synthesis.num_grounding_examples:
         chromium.find_chromium(settings.sandbox)  # it draws the general screens
     ScorerSet(settings)
-    backup.check_remote_url(settings.versioning.remote)
     if settings.language_model.endpoint:
         _check_language_model(settings)
     if settings.sandbox.backend == "manager":

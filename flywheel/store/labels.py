@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -22,9 +23,12 @@ from flywheel.utils.files import disk_full_errors, file_lock
 LABELS = (SOLVED, NOT_SOLVED, "cannot tell")
 MAX_COMMENT_CHARACTERS = 2000  # characters, at most
 DAMAGED_FILE_MARK = "damaged file: "  # an error in SQL that stands for one begins so; its facts follow, as JSON
-REVIEWER_INPUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a reviewer's name, as a form takes it
+MAX_REVIEWER_LENGTH = 60  # characters of a name, at most: in UTF-8 it names a file
+# A reviewer's name, as a form takes it: no control character, and of ASCII's signs the dot, dash, underscore and
+# apostrophe, which do not begin it. Browsers and Python read it alike.
+REVIEWER_INPUT_PATTERN = r"^ *[^\s\x00-/:-@\[-`{-\x9f][^\x00-\x1f!-&(-,/:-@\[-^`{-\x9f]{0,59}$"
 _FOLDER = "reviews"
-_REVIEWER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+_REVIEWER = re.compile(REVIEWER_INPUT_PATTERN)
 _NAME = re.compile(r"[\w.:@-]{1,200}")  # of a trajectory
 _VERSION = 1
 _WAIT_S = 10.0
@@ -61,28 +65,31 @@ def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
 
 
 def normalise_reviewer(name: str) -> str:
-    """Return a reviewer's `name` stripped and in small letters; it names a file.
+    """Return the key of a reviewer's `name`, the same however it is typed: `Ada  Byron` is `ada byron`.
 
-    Raises BadInput unless it is then 1 to 40 of a-z, 0-9, dot, dash and underscore, with a letter or digit first.
+    Of any script, in small letters, composed (NFC), with single spaces. Raises BadInput where it is empty, longer than
+    MAX_REVIEWER_LENGTH, or has signs that a name has not.
     """
-    name = name.strip().lower()
-    if not _REVIEWER.fullmatch(name):
+    key = unicodedata.normalize("NFC", re.sub(" +", " ", name.casefold()).strip())
+    if not key:
+        raise BadInput("the reviewer has no name", fix="give yours")
+    if len(key) > MAX_REVIEWER_LENGTH or not _REVIEWER.fullmatch(key) or not key.isprintable():
         raise BadInput(
             f"no name of a reviewer: {name[:60]!r}",
-            fix="take 1 to 40 letters from a to z, digits, dots, dashes and underscores, a letter or digit first",
+            fix=f"take 1 to {MAX_REVIEWER_LENGTH} letters, digits, spaces, dots, dashes, a letter or digit first",
         )
-    return name
+    return key
 
 
 def append_label(ws: Workspace, label: Label) -> None:
     """Append a label to its reviewer's file, whole or not at all.
 
-    label: its reviewer may be in capitals. It waits up to 10 seconds for others that write. Raises BadInput for a
-    reviewer, label, comment, trajectory or queue that cannot be one, DiskFull, DataError where the wait is over or the
-    line was not written whole, OSError where the file is a link.
+    label: its reviewer as typed; the key is stored. It waits up to 10 seconds for others that write. Raises BadInput
+    for a reviewer, label, comment, trajectory or queue that cannot be one, DiskFull, DataError where the wait is over
+    or the line was not written whole, OSError where the file is a link.
     """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
-    path = labels_folder(ws) / f"{label.reviewer}.jsonl"
+    path = labels_folder(ws) / f"{label.reviewer.replace(' ', '_')}.jsonl"
     if label.label not in LABELS:
         raise BadInput(f"no label {label.label[:60]!r}", fix=did_you_mean(label.label[:60], LABELS))
     if (length := len(label.comment)) > MAX_COMMENT_CHARACTERS:

@@ -31,6 +31,25 @@ class ShardProgress(str):
     share: float = 0.0
 
 
+class TimeLeft(str):
+    """A line about how long the iteration goes on. seconds: as far as is known."""
+
+    seconds: float = 0.0
+
+
+def report_time_left(seconds: float) -> None:
+    """Pass on how many `seconds` the iteration at work goes on, by what its stages took before."""
+    line = TimeLeft(f"about {format_duration(seconds)} left, by what the stages took before")
+    line.seconds = seconds
+    _listener.get()("run", line)
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration in the unit that suits it: `42 s`, `3.5 min`, `2.1 h`."""
+    size, unit = (3600, "h") if seconds >= 7200 else (60, "min") if seconds >= 120 else (1, "s")
+    return f"{seconds / size:.{int(size > 1)}f} {unit}"
+
+
 def report_shard_progress(stage: str, line: str, shard: str, share: float) -> None:
     """Pass a line about a shard to the listener, and how much of the shard is done.
 

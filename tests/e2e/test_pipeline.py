@@ -225,7 +225,6 @@ _SLOW_IMPORTS = (
     "prefect",
     "ray",
     "pandas",
-    "great_expectations",
     "playwright",
     "aiohttp",
     "uvicorn",

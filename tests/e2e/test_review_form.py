@@ -30,10 +30,11 @@ def asking(ctx: stage.StageContext):
     from prefect import flow
 
     from flows.human_input import ask_reviewer
+    from flows.run_progress import StageRecorder
 
     @flow(name="asks")
     def asks() -> None:
-        ask_reviewer(ctx)
+        ask_reviewer(ctx, StageRecorder(ctx))
 
     return asks
 
@@ -131,7 +132,7 @@ def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, p
     assert not thread.is_alive()
     assert failures == []
     decided = promotion_review.read_review(ws, 1)
-    assert (decided.promote, decided.reviewer, decided.comment) == (True, "Ada", "sites are better")
+    assert (decided.promote, decided.reviewer, decided.comment) == (True, "ada", "sites are better")
 
 
 def test_a_reviewer_who_does_not_come_is_an_error_with_a_name(ws):
@@ -157,7 +158,7 @@ def test_a_decision_that_is_there_is_not_asked_for_again(ws):
     ctx = waiting(ws, 1)
     promotion_review.decide_promotion(ws, 1, promote=False, reviewer="Bo", comment="")
     asking(ctx)()
-    assert promotion_review.read_review(ws, 1).reviewer == "Bo"
+    assert promotion_review.read_review(ws, 1).reviewer == "bo"
 
 
 def test_a_paused_run_sees_the_decision_of_the_command(ws):
@@ -187,6 +188,6 @@ def test_a_paused_run_sees_the_decision_of_the_command(ws):
         promotion_review.read_review(ws, 1).reviewer,
         promotion_review.read_review(ws, 1).promote,
         promotion_review.read_review(ws, 1).earlier,
-    ) == ("Bo", False, ())
+    ) == ("bo", False, ())
     assert any("waits for a reviewer" in line for _, line in said)
-    assert any("decided: keep (Bo" in line for _, line in said)
+    assert any("decided: keep (bo" in line for _, line in said)

@@ -80,7 +80,7 @@ def test_the_table_of_commands_says_what_the_command_says(words):
 
 # What help loads none of, and a command what it works with: each takes a twentieth of a second or more.
 _SLOW_IMPORTS = """
-torch transformers prefect ray dvc pandas great_expectations playwright aiohttp uvicorn starlette jinja2 soundfile
+torch transformers prefect ray dvc pandas playwright aiohttp uvicorn starlette jinja2 soundfile
 rich flows flywheel.config pydantic yaml ruamel duckdb pyarrow numpy PIL httpx psutil
 """.split()  # noqa: SIM905
 

@@ -24,7 +24,7 @@ from flywheel.utils.errors import ContractBroken, DataError
 def built(tmp_path_factory) -> tuple[Workspace, object, object]:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("ws"))
     synthetic.incoming(ws, settings, 1, tasks=3, samples=3)
-    return ws, settings, routed(ws, settings, 1, page=True)
+    return ws, settings, routed(ws, settings, 1)
 
 
 def copy(ws: Workspace, to: Path) -> Workspace:
@@ -57,10 +57,12 @@ def test_what_comes_in_is_what_is_stored(built):
     assert conserved(ws)
 
 
-def test_data_docs_are_written(built):
+def test_data_docs_have_each_contract_and_what_it_found(built):
     ws, *_ = built
     index = (ws.report / "docs" / "index.html").read_text()
-    assert "steps 001" in index
+    assert "What came into iteration 001" in index
+    held = (*contracts.TRAJECTORY_CONTRACTS, *contracts.SCORE_CONTRACTS)
+    assert all(f"<code>{one.name}</code>" in index for one in held)
 
 
 def edited(table, stage, edit):

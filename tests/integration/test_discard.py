@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import minimal_iterations
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 from flywheel.cli import main
 from flywheel.config import Settings, run_lock
 from flywheel.config.workspace import Workspace
-from flywheel.maintenance import rollback
+from flywheel.maintenance import rollback, status
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store.versioning import stage_records
 from flywheel.utils.errors import BadInput, FlywheelError
@@ -109,6 +110,30 @@ def test_what_was_not_begun_cannot_be_discarded(ws, tmp_path):
     (tmp_path / "fresh").mkdir()
     with pytest.raises(BadInput, match="no iteration has been begun"):
         rollback.plan_discard(Workspace(tmp_path / "fresh"))
+
+
+def test_what_status_tells_to_type_can_be_typed(ws):
+    """Of an open iteration: to drop it, unless its promotion is decided; neither while a run makes it."""
+    with run_lock.hold_workspace(ws):
+        told = " ".join(line for _, line in status.status_lines(status.read_workspace_status(ws)))
+        assert f"another flywheel command is at work here (process {os.getpid()})" in told
+        run_lock.record_run(ws, 2, run_lock.RUN_COMMAND)
+        (line,) = status.read_work_status(ws).lines()
+        assert line.startswith("iteration 002 is about to begin (flywheel run, process")
+    begin_iteration(ws, 2, SETTINGS)
+    with run_lock.hold_workspace(ws):
+        run_lock.record_run(ws, 2, run_lock.RUN_COMMAND)
+        told = " ".join(line for _, line in status.status_lines(status.read_workspace_status(ws)))
+    assert "iteration 002 is at work since" in told
+    assert "goes on with it" not in told
+    told = " ".join(line for _, line in status.status_lines(status.read_workspace_status(ws)))
+    assert "`flywheel run` goes on with it, `flywheel iteration drop` gives it up" in told
+    for stage in ("merge", "evaluate", "promote"):
+        minimal_iterations.run_stage(ws, stage, 2)
+    stage_records.record_stage(ws, "promote", 2)
+    told = " ".join(line for _, line in status.status_lines(status.read_workspace_status(ws)))
+    assert "`flywheel run` goes on with it" in told
+    assert "`flywheel iteration drop`" not in told
 
 
 def test_not_while_a_run_is_at_work(ws):

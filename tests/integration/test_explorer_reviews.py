@@ -13,6 +13,7 @@ import pytest
 import routed_iterations
 from explorer_store import explorer, rollouts
 from reviews import waiting
+from synthetic_rows import task, trajectory
 
 from flywheel.config.workspace import Workspace
 from flywheel.evaluation import promotion_review
@@ -71,6 +72,18 @@ def test_a_draw_is_the_same_for_all_who_ask_for_it(client):
     assert names(client, seed=7) == first
     assert set(names(client, iteration=2)) == {name for name in ROUTED if name.startswith("t2")}
     assert names(client, domain="games") == []
+
+
+def test_a_recording_whose_verdict_nobody_doubts_is_not_asked_about(ws, client):
+    """One that the verdict does not confirm is, and by name each can be labelled all the same."""
+    shown = task("k-shop", "sites", "shop")
+    rows = [trajectory(f"h{n}", shown, source="recording", author="human") for n in range(3)]
+    routed = [{"trajectory_id": f"h{n}", "destination": "ct", "success": v} for n, v in enumerate((True, False, None))]
+    write_partition(ws, "trajectories", 3, "ingest", rows)
+    write_partition(ws, "routes", 3, "route", routed)
+    for queue in ("random", "route"):
+        assert sorted(names(client, queue=queue, iteration=3)) == ["h1", "h2"]
+    assert say(client, "h0", "solved").status_code == 204
 
 
 def test_as_many_of_each_store_are_drawn_by_route(ws, client):
@@ -171,7 +184,7 @@ def test_a_second_label_counts_and_keeps_how_it_was_drawn(ws, client):
         ({"trajectory_id": "../auth"}, 404, "there is no trajectory"),
         ({"label": "maybe"}, 400, "no label 'maybe'"),
         ({"reviewer": "../../x"}, 400, "no name of a reviewer"),
-        ({"reviewer": ""}, 400, "no name of a reviewer"),
+        ({"reviewer": ""}, 400, "the reviewer has no name"),
         ({"queue": "sql"}, 400, "what was sent cannot be read: queue"),
         ({"comment": "x" * 2001}, 400, "a comment may have 2,000 characters, this one has 2,001"),
         ({"comment": "x" * 2**20}, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer"),
@@ -244,8 +257,8 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
             body = {"promote": promote, "reviewer": reviewer, "comment": "n is small"}
             assert client.post("/api/promotions/1", json=body).status_code == 200
         assert [(one.promote, one.reviewer) for one in promotion_review.read_review(ws, 1).history] == [
-            (True, "Ada"),
-            (False, "Bo"),
+            (True, "ada"),
+            (False, "bo"),
         ]
         assert len(client.get("/api/promotions/1").json()["decisions"]) == 2
         for body, said in (

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from made_workspaces import flywheel
 
 from flywheel.config import Settings, run_lock
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.maintenance import status
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import partitions
 from flywheel.store.catalog import database
@@ -280,6 +282,31 @@ def test_an_iteration_at_work_is_told_by_what_lies_on_disk(ws):
     with run_lock.hold_workspace(ws):
         assert told(ws)[-1]["state"] == "running"
         assert [row["stage"] for row in told(ws, "-k", 14) if row["state"] == "running"] == ["rollout"]
+
+
+def test_what_a_run_at_work_does_is_told_as_it_does_it(ws):
+    """Beside what the stages took before; the same as `status` has."""
+    begin_iteration(ws, 14, SETTINGS)
+    record(ws, 14, ["ingest", "synthesize"])
+    with run_lock.hold_workspace(ws):
+        run_lock.record_run(ws, 14, run_lock.RUN_COMMAND)
+        began = time.time() - 20
+        run_lock.record_stage_at_work(ws, run_lock.StageAtWork("synthesize", began - 5, ended=began))
+        run_lock.record_stage_at_work(ws, run_lock.StageAtWork("rollout", began, line="a: 1 of 2"))
+        (row,) = [row for row in told(ws) if row["iteration"] == 14]
+        assert (row["state"], row["tries"], row["first_started"] is not None) == ("running", 1, True)
+        found = {row["stage"]: row for row in told(ws, "-k", 14)}
+        work = status.read_work_status(ws).facts()
+        head, *stages = status.read_work_status(ws).lines()
+    assert (found["rollout"]["state"], found["rollout"]["median_before"]) == ("running", 85)
+    assert found["rollout"]["seconds"] >= 20
+    assert (found["synthesize"]["seconds"], found["score"]["state"]) == (5, "not begun")
+    assert (work["iteration"], work["recorded_stages"], work["seconds_left"]) == (14, 2, None)  # `score` never ran
+    (rollout,) = [one for one in work["stages"] if one["stage"] == "rollout"]
+    assert (rollout["usual"], 0 < rollout["left"] <= 65) == (85, True)
+    assert head.startswith("iteration 014 is at work since")
+    assert [line.split()[0] for line in stages] == ["rollout"]
+    assert flywheel(ws, "status", "--watch") == (0, "nothing is at work\n")
 
 
 def test_a_stage_that_was_run_without_prefect_has_the_time_of_its_work(ws):

@@ -96,10 +96,11 @@ def push(ws: Workspace, url: str = URL) -> tuple[list[int], list[str]]:
 
 def test_what_was_pushed_comes_back_from_the_store_alone(store, ws):
     before = content(ws)
-    assert push(ws) == ([1], [f"iteration 001 copied to {URL}"])
+    pushed, (line,) = push(ws)
+    assert (pushed, line.startswith(f"iteration 001 copied to {URL}: 0.0 MB, of which 4 files were new")) == ([1], True)
     assert store.names()
     assert all(name.startswith("mine/files/md5/") for name in store.names())
-    assert push(ws) == ([], [])
+    assert push(ws) == ([], [f"{URL} has all that is recorded"])
     lose(ws)
     assert [one.repair_command for one in backup.find_damaged_outputs(ws)] == [
         "`dvc pull`"
@@ -187,19 +188,19 @@ def test_a_store_that_is_gone_when_files_are_wanted_says_so_and_the_same_command
         ("ssh://me:secret@there/data", "a password stands in the address.*--local"),
     ],
 )
-def test_a_store_that_cannot_be_meant_is_refused_before_anything_begins(url, words):
+def test_a_store_that_cannot_be_meant_is_refused_before_anything_begins(url, words, tmp_path):
     with pytest.raises(BadInput, match=words) as caught:
-        backup.check_remote_url(url)
+        backup.check_remote_url(Workspace(tmp_path), url)
     assert "versioning.remote" in str(caught.value)
     assert "me:secret" not in str(caught.value)
 
 
-def test_without_the_extra_an_s3_store_says_what_to_type(monkeypatch):
-    for url in ("", "/a/folder", "s3://bucket/data"):
-        backup.check_remote_url(url)
+def test_without_the_extra_an_s3_store_says_what_to_type(monkeypatch, tmp_path):
+    for url in ("", "/folder", "s3://bucket/data"):
+        backup.check_remote_url(Workspace(tmp_path), url)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install -e '\.\[s3\]'"):
-        backup.check_remote_url("s3://bucket/data")
+        backup.check_remote_url(Workspace(tmp_path), "s3://bucket/data")
 
 
 def test_the_store_asks_for_keys(store: Store):

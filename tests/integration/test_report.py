@@ -77,7 +77,7 @@ def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("report"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=5, samples=3)
-        synthetic.routed(ws, settings, k, page=k == 2)
+        synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
     return ws
 
@@ -88,11 +88,20 @@ def report(ws) -> Page:
 
 
 def test_it_needs_nothing_but_itself(ws, report):
-    assert all(ref.startswith("data:image/png;base64,") or ref == "docs/index.html" for ref in report.refers)
+    known = ("data:image/png;base64,", "#")
+    assert all(ref.startswith(known) or ref == "docs/index.html" for ref in report.refers)
     style = re.search(r"<style>(.*?)</style>", (ws.report / "index.html").read_text(), re.DOTALL).group(1)
     assert "url(" not in style
     assert "@import" not in style
     assert (ws.report / "docs" / "index.html").exists()
+
+
+def test_each_part_is_linked_from_the_top(report):
+    """In their order, each once; the page has some thousand pixels."""
+    linked = [ref[1:] for ref in report.refers if ref.startswith("#")]
+    assert len(linked) == len(set(linked)) >= 9
+    assert set(linked) <= report.ids
+    assert linked.index("iterations") < linked.index("training") < linked.index("lineage")
 
 
 def test_it_holds_every_part(report):

@@ -41,10 +41,13 @@ def ask(ws: Workspace, settings: Settings) -> None:
     from prefect import flow
 
     from flows.human_input import ask_for_route_labels
+    from flows.run_progress import StageRecorder
+
+    ctx = context(ws, settings)
 
     @flow(name="asks about routes")
     def asks() -> None:
-        ask_for_route_labels(context(ws, settings))
+        ask_for_route_labels(ctx, StageRecorder(ctx))
 
     asks()
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
-from contextlib import nullcontext
 from datetime import timedelta
-from unittest.mock import patch
 
 from synthetic_rows import START, WORLDS, image_row, rl_curriculum, rl_metrics, step, task, trajectory
 
@@ -22,7 +20,6 @@ from flywheel.pipeline.stage import StageContext, StageResult, run_stage
 from flywheel.pipeline.stages import route
 from flywheel.store import lineage, manifest
 from flywheel.store.partitions import write_partition
-from flywheel.store.routing import contracts
 from flywheel.store.schema import ALL_DOMAINS, fraction_metric_row, metric_row
 from flywheel.store.versioning import stage_records
 from flywheel.utils.files import write_json, write_text
@@ -138,14 +135,11 @@ def ingested(ws: Workspace, k: int) -> None:
     _metrics(ws, k, "ingest", figures, 22)
 
 
-def routed(ws: Workspace, settings: Settings, k: int, *, page: bool = False, **blocks) -> StageResult:
-    """The stage `route` of iteration k, without DVC. page: of what the contracts found, seconds of a core. blocks: of
-    the settings, other ones."""
-    shown = contracts.data_docs_process if page else lambda *_: nullcontext(lambda judged: None)
+def routed(ws: Workspace, settings: Settings, k: int, **blocks) -> StageResult:
+    """The stage `route` of iteration k, without DVC. blocks: of the settings, other ones."""
     settings = settings.model_copy(update=blocks)
     shutil.rmtree(ws.staging(k, "route"), ignore_errors=True)
-    with patch.object(contracts, "data_docs_process", shown):
-        return run_stage(route.STAGE, StageContext(ws, settings, k, "route"))
+    return run_stage(route.STAGE, StageContext(ws, settings, k, "route"))
 
 
 def outgoing(ws: Workspace, k: int) -> None:

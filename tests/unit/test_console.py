@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from flywheel.cli.console import RunConsole
-from flywheel.utils.progress import announce, replace_listener, report_progress
+from flywheel.cli.typed import name_command, name_commands
+from flywheel.utils.progress import announce, replace_listener, report_progress, report_time_left
 
 
 def log(act) -> str:
@@ -38,3 +40,28 @@ def test_progress_is_thinned_but_its_first_line_and_what_is_done_are_there():
     assert said.count(" of 50") < 10
     assert "shard done" in said
     assert "steps 3" in said
+
+
+def test_the_time_that_is_left_is_shown():
+    assert "about 4.2 min left, by what the stages took before" in log(lambda: report_time_left(250))
+
+
+@pytest.mark.parametrize(
+    ("called", "typed"),
+    [
+        (".venv/bin/flywheel", "`.venv/bin/flywheel run` or `.venv/bin/dvc pull`, `git add`, flywheel"),
+        ("/my own/flywheel", "`'/my own/flywheel' run` or `'/my own/dvc' pull`, `git add`, flywheel"),
+        ("/usr/bin/pytest", "`flywheel run` or `dvc pull`, `git add`, flywheel"),  # no command of ours
+    ],
+)
+def test_commands_in_messages_can_be_pasted(monkeypatch, called, typed):
+    """Their path is told where they are not on PATH; what the environment does not install stays."""
+    name_command.cache_clear()
+    monkeypatch.setattr("sys.argv", [called])
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert name_commands("`flywheel run` or `dvc pull`, `git add`, flywheel") == typed
+    assert typed.partition(" or ")[0] in log(lambda: announce("data", "type `flywheel run`"))
+    name_command.cache_clear()
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    assert name_commands("`flywheel run` or `dvc pull`") == "`flywheel run` or `dvc pull`"
+    name_command.cache_clear()

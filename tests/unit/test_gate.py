@@ -11,13 +11,17 @@ from night import examples
 from flywheel.config import PromotionSettings
 from flywheel.evaluation.gate import (
     EvalResult,
+    build_gate_metrics,
     compare_models,
     count_fewest_tasks,
     estimate_error_rates,
+    explain_disagreement,
+    explain_gate_metrics,
     explain_judgement,
     gate_bounds,
     judge_differences,
     pair_differences,
+    parse_gate_metrics,
     simulate_gate,
 )
 from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval, wilson_interval
@@ -101,7 +105,9 @@ def test_rules(new, rule, verdict):
     judged = judge_differences(pair_differences(OLD, new), PromotionSettings(**rule))
     assert judged.verdict == verdict
     assert judged.low <= judged.difference <= judged.high
-    assert f"{judged.difference:+.3f}" in explain_judgement(judged, PromotionSettings(**rule), "the old one")
+    assert f"success {100 * judged.difference:+.1f} points" in explain_judgement(
+        judged, PromotionSettings(**rule), "the old one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,9 +158,54 @@ def test_the_reason_tells_both_error_rates():
     judged = judge_differences([0.0] * 30 + [1.0] * 8 + [-1.0] * 2, rule)
     rates = estimate_error_rates(rule, 11 / 42)  # one task more of each kind than was seen
     said = explain_judgement(judged, rule, "the model before it")
-    assert f"promotes one at -0.1 in {rates.type_i_error:.1%}" in said
-    assert f"keeps one at +0 back in {rates.type_ii_error:.1%}" in said
-    assert f"on 40 fresh tasks (at most {rule.tasks})" in said
+    assert f"promotes one that is worse by 10 points in {rates.type_i_error:.1%} of cases" in said
+    assert f"keeps an equal one back in {rates.type_ii_error:.1%}" in said
+    assert f"of 40 fresh tasks (at most {rule.tasks}) 10 differ, 8 better and 2 worse than the model before it" in said
+
+
+def test_the_reason_tells_what_was_to_be_shown_and_whether_it_is():
+    clear, equal = [1.0] * 30 + [0.0] * 10, [0.0] * 10
+    worse = [-1.0] * 30
+    for rule, differences, words in (
+        ("non_inferiority", clear, "worse by less than 10 points, which is shown;"),
+        ("non_inferiority", equal, "worse by less than 10 points, which is neither shown nor refuted;"),
+        ("non_inferiority", worse, "worse by less than 10 points, which is refuted: it is worse;"),
+        ("superiority", clear, "to be shown was that it is better, which is shown;"),
+        ("superiority", worse, "better, which is refuted: it is better by less than 10 points;"),
+    ):
+        chosen = PromotionSettings(rule=rule)
+        assert words in explain_judgement(judge_differences(differences, chosen), chosen, "the model before it")
+
+
+def test_what_is_told_is_what_the_metrics_hold():
+    """Also of several episodes a task, where no count follows from the mean; and of iterations without the counts."""
+    rule = PromotionSettings()
+    judged = judge_differences([0.5, -0.25, 0.0, 1.0], rule)
+    rows = [{"domain": "all", **row} for row in build_gate_metrics("before", judged)]
+    assert parse_gate_metrics(rows, rule) == {"before": judged}
+    assert "of 4 fresh tasks (at most 120) 3 differ, 2 better and 1 worse" in explain_gate_metrics(rows, rule)[0]
+    earlier = [row for row in rows if row["name"] not in ("gate_better", "gate_worse")]
+    assert (
+        "of 4 fresh tasks (at most 120) compared with the model before it: success +31.2"
+        in (explain_gate_metrics(earlier, rule)[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("held_out", "told"),
+    [((0.175, 0.028, 0.31), True), ((-0.01, -0.1, 0.1), False), ((0.0, -0.1, 0.1), False), ((-0.9, -0.95, -0.8), True)],
+)
+def test_where_held_out_and_fresh_tasks_disagree_the_reason_says_so(held_out, told):
+    """One rises and the other falls, or their intervals do not meet."""
+    rule = PromotionSettings()
+    judged = judge_differences([0.0] * 98 + [1.0] * 10 + [-1.0] * 12, rule)
+    rows = [{"domain": "all", **row} for row in build_gate_metrics("before", judged)]
+    value, low, high = held_out
+    held = {"domain": "all", "name": "success_difference", "value": value, "low": low, "high": high, "n": 40}
+    said = explain_disagreement([*rows, held, held | {"domain": "games", "value": 1.0}], rule)
+    assert bool(said) == told
+    assert not told or said.startswith(f"the 40 held-out tasks say otherwise (success {100 * value:+.1f} points")
+    assert explain_disagreement(rows, rule) == explain_disagreement([held], rule) == ""
 
 
 def test_pairs_by_task_whatever_the_order():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from click.testing import CliRunner
+from reviews import waiting
 from synthetic_rows import task, trajectory
 
+from flywheel.cli import main
 from flywheel.config.workspace import Workspace
+from flywheel.evaluation import promotion_review
 from flywheel.store import labels, partitions
 from flywheel.store.catalog import database
 from flywheel.store.labels import Label
@@ -75,13 +80,44 @@ def test_each_reviewer_has_a_file_that_grows_and_the_newest_label_counts(ws):
     assert {(row["kind"], row["subject"]) for row in rows} == {("trajectory", "t0")}
 
 
-@pytest.mark.parametrize("name", ["", "../ada", "a/b", ".ada", "ada\n", "a" * 41, "Ädä", "ada b", "con\0"])
+@pytest.mark.parametrize(
+    "name", ["", " ", "../ada", "a/b", "a\\b", ".ada", "-ada", "a\nb", "a" * 61, "con\0", "a\u202eb", "\ud800", "'; x"]
+)
 def test_a_name_leads_nowhere_else(ws, name):
-    if name.strip() != name:
-        name = f"x{name}x"
-    with pytest.raises(BadInput, match="no name of a reviewer"):
+    with pytest.raises(BadInput, match="no name"):
         labels.append_label(ws, label("t0", "s", name))
     assert not labels.labels_folder(ws).exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        (("Ada Byron", " ada  byron ", "ADA BYRON"), "ada byron"),
+        (("José", "Jose\u0301", "JOSÉ"), "josé"),
+        (("王小明",), "王小明"),
+        (("O'Neill-Smith Jr.", "o'neill-smith jr."), "o'neill-smith jr."),
+        (("अनीता",), "अनीता"),
+        (("ada.b_2",), "ada.b_2"),
+    ],
+)
+def test_one_person_has_one_key_however_the_name_is_typed_and_wherever(ws, typed, key):
+    """By the command, by Prefect's forms, by the explorer; of labels and of promotions."""
+    waiting(ws, 1)
+    for name in typed:
+        assert labels.normalise_reviewer(name) == key
+        assert re.fullmatch(labels.REVIEWER_INPUT_PATTERN, name)  # what Prefect's forms ask for
+        labels.append_label(ws, label("t0", "s", name))
+        command = ["review", "promotion", "-k", "1", "--keep", "--reviewer", name, "-w", str(ws.root)]
+        assert CliRunner().invoke(main, command).exit_code == 0
+    (file,) = labels.labels_folder(ws).iterdir()
+    assert file.name == f"{key.replace(' ', '_')}.jsonl"
+    assert [row["reviewer"] for row in ask(ws, "FROM labels")] == [key]
+    assert {one.reviewer for one in promotion_review.read_review(ws, 1).history} == {key}
+
+
+def test_the_longest_name_in_the_widest_letters_names_a_file(ws):
+    labels.append_label(ws, label("t0", "s", "𠮷" * labels.MAX_REVIEWER_LENGTH))
+    assert len(ask(ws, "FROM labels")) == 1
 
 
 def test_a_file_that_is_a_link_is_not_followed(ws, tmp_path_factory):

@@ -15,7 +15,7 @@ from flywheel.store import partitions
 from flywheel.store.schema import fraction_metric_row
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput
-from flywheel.utils.files import write_text
+from flywheel.utils.files import write_json, write_text
 
 
 def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
@@ -23,10 +23,10 @@ def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
     command = ["review", "promotion", "-k", "1", "-w", str(ws.root)]
     assert CliRunner().invoke(main, [*command, "--promote", "--reviewer", "Ada"]).exit_code == 0
     result = CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Eve"])
-    assert "this replaces the decision: promote (Ada" in result.output
+    assert "this replaces the decision: promote (ada" in result.output
     CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Bo"])
     decided = promotion_review.read_review(ws, 1)
-    assert (decided.reviewer, [one["reviewer"] for one in decided.earlier]) == ("Bo", ["Ada", "Eve"])
+    assert (decided.reviewer, [one["reviewer"] for one in decided.earlier]) == ("bo", ["ada", "eve"])
 
 
 def test_nobody_decides_what_is_decided_or_what_no_one_asks(ws):
@@ -66,7 +66,7 @@ def test_what_the_reviewer_is_told(ws):
     merged = {"child": "d1", "parent": "models/iteration=001/merged", "relation": "weights of"}
     partitions.write_partition(ws, "lineage", 1, "merge", [merged])
     told = promotion_review.build_promotion_report(ws, 1, rule).markdown()
-    assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
+    assert "- of 60 fresh tasks (at most 120) 0 differ, 0 better and 0 worse than the model before it: success" in told
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel data view of d1`)" in told
     assert told.endswith(
         "*new*: of those that never are.\n\n| tasks | n | before | merged | difference |\n|---|---|---|---|---|\n"
@@ -79,7 +79,7 @@ def test_what_cannot_be_decided_is_one_line(ws):
     for reviewer, comment, said in (
         (" ", "", "the reviewer has no name"),
         ("Ada", "x" * 2**20, "a comment may have 2,000 characters, this one has 1,048,576"),
-        ("A" * 101, "", "a name may have 100 characters"),
+        ("A" * 61, "", "take 1 to 60 letters"),
     ):
         with pytest.raises(BadInput, match=said):
             promotion_review.decide_promotion(ws, 1, promote=True, reviewer=reviewer, comment=comment)
@@ -106,3 +106,25 @@ def test_only_the_newest_iterations_can_wait(ws):
     assert promotion_review.list_pending_reviews(ws) == [1]
     write_text(dvc_files.dvc_lock_path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
     assert promotion_review.list_pending_reviews(ws) == []
+
+
+def test_the_decision_of_any_iteration_is_shown_with_what_it_rests_on(ws):
+    """Of a person and of the rule; and what can be typed where none is made yet."""
+    waiting(ws, 1)
+
+    def shown(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["review", "promotion", "-k", "1", *words, "-w", str(ws.root)])
+        return result.exit_code, result.output
+
+    code, said = shown()
+    assert (code, promotion_review.review_command(1) in said, "| all | 4 |  | 0.75 |" in said) == (0, True, True)
+    assert shown("--keep", "--reviewer", "Ada", "--comment", "worse shops")[0] == 0
+    assert "iteration 001: decided: keep (ada" in shown()[1]
+    write_text(dvc_files.dvc_lock_path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
+    made = {"model": "models/base", "digest": "d0", "promoted": False, "reason": "ada: worse shops"}
+    write_json(ws.promotion(1), made)
+    assert "iteration 001: not promoted by a reviewer: ada: worse shops" in shown()[1]
+    write_text(ws.frozen_params(1), config.dump_settings(config.Settings()))
+    assert "iteration 001: not promoted by the rule non_inferiority" in shown()[1]
+    assert shown("--reviewer", "Ada")[0] == 2  # no decision
+    assert CliRunner().invoke(main, ["review", "promotion", "--keep", "-w", str(ws.root)]).exit_code == 2

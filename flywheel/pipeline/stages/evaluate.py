@@ -272,7 +272,8 @@ async def run_sequential_eval(
                 results[name] += (await _play_look(ctx, look, model, tasks, environments, folder / look))["results"]
                 looks.append(look)
             verdicts = {name: found.verdict for name, found in judge_results(results, rule).items()}
-            ctx.report(f"{start + len(tasks)} fresh tasks: " + ", ".join(f"{v} ({k})" for k, v in verdicts.items()))
+            played, told = start + len(tasks), ", ".join(f"{v} ({k})" for k, v in verdicts.items())
+            ctx.report_part(f"{played} of {len(fresh)} fresh tasks at most: {told}", played, len(fresh), _GATE)
             if "fail" in verdicts.values() or "undecided" not in verdicts.values():
                 break
     return {"looks": looks, "results": results}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from flywheel.evaluation import gate, promotion_review
@@ -28,7 +28,8 @@ def _work(ctx: StageContext, folder: Path) -> dict:
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}
     rows = ctx.read_rows("metrics", "evaluate")
-    judged, explanation = gate.parse_gate_metrics(rows, rule), "; ".join(gate.explain_gate_metrics(rows, rule))
+    judged, said = gate.parse_gate_metrics(rows, rule), gate.explain_gate_metrics(rows, rule)
+    explanation = ". ".join(filter(None, (*said, gate.explain_disagreement(rows, rule))))
     if rule.rule == "review":
         return _reviewed(ctx, explanation)
     if not judged:
@@ -43,7 +44,7 @@ def _reviewed(ctx: StageContext, said: str) -> dict:
         raise FlywheelError(
             "a reviewer has to decide this promotion",
             where="promotion.rule: review",
-            fix=f"type `flywheel review promotion --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
+            fix=f"type {promotion_review.review_command(ctx.iteration)}",
         )
     reason = f"{decided.reviewer}: {decided.comment or 'no comment'}"
     return {"promoted": decided.promote, "reason": f"{reason} ({said})" if said else reason}
@@ -61,16 +62,20 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
         {**{key: newest[key] for key in ("model", "digest")}, "best": best, "iteration": ctx.iteration, **result},
     )
     decided = promotion_review.read_review(ctx.ws, ctx.iteration)
+    rule = ctx.settings.promotion.rule
+    made_by = [(one.reviewer, one.promote, one.comment, one.at) for one in (decided.history if decided else ())]
+    if rule != "review":
+        made_by.append((f"rule {rule}", result["promoted"], result["reason"], datetime.now(UTC).isoformat()))
     reviews = [
         {
             "subject": ctx.ws.relative(merged),
             "kind": "promotion",
-            "reviewer": one.reviewer,
-            "decision": "promote" if one.promote else "keep",
-            "comment": one.comment,
-            "at": datetime.fromisoformat(one.at),
+            "reviewer": reviewer,
+            "decision": "promote" if promote else "keep",
+            "comment": comment,
+            "at": datetime.fromisoformat(at),
         }
-        for one in (decided.history if decided else ())
+        for reviewer, promote, comment, at in made_by
     ]
     figures = (metric_row("promoted", result["promoted"]),)
     summary = {"promoted": "yes" if result["promoted"] else "no", "because": result["reason"]}

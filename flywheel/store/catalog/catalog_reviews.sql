@@ -1,7 +1,7 @@
 -- Views for reviewers: what people say of single trajectories, how far they agree, and how far scorers agree with them.
 
 COMMENT ON VIEW reviews IS
-    'What people and rules decided of recordings and promotions, and what people say of single trajectories';
+    'What people and rules decided of recordings and promotions (a promotion''s `reviewer` is then `rule <its name>`), and what people say of single trajectories';
 COMMENT ON COLUMN reviews.subject IS 'a trajectory, or the model to be promoted';
 COMMENT ON COLUMN reviews.kind IS 'curation of a recording, promotion, or trajectory: a label, as in `label_history`';
 
@@ -95,7 +95,7 @@ COMMENT ON VIEW scorers_vs_humans IS
 COMMENT ON COLUMN scorers_vs_humans.scorer IS '`all together`: the verdict that trajectories are routed by';
 COMMENT ON COLUMN scorers_vs_humans.domain IS '`all` for all of them';
 COMMENT ON COLUMN scorers_vs_humans.sampling IS
-    'random: those that were drawn at random alone, which stand for all trajectories; any: all, where those that scorers dispute, or of rare stores, weigh more';
+    'random: those that were drawn at random alone, which stand for all but recordings that the verdict confirms; any: all, where those that scorers dispute, or of rare stores, weigh more';
 COMMENT ON COLUMN scorers_vs_humans.n IS 'trajectories that it judged, and people too';
 COMMENT ON COLUMN scorers_vs_humans.verified IS 'of them, with V = 1';
 COMMENT ON COLUMN scorers_vs_humans.solved IS 'of them, as people say';

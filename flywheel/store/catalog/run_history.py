@@ -8,9 +8,10 @@ reported when its last run ended, what DVC recorded, and the shards that lie fin
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -41,13 +42,17 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     """
     known = {row["iteration"]: row for row in _query(ws, which, _SQL["iterations"])}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
-    found, at_work = [], _at_work(ws)
+    found, at_work, run = [], _at_work(ws), run_lock.read_run_at_work(ws)
     for k in which:
         recorded, stages = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k)
         state = "complete" if dvc_files.is_iteration_complete(ws, k) else "running" if k == at_work else "unfinished"
         row = {"iteration": k, "state": state, "recorded": len(recorded), "stages": len(stages)}
         row |= {name: known.get(k, {}).get(name) or 0 for name in ("tries", "failed")}
-        found.append(row | {name: known.get(k, {}).get(name) for name in facts})
+        row |= {name: known.get(k, {}).get(name) for name in facts}
+        if run and run.iteration == k:
+            row |= {"tries": row["tries"] + 1, "first_started": row["first_started"] or _moment(run.began)}
+            row |= {"last_ended": None, "seconds": (row["seconds"] or 0) + time.time() - run.began}
+        found.append(row)
     return found
 
 
@@ -64,8 +69,42 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
-    asked = ((k, stage) for k in which for stage in stage_records.stage_names(ws, k) if name in ("", stage))
-    return [_stage(ws, *one, known.get(one, {})) for one in asked]
+    asked = [(k, stage) for k in which for stage in stage_records.stage_names(ws, k) if name in ("", stage)]
+    found = [_stage(ws, *one, known.get(one, {})) for one in asked]
+    if (run := run_lock.read_run_at_work(ws)) and run.iteration in which:
+        usual, begun = query_usual_seconds(ws, run.iteration), {one.stage: one for one in run.stages}
+        for row in (row for row in found if row["iteration"] == run.iteration):
+            _add_run_at_work(row, begun.get(row["stage"]), usual.get(row["stage"]))
+    return found
+
+
+def _add_run_at_work(row: Row, now: run_lock.StageAtWork | None, usual: float | None) -> None:
+    """Add to a stage's row what the run at work does of it, of which there is no record yet."""
+    row["median_before"] = usual if row["median_before"] is None else row["median_before"]
+    if now is None:
+        return
+    if now.ended is None:
+        row["state"] = f"waits for {now.waits_for}" if now.waits_for else "running"
+    row["seconds"] = (row["seconds"] or 0) * (row["tries"] > 0) + (now.ended or time.time()) - now.began
+    row["tries"] += 1
+    row["first_started"] = row["first_started"] or _moment(now.began)
+    if row["median_before"]:
+        row["ratio"] = row["seconds"] / row["median_before"]
+
+
+def _moment(moment: float) -> datetime:
+    return datetime.fromtimestamp(moment, UTC)
+
+
+def query_usual_seconds(ws: Workspace, iteration: int) -> dict[str, float]:
+    """Return the seconds that each stage took in the median of the ten iterations before `iteration`, by its name.
+
+    Pauses are left out; a stage that none of them has is too. Raises DataError for a missing or damaged record or table
+    of one, or where DVC's file of any is lost.
+    """
+    before = [k for k in stage_records.list_iterations(ws) if iteration - _BEFORE <= k < iteration]
+    rows = _query(ws, before, "SELECT stage, median(seconds) AS usual FROM stage_runs GROUP BY stage")
+    return {row["stage"]: row["usual"] for row in rows if row["usual"] is not None}
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:

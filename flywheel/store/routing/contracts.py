@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-import os
-import subprocess
-import sys
-import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import yaml
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.catalog import database
-from flywheel.utils.errors import ContractBroken
+from flywheel.utils.errors import ContractBroken, DiskFull
+from flywheel.utils.files import write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -184,112 +183,73 @@ def check_table_contracts(
                 )
 
 
-# What the contracts found is written as Great Expectations' Data Docs, each contract as an expectation on its count of
-# broken rows, in a process of its own: the library, which sends nothing anywhere, takes seconds to import. The process
-# does that while rows are still being judged and routed, so that neither waits for it, and its memory is not theirs.
+# What the contracts found, as a page that needs nothing else. What they found before is kept in `.flywheel`, so that it
+# can say since when a contract is broken, or holds.
 
 log = logging.getLogger(__name__)
-_LONGEST_S = 300.0
-
-
-@contextmanager
-def data_docs_process(ws: Workspace, iteration: int) -> Iterator[Callable[[Sequence[ContractResult]], None]]:
-    """Start the process that writes Data Docs of `iteration`; yield a function that takes the contracts' results.
-
-    The page is there at the end of the block, or none where there were no results. Its failure stops nothing.
-    """
-    command = [sys.executable, "-P", "-m", __name__, str(ws.root), str(iteration)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
-
-    def show(judged: Sequence[ContractResult]) -> None:
-        with suppress(BrokenPipeError):  # it has ended, and said why
-            process.stdin.write(json.dumps([asdict(one) for one in judged]))
-            process.stdin.close()
-
-    try:
-        yield show
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    with suppress(BrokenPipeError):
-        process.stdin.close()
-    try:
-        process.wait(_LONGEST_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        log.warning("Data Docs are not written: no end after %.0f s", _LONGEST_S)
-        return
-    if process.returncode:  # killed, say: then it has said nothing
-        log.warning("Data Docs are not written: their process ended with %d", process.returncode)
-
-
-def run_data_docs_process(root: str, iteration: str) -> int:
-    """Import the library, wait for results (JSON) on standard input and write the page. root: of the workspace.
-    iteration: its number. Returns the exit status: 1 where the page was not written."""
-    _quiet_import()
-    told = sys.stdin.read()
-    judged = [
-        ContractResult(RowContract(**one["contract"]), one["rows"], one["broken"]) for one in json.loads(told or "[]")
-    ]
-    return int(bool(judged) and not write_data_docs(Workspace(Path(root)), int(iteration), judged))
+_ITERATIONS_SHOWN = 10
 
 
 def write_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> bool:
-    """Write Data Docs of `iteration` to `report/docs` (open `index.html`), with a suite for each table.
+    """Write Data Docs, `report/docs/index.html`: each contract, its promise, rows judged and broken, and since when.
 
-    judged: what the contracts found. Returns whether they are written: what fails here stops nothing, since the
-    contracts have been held against the rows already.
+    iteration: whose rows were judged. judged: what the contracts found. Returns whether the page is written: what fails
+    here stops nothing, since the contracts have been held against the rows already.
     """
+    kept = ws.state / "contracts.json"
     try:
-        _write(ws, iteration, judged)
-    except Exception as error:  # a library's page
+        found = _read_results(kept, iteration)
+        found[iteration] = {one.contract.name: [one.rows, one.broken] for one in judged}
+        write_json(kept, {str(k): results for k, results in found.items()})
+        write_text(ws.report / "docs" / "index.html", _render_data_docs(ws, iteration, judged, found))
+    except (OSError, DiskFull) as error:
         log.warning("Data Docs are not written: %s: %s", type(error).__name__, error)
         return False
     return True
 
 
-def _write(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> None:
-    import pandas as pd
-
-    gx = _quiet_import()
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = {"globally": False}
-    place = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(ws.report / "docs")}
-    index = {"class_name": "DefaultSiteIndexBuilder"}
-    site = {"class_name": "SiteBuilder", "site_index_builder": index, "store_backend": place}
-    context.variables.data_docs_sites = {"local": site}
-    source = context.data_sources.add_pandas("flywheel")
-    for table in dict.fromkeys(one.contract.table for one in judged):
-        own = [one for one in judged if one.contract.table == table]
-        name = f"{table} {iteration_label(iteration)}"
-        suite = gx.ExpectationSuite(name=name)
-        for one in own:
-            about = {"notes": {"format": "string", "content": [f"{one.contract.promise} ({one.rows} rows)"]}}
-            suite.add_expectation(
-                gx.expectations.ExpectColumnSumToBeBetween(column=one.contract.name, max_value=0, meta=about)
-            )
-        counts = pd.DataFrame({one.contract.name: [one.broken] for one in own})
-        batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("whole")
-        definition = gx.ValidationDefinition(name=name, data=batch, suite=context.suites.add(suite))
-        checkpoint = gx.Checkpoint(
-            name=name,
-            validation_definitions=[context.validation_definitions.add(definition)],
-            actions=[gx.checkpoint.UpdateDataDocsAction(name="docs")],
-        )
-        context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": counts})
+_Results = dict[int, dict[str, list[int]]]  # iteration -> name of a contract -> rows judged, rows broken
 
 
-def _quiet_import():
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import great_expectations as gx
-        import great_expectations.expectations
-    logging.getLogger("great_expectations").setLevel(logging.ERROR)
-    return gx
+def _read_results(path: Path, iteration: int) -> _Results:
+    """Of the iterations before; none where there is no such file, or it is damaged: it only looks back."""
+    try:
+        found = {int(k): results for k, results in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {k: found[k] for k in sorted(found) if k < iteration}
 
 
-if __name__ == "__main__":
-    raise SystemExit(run_data_docs_process(*sys.argv[1:]))
+def _render_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult], found: _Results) -> str:
+    import jinja2  # no stage but this one shows a page
+
+    tables: dict[str, list[dict[str, Any]]] = {}
+    shown = [k for k in found if k > iteration - _ITERATIONS_SHOWN]
+    for one in judged:
+        before = {k: results[one.contract.name][1] for k, results in found.items() if one.contract.name in results}
+        tables.setdefault(one.contract.table, []).append({
+            "name": one.contract.name,
+            "promise": one.contract.promise,
+            "rows": one.rows,
+            "broken": one.broken,
+            "since": iteration_label(_find_change(before)),
+            "before": [before.get(k) for k in shown],
+        })  # fmt: skip
+    text = resources.files("flywheel.store.routing").joinpath("data_docs.html").read_text("utf-8")
+    return jinja2.Template(text, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).render(
+        workspace=ws.root.name,
+        iteration=iteration_label(iteration),
+        written=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        tables=tables,
+        iterations=[iteration_label(k) for k in shown],
+        spanning=TABLE_CONTRACTS,
+        broken=sum(one.broken > 0 for one in judged),
+        contracts=len(judged),
+    )
+
+
+def _find_change(broken: Mapping[int, int]) -> int:
+    """The first of the newest iterations in a row that are all broken, or all not. broken: rows by iteration."""
+    newest_first = sorted(broken, reverse=True)
+    same = itertools.takewhile(lambda k: bool(broken[k]) == bool(broken[newest_first[0]]), newest_first)
+    return list(same)[-1]

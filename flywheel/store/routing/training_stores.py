@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -118,11 +118,11 @@ def build_training_stores(
     them over.
 
     settings: the iteration's. read: (table, stage) of all that came in, each a partition of `ws`; where `staged` has it
-    too, that one is read. page: also write what the contracts found to `report/docs` of `ws`, in a process whose
-    failure stops nothing. Written are `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later
-    iterations need to find those. Raises DataError for a partition, manifest or screen that is missing or damaged, for
-    a damaged list of decisions or of what was pruned, where nothing came in, and as `write_training_stores`;
-    ContractBroken where too many rows break a contract, or the stores one that spans tables; DiskFull.
+    too, that one is read. page: also write what the contracts found to `report/docs` of `ws`. Written are `routes`,
+    `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need to find those. Raises DataError
+    for a partition, manifest or screen that is missing or damaged, for a damaged list of decisions or of what was
+    pruned, where nothing came in, and as `write_training_stores`; ContractBroken where too many rows break a contract,
+    or the stores one that spans tables; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
@@ -130,12 +130,12 @@ def build_training_stores(
     rule = routing_decisions.current_routing_rule(ws, iteration)
     people = routing_decisions.human_verdicts(routing_decisions.read_decisions(ws, iteration))
     version = routing_decisions.store_version(ws, iteration)
-    shown = contracts.data_docs_process(ws, iteration) if page else nullcontext(lambda judged: None)
-    with shown as show, connect_incoming(ws, iteration, sources, staged) as connection:
+    with connect_incoming(ws, iteration, sources, staged) as connection:
         judged = contracts.check_row_contracts(
             connection, iteration, sources, _contracts_checked_at_write(ws, iteration, read, staged)
         )
-        show(judged)
+        if page:
+            contracts.write_data_docs(ws, iteration, judged)
         _refuse_too_many_broken(connection, iteration, settings.routing.max_invalid_fraction)
         near_duplicates.create_task_contents(connection, iteration, _stages(read, "tasks"))
         near_duplicates.quarantine_near_evaluation(connection)

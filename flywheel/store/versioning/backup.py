@@ -81,13 +81,20 @@ def _suggest_remote_fix(fault: BaseException | str) -> str:
 REMOTE_NAME = "flywheel"
 
 
-def check_remote_url(url: str) -> None:
-    """Check that the installed DVC supports the kind of store at `url`; the store is not contacted.
+def check_remote_url(ws: Workspace, url: str) -> None:
+    """Check that the installed DVC supports the kind of store at `url`; the store is not contacted. "" passes.
 
-    A folder's path always passes, "" too. Raises BadInput where it does not, or where a password stands in `url`.
+    Raises BadInput where it does not, where a password stands in `url`, or where the folder that a folder is to be made
+    in is not there, as on a disk that is not mounted.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
+        if url and not (parent := _remote_folder(ws, url).parent).is_dir():
+            raise BadInput(
+                f"the folder {parent}, which the copy is to lie in, is not there",
+                where="versioning.remote",
+                fix="mount its disk, or make it",
+            )
         return
     from dvc_objects.fs import known_implementations
 
@@ -106,6 +113,10 @@ def check_remote_url(url: str) -> None:
     raise BadInput(what, where="versioning.remote", fix=fix)
 
 
+def _remote_folder(ws: Workspace, url: str) -> Path:
+    return ws.resolve(str(expand_home(url))).resolve()
+
+
 def configure_remote(ws: Workspace, url: str) -> None:
     """Make the remote at `url` DVC's default, in `.dvc/config`; "" changes nothing.
 
@@ -113,7 +124,7 @@ def configure_remote(ws: Workspace, url: str) -> None:
     """
     if not url:
         return
-    url = url if "://" in url else str(ws.resolve(str(expand_home(url))).resolve())
+    url = url if "://" in url else str(_remote_folder(ws, url))
     with dvc_files.open_dvc(ws) as repo, repo.config.edit("repo") as config:
         if config["remote"].get(REMOTE_NAME, {}).get("url") != url or config["core"].get("remote") != REMOTE_NAME:
             config["remote"][REMOTE_NAME] = {"url": url}
@@ -123,11 +134,18 @@ def configure_remote(ws: Workspace, url: str) -> None:
 def push_iterations(ws: Workspace, url: str) -> list[int]:
     """Copy what iterations recorded since they were pushed to the remote at `url`; returns these iterations.
 
-    Empty where `url` is "", nothing is new, or the copy fails, for whatever reason: that is announced, and what the
-    remote lacks is pushed with the next iteration. The remote becomes DVC's default (`configure_remote`). Raises
-    VersioningError where that fails, DataError where DVC's file of an iteration is lost, DiskFull.
+    Empty where `url` is "", nothing is new, or the copy fails, for whatever reason; what the remote lacks is pushed
+    with the next iteration. What was copied, or why nothing was, is announced. The remote becomes DVC's default
+    (`configure_remote`). Raises VersioningError where that fails, DataError where DVC's file of an iteration is lost,
+    DiskFull.
     """
     if not url:
+        announce("data", "no copy is made: versioning.remote names none")
+        return []
+    try:
+        check_remote_url(ws, url)  # a disk may have gone since the run began
+    except BadInput as error:
+        announce("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
         return []
     configure_remote(ws, url)
     known = _pushed_before(ws, url)
@@ -135,16 +153,18 @@ def push_iterations(ws: Workspace, url: str) -> list[int]:
     now = {iteration_label(k): sha256_file(path) for k, path in locks.items() if path.exists()}
     fresh = [int(label) for label, sha256 in now.items() if known.get(label) != sha256]
     if not fresh:
+        announce("data", f"{url} has all that is recorded")
         return []
     try:
         with dvc_files.open_dvc(ws) as repo, _name_copy_errors(url):
             _probe_remote(repo, REMOTE_NAME)
-            repo.push(targets=[str(dvc_files.dvc_yaml_path(ws, k)) for k in fresh], remote=REMOTE_NAME)
+            files = repo.push(targets=[str(dvc_files.dvc_yaml_path(ws, k)) for k in fresh], remote=REMOTE_NAME)
     except (FlywheelError, OSError) as error:
         announce("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
         return []
     write_json(_pushed_path(ws), {"url": url, "pushed": now})
-    announce("data", f"iteration {', '.join(map(iteration_label, fresh))} copied to {url}")
+    names, size = ", ".join(map(iteration_label, fresh)), sum(dvc_files.recorded_bytes(ws, k) for k in fresh)
+    announce("data", f"iteration {names} copied to {url}: {size / 1e6:.1f} MB, of which {files} files were new there")
     return fresh
 
 

@@ -23,6 +23,7 @@ from flywheel.utils.files import file_lock, write_json, write_text
 LAST_STAGE = "runs"  # the stage that ends an iteration
 DVCIGNORE = "# Patterns of files that DVC ignores\n.flywheel\n.venv\n"
 _PARTITION = re.compile(r"path: (data/(\w+)/iteration=\d+/stage=[\w.-]+)$", re.MULTILINE)
+_SECTION, _SIZE = re.compile(r"  (?:- |  )(\w+):"), re.compile(r"      size: (\d+)$")
 _ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
 
 
@@ -47,6 +48,17 @@ def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
 def recorded_partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
     """List (table, folder relative to the workspace) of the partitions that the iteration's stages read and wrote."""
     return {(table, folder) for folder, table in _PARTITION.findall(_lock_text(ws, iteration))}
+
+
+def recorded_bytes(ws: Workspace, iteration: int) -> int:
+    """Return the bytes of all that the iteration's stages wrote, as recorded; 0 where there is no dvc.lock."""
+    total, section = 0, ""
+    for line in _lock_text(ws, iteration).splitlines():
+        if key := _SECTION.match(line):
+            section = key[1]
+        elif section == "outs" and (size := _SIZE.match(line)):
+            total += int(size[1])
+    return total
 
 
 def _lock_text(ws: Workspace, iteration: int) -> str:

@@ -101,10 +101,14 @@ SEMI JOIN (SELECT unnest($asked::VARCHAR[]) AS trajectory_id) USING (trajectory_
 -- name: decide
 SEMI JOIN (FROM human_labels WHERE state = 'to decide') USING (iteration, trajectory_id)
 
+-- name: doubted
+-- All but what a person did and the verdict confirms: nobody doubts it.
+WHERE NOT coalesce(author = 'human' AND success, false)
+
 -- name: queue_source
 -- The routed trajectories that a queue of reviewers draws from, joined to one of those above, or to nothing.
 (
-    SELECT iteration, trajectory_id, domain, world, instruction, destination FROM explorer.listed
+    SELECT iteration, trajectory_id, domain, world, instruction, destination, author, success FROM explorer.listed
     WHERE destination IS NOT NULL
         AND ($iteration IS NULL OR iteration = $iteration) AND ($domain IS NULL OR domain = $domain)) t
 {joined}

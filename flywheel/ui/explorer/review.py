@@ -28,9 +28,9 @@ REVIEWERS_NEEDED = 2  # reviewers of a trajectory; where they disagree, one more
 ReviewQueue = Literal["random", "route", "routing", "disagreement", "speech", "decide"]
 # Queue -> condition on the trajectories `t` that it draws from, and their order; `key` is random, by the seed.
 _QUEUES: dict[ReviewQueue, tuple[str, str]] = {
-    "random": ("", "key"),
+    "random": (QUERIES["doubted"], "key"),
     # As many of each store. Within a place the order is at random, so that it does not tell the store.
-    "route": ("", "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
+    "route": (QUERIES["doubted"], "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
     "routing": (QUERIES["routing"], "list_position($asked, trajectory_id)"),
     "disagreement": (QUERIES["disagreement"], "key"),
     "speech": (QUERIES["speech"], "least, key"),
@@ -185,7 +185,8 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
     rule = stage_records.load_iteration_params(ws, iteration).promotion
-    return asdict(promotion_review.build_promotion_report(ws, iteration, rule)) | _decided(ws, iteration)
+    report = promotion_review.build_promotion_report(ws, iteration, rule)
+    return asdict(report) | {"reasons": (*report.reasons, *filter(None, [report.note]))} | _decided(ws, iteration)
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:

@@ -66,8 +66,19 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
             schema_version=SCHEMA_VERSION,
             docs=(ws.report / "docs" / "index.html").exists(),
         )
-    write_text(ws.report_page, text)
+    write_text(ws.report_page, text.replace(_CONTENTS, _render_contents(text)))
     return ws.report_page
+
+
+_CONTENTS = "<!-- contents -->"
+_SECTION = re.compile(r'<section id="([\w-]+)">\s*<h2>(.*?)</h2>')
+
+
+def _render_contents(text: str) -> str:
+    """Links to the sections that the page has; none where it has one at most."""
+    found = _SECTION.findall(text)
+    links = " ".join(f'<a href="#{name}">{title}</a>' for name, title in found)
+    return f'<nav class="contents" aria-label="Contents">{links}</nav>' if len(found) > 1 else ""
 
 
 def render_template(template: str, **values: Any) -> str:
