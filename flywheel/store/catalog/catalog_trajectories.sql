@@ -119,15 +119,24 @@ COMMENT ON COLUMN trajectory_outcomes.success IS 'as it was routed; where it was
 COMMENT ON COLUMN trajectory_outcomes.scorer IS 'the one that decided: all must be satisfied, the least satisfied speaks';
 COMMENT ON COLUMN trajectory_outcomes.destination IS 'sft, ct, quarantine; null for an episode that is not routed';
 
+-- Who is compared played the held-out tasks in its own iteration, or as the predecessor in a later one; fresh tasks,
+-- which it played there too, are of the stage `evaluate`.
 CREATE MACRO held_out_between(first, last) AS TABLE
-    WITH played AS (
-        SELECT o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
+    WITH compared AS (
+        SELECT 'before' AS side, digest, model FROM promotions WHERE iteration = first
+        UNION SELECT 'after', child, parent FROM lineage
+            WHERE iteration = last AND stage = 'merge' AND relation = 'weights of'
+    ), played AS (
+        SELECT side, model, o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
             any_value(instruction) AS instruction, avg(success::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
-        FROM trajectory_outcomes o JOIN promotions p ON (p.iteration, p.digest) = (o.iteration, o.policy_version)
-        WHERE o.stage = 'evaluate' AND success IS NOT NULL AND o.iteration IN (first, last) GROUP BY o.iteration, task_id)
+        FROM trajectory_outcomes o JOIN compared ON digest = o.policy_version
+            SEMI JOIN (FROM tasks WHERE stage = 'synthesize' AND split = 'eval') USING (iteration, task_id)
+        WHERE o.stage = 'evaluate' AND success IS NOT NULL AND o.iteration <= greatest(first, last)
+        GROUP BY side, model, o.iteration, task_id QUALIFY o.iteration = max(o.iteration) OVER (PARTITION BY side))
     SELECT task_id, b.domain, b.world, b.instruction, a.solved AS before, b.solved AS after,
-        a.trajectory_id AS trajectory_before, b.trajectory_id AS trajectory_after
-    FROM (FROM played WHERE iteration = first) a JOIN (FROM played WHERE iteration = last) b USING (task_id)
+        a.trajectory_id AS trajectory_before, b.trajectory_id AS trajectory_after, a.model AS model_before,
+        b.model AS model_after, (SELECT promoted FROM promotions WHERE iteration = last) AS promoted
+    FROM (FROM played WHERE side = 'before') a JOIN (FROM played WHERE side = 'after') b USING (task_id)
     ORDER BY after = before, after, world, task_id;
 COMMENT ON MACRO TABLE held_out_between IS
-    'Held-out tasks that the newest models after two iterations both played, those lost and gained first: `FROM held_out_between(1, 5)`. Solved: more than half of its episodes';
+    'Held-out tasks that the newest model after one iteration and the merged model of another both played, those lost and gained first; `promoted`: whether the merged model was, which is compared also where it was refused: `FROM held_out_between(1, 2)`. Solved: more than half of its episodes';
