@@ -101,7 +101,7 @@ COMMENT ON MACRO TABLE training_of IS
 CREATE VIEW trajectory_outcomes AS
     WITH judged AS (
         SELECT iteration, trajectory_id, min_by({'score': score, 'success': success, 'scorer': scorer},
-            CASE WHEN success THEN 2 + score WHEN success IS NULL THEN 1.5 ELSE score END) AS said
+            (CASE WHEN success THEN 2 + score WHEN success IS NULL THEN 1.5 ELSE score END, scorer)) AS said
         FROM scores GROUP BY ALL)
     SELECT t.iteration, t.stage, t.trajectory_id, t.domain, t.world, k.template, t.level, t.task_id, t.instruction,
         k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.success, j.said.success) AS success,
