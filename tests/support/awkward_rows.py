@@ -69,7 +69,8 @@ class _Drawn:
         shown = self.task(k, "ingest", f"shown{k}", "train")
         foreign = self.task(k, "ingest", f"import:{k}", "train") | {"domain": "imported"}
         for n in range(2):
-            self.routed(k, "ingest", shown, "human", n, source="recording", author="human", reward=None)
+            person = {"author": "human", "annotator": f"person {n}", "skill": "novice"}
+            self.routed(k, "ingest", shown, "human", n, source="recording", reward=None, **person)
             origin = {"origin": f"set:{k}{n}", "licence": "CC-BY-4.0", "level": None}
             self.routed(k, "ingest", foreign, "human", n, source="import", author="human", **origin)
         rivals = (merged, self.newest["digest"])
@@ -181,7 +182,7 @@ class _Drawn:
             known = {name: task[name] for name in ("task_id", "domain", "world", "template", "level")}
             figures = {"groups": n, "successes": episodes / 2, "episodes": episodes, "relative_prob": self.rng.random()}
             self.add("curriculum", k, stage, {**known, **figures, "sampling_prob": 0.1, "reason": reason})
-        trained = [row["trajectory_id"] for row in played if row["steps"]]
+        trained = {row["trajectory_id"]: row["steps"] for row in played if row["steps"]}
         links = lineage.checkpoint_links(here, f"d{k}{stage}", trajectories=trained, earlier={1: f"d{k}{stage}@1"})
         self.add("lineage", k, stage, *links)
 
@@ -191,7 +192,8 @@ class _Drawn:
         for stage, named in (("ct", k % 2 == 0), ("sft", k > 2)):
             stores = [lineage.dataset_name(stage, one) for one in ITERATIONS if one <= k]
             held = [row["trajectory_id"] for row in self.rows[stage] if row["iteration"] <= k]
-            trained = sorted(rng.sample(held, len(held) // 2)) if named else []
+            # Counts came late: the first links have none.
+            trained = {name: k - 2 or None for name in rng.sample(held, len(held) // 2)} if named else {}
             links = lineage.checkpoint_links(f"{here}/{stage}", f"d{k}{stage}", datasets=stores, trajectories=trained)
             self.add("lineage", k, stage, *links)
         parents = [f"{here}/rl-{domain}" for domain in ("games", "sites")]
@@ -248,7 +250,8 @@ class _Drawn:
             }
             for n in range(8)
         ]
-        decided = [{"looked": {}}, {"looked": {"ended": "all were looked at", "asked": looked}}][: rng.choice((0, 2))]
+        seen = {"ended": "all were looked at", "asked": looked}
+        decided = [{"looked": {}}, {"looked": seen}][: 2 if k == 1 else rng.choice((0, 2))]
         self.rows["decision_files"].append({"iteration": k, "content": json.dumps({"decisions": decided})})
         played = [
             {
@@ -265,7 +268,7 @@ class _Drawn:
             }
             for n in range(2)
         ]
-        checkup = {"at": START.isoformat(), **self.newest, "rows": played[: rng.choice((0, 2))]}
+        checkup = {"at": START.isoformat(), **self.newest, "rows": played[: 2 if k == 1 else rng.choice((0, 2))]}
         self.rows["fresh_evaluation_files"].append({"iteration": k - 1, "content": json.dumps(checkup)})
         data = f"data/steps/iteration={iteration_label(k)}/stage=rollout"
         entry = {"path": f"{data}", "hash": "md5", "md5": "ab.dir", "size": rng.randrange(10**6), "nfiles": 2}

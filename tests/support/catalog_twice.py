@@ -601,7 +601,7 @@ def scorer_agreement(w: World) -> list[Row]:
 @second("checkpoint", "trajectory_id")
 def trained_on(w: World) -> list[Row]:
     links = groups(w["lineage"], "relation")
-    named = {(row["child"], row["parent"]) for row in links["trained on",]}
+    named = {(row["child"], row["parent"]): row.get("times") for row in links["trained on",]}
     trainers = {child for child, _ in named}
     held = groups(links["holds",], "child")
     drawn = {
@@ -610,7 +610,8 @@ def trained_on(w: World) -> list[Row]:
         if row["child"] not in trainers
         for one in held[row["parent"],]
     }
-    return [{"checkpoint": model, "trajectory_id": name} for model, name in named | drawn]
+    pairs = named | dict.fromkeys(drawn)
+    return [{"checkpoint": model, "trajectory_id": name, "times": n} for (model, name), n in pairs.items()]
 
 
 @second("iteration", "trajectory_id")
@@ -646,9 +647,9 @@ def lineage_of(w: World, id: str) -> list[Row]:
 @second("iteration", "trajectory_id")
 def training_of(w: World, model: str) -> list[Row]:
     names = ("iteration", "trajectory_id", "source", "domain", "world", "task_id", "policy_version", "destination")
-    return [
-        pick(row, *names, "score", "success") for row in trajectory_lineage(w) if model in row["trained_checkpoints"]
-    ]
+    times = {row["trajectory_id"]: row["times"] for row in trained_on(w) if row["checkpoint"] == model}
+    rows = [row for row in trajectory_lineage(w) if row["trajectory_id"] in times]
+    return [pick(row, *names, "score", "success") | {"times": times[row["trajectory_id"]]} for row in rows]
 
 
 @second("iteration", "trajectory_id")
@@ -668,7 +669,7 @@ def trajectory_outcomes(w: World) -> list[Row]:
         ended = row["ended_at"]
         success, score = route.get("success"), route.get("score")
         found.append(
-            pick(row, *names, "run_id", "origin", "licence")
+            pick(row, *names, "run_id", "origin", "licence", "annotator", "skill")
             | pick(route, "destination", "reason")
             | pick(tasks[row["task_id"]], "template", "split")
             | {"success": said.v if said and success is None else success, "scorer": said and said.scorer}

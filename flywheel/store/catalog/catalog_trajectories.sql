@@ -49,13 +49,14 @@ COMMENT ON COLUMN scorer_agreement.kappa IS 'Cohen''s: 1 is full agreement, 0 wh
 COMMENT ON COLUMN scorer_agreement.chance_agreement IS 'share that would agree by chance';
 
 CREATE VIEW trained_on AS
-    SELECT DISTINCT child AS checkpoint, parent AS trajectory_id FROM lineage WHERE relation = 'trained on'
-    UNION
-    SELECT d.child, h.parent FROM lineage d JOIN lineage h ON h.child = d.parent AND h.relation = 'holds'
+    SELECT child AS checkpoint, parent AS trajectory_id, sum(times)::BIGINT AS times FROM lineage
+    WHERE relation = 'trained on' GROUP BY ALL
+    UNION ALL SELECT DISTINCT d.child, h.parent, NULL FROM lineage d JOIN lineage h ON h.child = d.parent AND h.relation = 'holds'
         ANTI JOIN (FROM lineage WHERE relation = 'trained on') n ON n.child = d.child
     WHERE d.relation = 'drew from';
 COMMENT ON VIEW trained_on IS
     'Which checkpoint trained on which trajectory: those that its trainer named, else all of the stores that it drew from';
+COMMENT ON COLUMN trained_on.times IS 'samples that it took of it, each step as often as it was drawn; null where the trainer named none';
 
 CREATE VIEW trajectory_lineage AS
     WITH weights AS (
@@ -91,7 +92,7 @@ COMMENT ON MACRO TABLE lineage_of IS
 
 CREATE MACRO training_of(model) AS TABLE
     SELECT t.iteration, t.trajectory_id, t.source, t.domain, t.world, t.task_id, t.policy_version, r.destination,
-        r.score, r.success
+        r.score, r.success, o.times
     FROM trained_on o JOIN trajectories t USING (trajectory_id)
         LEFT JOIN routes r ON r.trajectory_id = t.trajectory_id AND r.iteration = t.iteration
     WHERE o.checkpoint = model ORDER BY t.iteration, t.trajectory_id;
@@ -107,7 +108,7 @@ CREATE VIEW trajectory_outcomes AS
         k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.success, j.said.success) AS success,
         coalesce(r.score, j.said.score) AS score, j.said.scorer AS scorer, r.destination, r.reason, t.error,
         t.policy_version, t.started_at, t.ended_at, epoch(t.ended_at - t.started_at) AS seconds, t.run_id, t.origin,
-        t.licence
+        t.licence, t.annotator, t.skill
     FROM trajectories t
         LEFT JOIN (SELECT task_id, any_value(template) AS template, any_value(split) AS split FROM tasks GROUP BY ALL) k
             USING (task_id)
