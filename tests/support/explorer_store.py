@@ -43,7 +43,8 @@ def rollouts(ws: Workspace, iteration: int = 1, *, stage: str = "rollout", polic
     for one in steps:
         if one["action_type"] == "type":
             one["action"] = f"type(content='{SCRIPT[:40]}')"
-    write_partition(ws, "tasks", iteration, "synthesize", tasks)
+    drawn = [task("drawn", "sites", "shop")] if stage == "evaluate" else []  # each iteration draws some to train on
+    write_partition(ws, "tasks", iteration, "synthesize", [*tasks, *drawn])
     write_partition(ws, "trajectories", iteration, stage, rows)
     write_partition(ws, "steps", iteration, stage, steps)
     write_partition(

@@ -129,7 +129,7 @@ CREATE MACRO held_out_between(first, last) AS TABLE
             WHERE iteration = last AND stage = 'merge' AND relation = 'weights of'
     ), played AS (
         SELECT side, model, o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
-            any_value(instruction) AS instruction, avg(success::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
+            min(instruction) AS instruction, avg(success::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
         FROM trajectory_outcomes o JOIN compared ON digest = o.policy_version
             SEMI JOIN (FROM tasks WHERE stage = 'synthesize' AND split = 'eval') USING (iteration, task_id)
         WHERE o.stage = 'evaluate' AND success IS NOT NULL AND o.iteration <= greatest(first, last)
