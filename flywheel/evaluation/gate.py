@@ -16,7 +16,7 @@ import numpy as np
 from flywheel.config import PromotionSettings, Settings
 from flywheel.config.workspace import Workspace
 from flywheel.store.schema import ALL_DOMAINS, metric_row
-from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval
+from flywheel.utils.confidence_intervals import bootstrap_mean_interval, format_difference, newcombe_paired_interval
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import write_json
 
@@ -246,14 +246,14 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
 
     rule: block `promotion`. against: whom the model was compared with, in words.
     """
-    superiority, margin = rule.rule == "superiority", f"{100 * rule.margin:g} points"
+    superiority, margin = rule.rule == "superiority", f"{rule.margin:g}"
     wanted = "better" if superiority else f"worse by less than {margin}"
     refuted = f"better by less than {margin}" if superiority else "worse"
     verdict = {"pass": "shown", "fail": f"refuted: it is {refuted}", "undecided": "neither shown nor refuted"}
     differ = f"compared with {against}"
     if found.better is not None and found.worse is not None:
         differ = f"{found.better + found.worse} differ, {found.better} better and {found.worse} worse than {against}"
-    success = _format_points(found.difference, found.low, found.high)
+    success = format_difference(found.difference, found.low, found.high)
     share = (found.discordance * found.n + 1) / (found.n + 2)  # no share is nil for having not been seen in a few tasks
     rates = estimate_error_rates(rule, share)
     too_bad = "one that is no better" if superiority else f"one that is worse by {margin}"
@@ -263,10 +263,6 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
         f"{wanted}, which is {verdict[found.verdict]}; of models that differ as often, this test promotes {too_bad} in "
         f"{rates.type_i_error:.1%} of cases and keeps {good} back in {rates.type_ii_error:.1%}"
     )
-
-
-def _format_points(value: float, low: float, high: float) -> str:
-    return f"{100 * value:+.1f} points, {100 * low:+.1f} to {100 * high:+.1f}"
 
 
 def explain_disagreement(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> str:
@@ -284,7 +280,7 @@ def explain_disagreement(rows: Iterable[Mapping[str, Any]], rule: PromotionSetti
     low, high = (held_out[end] if held_out[end] is not None else held_out["value"] for end in ("low", "high"))
     if held_out["value"] * fresh.difference >= 0 and low <= fresh.high and fresh.low <= high:
         return ""
-    success = _format_points(held_out["value"], low, high)
+    success = format_difference(held_out["value"], low, high)
     return (
         f"the {held_out['n']} held-out tasks say otherwise (success {success}): they are another set, the same in "
         "every iteration, on which the curve of success is drawn and the best model is chosen; the fresh ones were "

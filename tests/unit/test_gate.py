@@ -24,7 +24,12 @@ from flywheel.evaluation.gate import (
     parse_gate_metrics,
     simulate_gate,
 )
-from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval, wilson_interval
+from flywheel.utils.confidence_intervals import (
+    bootstrap_mean_interval,
+    format_difference,
+    newcombe_paired_interval,
+    wilson_interval,
+)
 from flywheel.utils.errors import DataError
 
 
@@ -105,9 +110,14 @@ def test_rules(new, rule, verdict):
     judged = judge_differences(pair_differences(OLD, new), PromotionSettings(**rule))
     assert judged.verdict == verdict
     assert judged.low <= judged.difference <= judged.high
-    assert f"success {100 * judged.difference:+.1f} points" in explain_judgement(
-        judged, PromotionSettings(**rule), "the old one"
-    )
+    told = explain_judgement(judged, PromotionSettings(**rule), "the old one")
+    assert format_difference(judged.difference, judged.low, judged.high) in told
+
+
+def test_a_difference_has_as_many_digits_in_words_as_in_tables():
+    """As the explorer's pages show it: -0.075 is a little nearer to -0.07."""
+    assert format_difference(-0.075, -0.136, 0.1) == "-0.07 [-0.14, +0.10]"
+    assert format_difference(0.25) == "+0.25"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +168,7 @@ def test_the_reason_tells_both_error_rates():
     judged = judge_differences([0.0] * 30 + [1.0] * 8 + [-1.0] * 2, rule)
     rates = estimate_error_rates(rule, 11 / 42)  # one task more of each kind than was seen
     said = explain_judgement(judged, rule, "the model before it")
-    assert f"promotes one that is worse by 10 points in {rates.type_i_error:.1%} of cases" in said
+    assert f"promotes one that is worse by 0.1 in {rates.type_i_error:.1%} of cases" in said
     assert f"keeps an equal one back in {rates.type_ii_error:.1%}" in said
     assert f"of 40 fresh tasks (at most {rule.tasks}) 10 differ, 8 better and 2 worse than the model before it" in said
 
@@ -167,11 +177,11 @@ def test_the_reason_tells_what_was_to_be_shown_and_whether_it_is():
     clear, equal = [1.0] * 30 + [0.0] * 10, [0.0] * 10
     worse = [-1.0] * 30
     for rule, differences, words in (
-        ("non_inferiority", clear, "worse by less than 10 points, which is shown;"),
-        ("non_inferiority", equal, "worse by less than 10 points, which is neither shown nor refuted;"),
-        ("non_inferiority", worse, "worse by less than 10 points, which is refuted: it is worse;"),
+        ("non_inferiority", clear, "worse by less than 0.1, which is shown;"),
+        ("non_inferiority", equal, "worse by less than 0.1, which is neither shown nor refuted;"),
+        ("non_inferiority", worse, "worse by less than 0.1, which is refuted: it is worse;"),
         ("superiority", clear, "to be shown was that it is better, which is shown;"),
-        ("superiority", worse, "better, which is refuted: it is better by less than 10 points;"),
+        ("superiority", worse, "better, which is refuted: it is better by less than 0.1;"),
     ):
         chosen = PromotionSettings(rule=rule)
         assert words in explain_judgement(judge_differences(differences, chosen), chosen, "the model before it")
@@ -186,7 +196,7 @@ def test_what_is_told_is_what_the_metrics_hold():
     assert "of 4 fresh tasks (at most 120) 3 differ, 2 better and 1 worse" in explain_gate_metrics(rows, rule)[0]
     earlier = [row for row in rows if row["name"] not in ("gate_better", "gate_worse")]
     assert (
-        "of 4 fresh tasks (at most 120) compared with the model before it: success +31.2"
+        "of 4 fresh tasks (at most 120) compared with the model before it: success +0.31 ["
         in (explain_gate_metrics(earlier, rule)[0])
     )
 
@@ -204,7 +214,7 @@ def test_where_held_out_and_fresh_tasks_disagree_the_reason_says_so(held_out, to
     held = {"domain": "all", "name": "success_difference", "value": value, "low": low, "high": high, "n": 40}
     said = explain_disagreement([*rows, held, held | {"domain": "games", "value": 1.0}], rule)
     assert bool(said) == told
-    assert not told or said.startswith(f"the 40 held-out tasks say otherwise (success {100 * value:+.1f} points")
+    assert not told or said.startswith(f"the 40 held-out tasks say otherwise (success {value:+.2f}")
     assert explain_disagreement(rows, rule) == explain_disagreement([held], rule) == ""
 
 

@@ -70,7 +70,7 @@ def test_what_the_reviewer_is_told(ws):
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel data view of d1`)" in told
     assert told.endswith(
         "*new*: of those that never are.\n\n| tasks | n | before | merged | difference |\n|---|---|---|---|---|\n"
-        "| all | 4 | 0.25 | 0.75 | +0.50 [-0.12, 0.88] |\n| all, new | 4 |  | 0.00 |  |"
+        "| all | 4 | 0.25 | 0.75 | +0.50 [-0.12, +0.88] |\n| all, new | 4 |  | 0.00 |  |"
     )
 
 
