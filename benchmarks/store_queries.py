@@ -132,6 +132,7 @@ def route(ws: Workspace, count: int) -> None:
         "parent": [*names, *(f"k001{number // 4:012d}" for number in range(count)), *["run"] * count],
         "parent_kind": ["trajectory"] * count + ["task"] * count + ["run"] * count,
         "relation": ["holds"] * count + ["attempts"] * count + ["produced in"] * count,
+        "times": [None] * 3 * count,
     }
     partitions.write_partition(ws, "lineage", 1, "route", pa.table(links, TABLES["lineage"]))
     partitions.write_partition(

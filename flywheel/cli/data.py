@@ -173,10 +173,10 @@ def reroute_command(
 def _print_rerouted(found: Any, written: bool) -> None:
     k = iteration_label(found.iteration)
     if not found.moved:
-        changed = f"{found.scores} scores and {found.routes} reasons change" if found.routes or found.scores else ""
+        changed = f"{found.verdicts} scores and {found.routes} reasons change" if found.routes or found.scores else ""
         click.echo(f"iteration {k}: every trajectory goes where it went{'; ' * bool(changed)}{changed}")
         return
-    click.echo(f"iteration {k}: {found.count} trajectories go elsewhere, {found.scores} scores change")
+    click.echo(f"iteration {k}: {found.count} trajectories go elsewhere, {found.verdicts} scores change")
     for one in found.moved:
         click.echo(f"  {one['domain']}: {one['from']} -> {one['to']}  {one['trajectories']}")
         for example in one["examples"]:

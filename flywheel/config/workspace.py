@@ -14,7 +14,9 @@ from pathlib import Path
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
 
-FORMAT = 5  # of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py
+# Of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py, and each time
+# that tables get columns.
+FORMAT = 6
 _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 

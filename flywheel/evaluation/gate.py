@@ -16,7 +16,7 @@ import numpy as np
 from flywheel.config import PromotionSettings, Settings
 from flywheel.config.workspace import Workspace
 from flywheel.store.schema import ALL_DOMAINS, metric_row
-from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval
+from flywheel.utils.confidence_intervals import bootstrap_mean_interval, format_difference, newcombe_paired_interval
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import write_json
 
@@ -245,11 +245,12 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
         words |= {"pass": "not worse by {margin} or more", "fail": "worse"}
     share = (found.discordance * found.n + 1) / (found.n + 2)  # no share is nil for having not been seen in a few tasks
     rates = estimate_error_rates(rule, share)
+    judged = words[found.verdict].format(margin=f"{rule.margin:g}")
+    measured = found.difference, found.low, found.high
     return (
-        f"{words[found.verdict].format(margin=f'{rule.margin:g}')} against {against}: success {found.difference:+.3f} "
-        f"[{found.low:+.3f}, {found.high:+.3f}] on {found.n} fresh tasks (at most {rule.tasks}); of models like these, "
-        f"which differ on {share:.0%} of tasks, this rule promotes one at {bad:+g} in {rates.type_i_error:.1%} of "
-        f"cases and keeps one at {good:+g} back in {rates.type_ii_error:.1%}"
+        f"{judged} against {against}: success {format_difference(*measured)} on {found.n} fresh tasks (at most "
+        f"{rule.tasks}); of models like these, which differ on {share:.0%} of tasks, this rule promotes one at "
+        f"{bad:+g} in {rates.type_i_error:.1%} of cases and keeps one at {good:+g} back in {rates.type_ii_error:.1%}"
     )
 
 

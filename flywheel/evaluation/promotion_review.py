@@ -20,6 +20,7 @@ from flywheel.envs.base import verdicts_from_rows
 from flywheel.evaluation import gate
 from flywheel.store import lineage, manifest, partitions
 from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.utils.confidence_intervals import format_difference
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import file_lock, write_json
 
@@ -84,20 +85,13 @@ class PromotionReport:
                         str(after["n"] or ""),
                         _format_share(before),
                         _format_share(after),
-                        _format_difference(more),
+                        format_difference(more["value"], more["low"], more["high"]) if more else "",
                     )
                     yield f"| {domain}{words} | {' | '.join(cells)} |"
 
 
 def _format_share(row: Row | None) -> str:
     return f"{row['value']:.2f}" if row else ""
-
-
-def _format_difference(row: Row | None) -> str:
-    """With its 95% interval."""
-    if row is None:
-        return ""
-    return f"{row['value']:+.2f}" + ("" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]")
 
 
 def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSettings) -> PromotionReport:

@@ -222,4 +222,4 @@ def _compare_repaired(
     )
     connection.register("own", pa.table({"trajectory_id": sorted(ids)}))
     routed = connection.execute(_QUERIES["repaired_routes"]).fetchall()
-    return reroute.compare_routes(ws, connection, iteration, len(ids)), dict(routed)
+    return reroute.compare_routes(ws, connection, iteration, len(ids), len(ids)), dict(routed)

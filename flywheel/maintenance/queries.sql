@@ -95,6 +95,12 @@ SELECT count(*) FROM (
     SELECT trajectory_id, scorer, score, threshold, success FROM judgements EXCEPT
     SELECT trajectory_id, scorer, score, threshold, success FROM scores_before)
 
+-- name: changed_verdicts
+-- Those that came or went count too.
+SELECT count(*) FROM judgements j FULL JOIN scores_before b
+    ON j.trajectory_id = b.trajectory_id AND j.scorer IS NOT DISTINCT FROM b.scorer
+WHERE j.score IS DISTINCT FROM b.score OR j.success IS DISTINCT FROM b.success
+
 -- name: broken
 -- What the contracts say: of trajectories and steps as it was found, of scores anew.
 CREATE TEMP TABLE broken AS SELECT trajectory_id, min_by(reason, place) AS reason FROM (

@@ -151,8 +151,9 @@ class RouteDifference:
     """Describe what another decision changes in `iteration`.
 
     moved: rows of `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now and then). routed:
-    destination -> trajectories, then. scores, routes: how many rows of these tables change. stale: recorded stages that
-    read what the stores hold now.
+    destination -> trajectories, then. scores, routes: how many rows of these tables are written anew, also for another
+    threshold alone. verdicts: scores that are others then, or say otherwise. stale: recorded stages that read what the
+    stores hold now.
     """
 
     iteration: int
@@ -160,6 +161,7 @@ class RouteDifference:
     routed: dict[str, int]
     scores: int
     routes: int
+    verdicts: int
     stale: tuple[str, ...] = ()
 
     @property
@@ -205,12 +207,12 @@ def reroute_on_connection(
     (`RoutingDecision.looked`), which make a decision even where nothing moves.
     """
     staged = staged_workspace(ws, iteration)
-    scores = _create_judgements(connection, iteration, rule, held=held)
+    scores, verdicts = _create_judgements(ws, connection, iteration, rule, held=held)
     _create_broken(connection, iteration)
     decided = routing_decisions.read_decisions(ws, iteration)
     people = routing_decisions.human_verdicts([*decided, RoutingDecision(rule, "", (), looked=dict(looked or {}))])
     training_stores.decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
-    found = compare_routes(ws, connection, iteration, scores)
+    found = compare_routes(ws, connection, iteration, scores, verdicts)
     if found.routes or scores or looked:
         _write_stores(ws, connection, staged, iteration, settings.routing, scores=bool(scores) and held)
         contracts.check_table_contracts(ws, iteration, INCOMING, staged)
@@ -280,15 +282,20 @@ def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settin
     )
 
 
-def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, rule: RoutingRule, *, held: bool) -> int:
-    """Make the table `judgements`; returns how many of its rows are other ones than before."""
-    own = f"FROM scores WHERE iteration = {iteration} AND stage = 'score'"
-    if not held:
+def _create_judgements(
+    ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, rule: RoutingRule, *, held: bool
+) -> tuple[int, int]:
+    """Make the table `judgements`; returns how many of its rows are other ones than before, and how many of the scores
+    say otherwise."""
+    connection.register("scores_before", partitions.read_partition(ws, "scores", iteration, "score"))
+    if held:
+        connection.execute(_QUERIES["judgements"], {"iteration": iteration, "threshold": rule.threshold})
+        changed = _QUERIES["changed_judgements"]
+    else:  # given anew
+        own = f"FROM scores WHERE iteration = {iteration} AND stage = 'score'"
         connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
-        return connection.execute("SELECT count(*) FROM judgements").fetchone()[0]
-    connection.execute(f"CREATE TEMP TABLE scores_before AS {own}")
-    connection.execute(_QUERIES["judgements"], {"iteration": iteration, "threshold": rule.threshold})
-    return connection.execute(_QUERIES["changed_judgements"]).fetchone()[0]
+        changed = "SELECT count(*) FROM judgements"
+    return tuple(connection.execute(sql).fetchone()[0] for sql in (changed, _QUERIES["changed_verdicts"]))
 
 
 def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
@@ -299,16 +306,17 @@ def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> Non
 
 
 def compare_routes(
-    ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int
+    ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int, verdicts: int
 ) -> RouteDifference:
-    """Compare the workspace's routes with the table `decided`. scores: number of rows that changed."""
+    """Compare the workspace's routes with the table `decided`. scores: number of rows that changed; verdicts: of those
+    that say otherwise."""
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
     moved = database.query_rows(connection, _QUERIES["moved_routes"])
     (routes,) = connection.execute(_QUERIES["changed_routes"]).fetchone()
     built = training_stores.count_routed(connection)
     stale = stale_stages(ws, iteration) if moved else ()
-    return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, stale)
+    return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, verdicts, stale)
 
 
 def _write_stores(

@@ -78,6 +78,8 @@ def session_rows(
         _trajectory(session.task, session.meta.session, iteration),
         steps=len(steps),
         reward=outcome.reward,
+        annotator=session.meta.annotator,
+        skill=session.meta.level,
         status="completed" if outcome.terminated else "truncated",
         final_state=json.dumps(outcome.state, sort_keys=True, ensure_ascii=False),
         started_at=session.meta.started_at,
@@ -137,14 +139,16 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
 def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
     """Make the rows of the session in `folder` that cannot be read; its task, where session.json is whole. error: the
     reason, which stands in them. iteration: that ingests it."""
-    task = None
+    meta = task = None
     with suppress(DataError):
-        task = load_session_meta(folder)[1]
+        meta, task = load_session_meta(folder)
     # The reason is kept for years: a path of this machine in it would mean nothing then.
     reason = str(error).replace(str(folder), folder.name)
     trajectory = replace(
         _trajectory(task, folder.name, iteration), domain=UNKNOWN, status="invalid", error=reason, steps=0
     )
+    if meta:
+        trajectory = replace(trajectory, annotator=meta.annotator, skill=meta.level)
     review = review_row(trajectory.trajectory_id, Curation((reason,)))
     return IngestedSession(folder.name, trajectory, task_to_row(task) if task else None, review_rows=(review,))
 

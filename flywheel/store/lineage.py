@@ -49,7 +49,7 @@ def routed_links_sql(iteration: int, version: int = 0) -> str:
             '{relation}' AS relation FROM incoming WHERE {column} <> ''"""
         for column, kind, relation in _OF_A_TRAJECTORY
     ]
-    return f"FROM ({' UNION ALL '.join([*links, _holds_links_sql(iteration, version)])}) ORDER BY child, parent"
+    return _untimed_links_sql([*links, _holds_links_sql(iteration, version)])
 
 
 def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]) -> str:
@@ -64,7 +64,11 @@ def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]
             '{dataset_name(store, iteration, version - 1)}', 'dataset', 'decided again from'"""
         for store in destinations
     ]
-    return f"FROM ({' UNION ALL '.join([_holds_links_sql(iteration, version), *links])}) ORDER BY child, parent"
+    return _untimed_links_sql([_holds_links_sql(iteration, version), *links])
+
+
+def _untimed_links_sql(links: Iterable[str]) -> str:
+    return f"SELECT *, NULL AS times FROM ({' UNION ALL '.join(links)}) ORDER BY child, parent"
 
 
 def _holds_links_sql(iteration: int, version: int) -> str:
@@ -87,7 +91,7 @@ def checkpoint_links(
     *,
     parents: Iterable[str] = (),
     datasets: Iterable[str] = (),
-    trajectories: Iterable[str] = (),
+    trajectories: Mapping[str, int] | None = None,
     earlier: Mapping[int, str] | None = None,
     run_id: str = "",
 ) -> list[Row]:
@@ -95,9 +99,9 @@ def checkpoint_links(
 
     checkpoint: folder relative to the workspace. digest: of its weights (`checkpoint_digest`). parents: checkpoints
     that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: those
-    whose steps it was trained on, where the trainer names them: they win over `datasets` in the view
-    `trajectory_lineage`. earlier: digests, by step, of the weights that acted while it was trained (RL), which no
-    folder has. run_id: of the Prefect run that made it; "" if none.
+    whose steps it was trained on, where the trainer names them, and how many samples it took of each: they win over
+    `datasets` in the view `trajectory_lineage`. earlier: digests, by step, of the weights that acted while it was
+    trained (RL), which no folder has. run_id: of the Prefect run that made it; "" if none.
     """
     rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [
@@ -107,14 +111,17 @@ def checkpoint_links(
     ]
     rows += [_link(checkpoint, "checkpoint", parent, "checkpoint", "began from") for parent in parents]
     rows += [_link(checkpoint, "checkpoint", name, "dataset", "drew from") for name in datasets]
-    rows += [_link(checkpoint, "checkpoint", name, "trajectory", "trained on") for name in trajectories]
+    rows += [
+        _link(checkpoint, "checkpoint", name, "trajectory", "trained on", times)
+        for name, times in (trajectories or {}).items()
+    ]
     if run_id:
         rows.append(_link(checkpoint, "checkpoint", run_id, "run", "produced in"))
     return rows
 
 
-def _link(child: str, child_kind: str, parent: str, parent_kind: str, relation: str) -> Row:
-    return dict(zip(TABLES["lineage"].names, (child, child_kind, parent, parent_kind, relation), strict=True))
+def _link(child: str, child_kind: str, parent: str, parent_kind: str, relation: str, times: int | None = None) -> Row:
+    return dict(zip(TABLES["lineage"].names, (child, child_kind, parent, parent_kind, relation, times), strict=True))
 
 
 def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 `Step` and `Trajectory` are the rows of their tables, a field a column: what the rollout records is what scorers judge
 and what training learns from. None: unknown, or without meaning for this kind of step. A new column is a field, a line
-where it is filled, and a step of `flywheel workspace migrate`.
+where it is filled, and one more for `FORMAT` (config/workspace.py): then `flywheel workspace migrate` adds it to files.
 
 Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come from
 the path (hive), so they are not columns of the files. Rows are sorted by the columns in `SORT_KEYS`.
@@ -95,6 +95,8 @@ class Trajectory:
     origin: str | None = None  # of an imported one: data set and id there, with a colon between
     licence: str | None = None
     """Of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it."""
+    annotator: str | None = None  # who recorded it
+    skill: str | None = None  # of who recorded it: expert or novice
 
 
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:

@@ -44,9 +44,10 @@ CREATE TABLE images (
     sha256 VARCHAR, width INTEGER, height INTEGER, format VARCHAR, bytes BLOB
 );
 
--- parent -> child, by name: trajectory, checkpoint, task, run, dataset.
+-- parent -> child, by name: trajectory, checkpoint, task, run, dataset. `times`, of `trained on`: how many samples of
+-- the trajectory the training took, each of its steps as often as it was drawn; null where that was not counted yet.
 CREATE TABLE lineage (
-    child VARCHAR, child_kind VARCHAR, parent VARCHAR, parent_kind VARCHAR, relation VARCHAR
+    child VARCHAR, child_kind VARCHAR, parent VARCHAR, parent_kind VARCHAR, relation VARCHAR, times BIGINT
 );
 
 -- Flow and task runs, exported from Prefect at the end of each iteration (its server forgets). `stage` is the one that

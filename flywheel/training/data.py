@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -236,9 +236,9 @@ class MixtureDataset(ShuffledDataset):
         return cls(load_examples(ws, manifest, drawn, encoder, settings, folder), training.batch, order_seed, drawn)
 
     @property
-    def trajectory_ids(self) -> set[str]:
-        """The trajectories that steps were drawn of."""
-        return {one.name for one in self.drawn if not one.general}
+    def trajectory_samples(self) -> Counter[str]:
+        """How many examples are steps of each trajectory, by its id; a step that was drawn twice is two."""
+        return Counter(one.name for one in self.drawn if not one.general)
 
     @property
     def n_agent(self) -> int:

@@ -9,6 +9,12 @@ from statistics import NormalDist
 import numpy as np
 
 
+def format_difference(value: float, low: float | None = None, high: float | None = None) -> str:
+    """Write a difference of shares, and its interval where there is one, as `+0.05 [-0.07, +0.17]`: with as many digits
+    wherever people read it, so that no two places tell two figures."""
+    return f"{value:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
+
+
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Compute Wilson's score interval of a proportion (Wilson 1927), as (low, high); (0, 1) where n is 0.
 

@@ -334,7 +334,7 @@ def test_rl_does_not_train_on_an_evaluation_task(built, tmp_path):
     played = rows(ws, "trajectories", "rollout")[0] | {"trajectory_id": "of RL", "task_id": "held out", "steps": 0}
     partitions.write_partition(ws, "trajectories", 1, "rl-games", [played])
     contracts.check_table_contracts(ws, 1, INCOMING)
-    trained = lineage.checkpoint_links("models/iteration=001/rl-games", "its digest", trajectories=["of RL"])
+    trained = lineage.checkpoint_links("models/iteration=001/rl-games", "its digest", trajectories={"of RL": 2})
     partitions.write_partition(ws, "lineage", 1, "rl-games", trained)
     with pytest.raises(ContractBroken, match=r"no_evaluation_task .* store models/iteration=001/rl-games"):
         contracts.check_table_contracts(ws, 1, INCOMING)

@@ -46,7 +46,7 @@ def test_another_workspace_comes_beside_this_one_with_its_name_and_as_it_writes(
         assert client.get("/api/trajectories").json()["total"] == 6, "the list is of this workspace alone"
 
 
-def test_held_out_tasks_are_compared_by_the_newest_models_episodes(ws):
+def test_held_out_tasks_are_compared_by_the_episodes_of_newest_and_merged_model(ws):
     held_out(ws)
     with explorer(ws) as (_, client):
         found = client.get("/api/held-out/1/2").json()
@@ -56,5 +56,10 @@ def test_held_out_tasks_are_compared_by_the_newest_models_episodes(ws):
             ("k2", False, False),
         ], "half of the episodes is not more than half"
         assert (found[0]["trajectory_before"], found[0]["trajectory_after"]) == ("t1e0", "t2e0")
+        assert {(row["model_before"], row["model_after"], row["promoted"]) for row in found} == {("m1", "m2", True)}
+        write_json(ws.promotion(2), {"model": "m1", "digest": "one", "iteration": 2, "promoted": False, "reason": ""})
+        refused = client.get("/api/held-out/1/2").json()
+        assert refused == [{**row, "promoted": False} for row in found], "a refused model is compared too, and named so"
+        assert client.get("/api/held-out/2/2").json() == refused, "beside the newest after it: the predecessor"
         assert client.get("/api/held-out/1/9").json() == []
         assert client.get("/api/held-out/x/9").status_code == 400

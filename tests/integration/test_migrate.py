@@ -164,8 +164,8 @@ def test_a_file_that_cannot_be_read_is_named(old):
         list(migrate.migrate_workspace(old))
 
 
-def test_the_format_counts_the_steps():
-    assert len(migrate.STEPS) + 1 == FORMAT
+def test_the_format_counts_the_steps_and_the_times_that_tables_got_columns():
+    assert len(migrate.STEPS) + 2 == FORMAT
 
 
 @pytest.mark.exhaustive

@@ -93,6 +93,8 @@ def test_a_session_becomes_rows_of_every_table(recordings, ws):
     assert (trajectory.status, trajectory.source, trajectory.author) == ("completed", "recording", "human")
     assert (trajectory.policy_version, trajectory.steps, trajectory.reward) == ("human", len(steps), 1.0)
     assert verifier.score_final_state(task_from_row(one.task_row), json.loads(trajectory.final_state)) == 1.0
+    told = json.loads((recordings / "000-tiles-anna" / "session.json").read_text())
+    assert (trajectory.annotator, trajectory.skill) == (told["annotator"], told["level"])
     for step in steps:
         parsed = parse_response(step.raw_text, SETTINGS.policy.coordinates)
         assert not isinstance(parsed.action, ParseError)

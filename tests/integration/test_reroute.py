@@ -72,6 +72,10 @@ def test_what_moves_is_shown_and_nothing_is_written(still):
     failed = {row["trajectory_id"] for row in rows(still, "ct", 1) if row["source"] == "rollout"}
     assert {(one["from"], one["to"]) for one in found["moved"]} == {("ct", "sft")}
     assert sum(one["trajectories"] for one in found["moved"]) == len(failed) == found["moved_in_all"]
+    before = {(row["trajectory_id"], row["scorer"]): row for row in rows(still, "scores", 1, "score")}
+    assert found["scores"] == len(before), "each is held against another threshold"
+    assert found["verdicts"] == sum((row["score"] >= 0.4) != row["success"] for row in before.values()) < len(before)
+    assert f"{found['verdicts']} scores change" in flywheel(still, "data", "reroute", 1, "--threshold", 0.4)[1]
     assert {example["trajectory_id"] for one in found["moved"] for example in one["examples"]} <= failed
     later = {f"{stage}@{k:03d}" for stage in ("ct", "sft", "evaluate") for k in (1, 2, 3)}
     in_window = later - {"sft@003"}  # of two iterations

@@ -245,6 +245,21 @@ def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settin
     assert (dvc_files.dvc_yaml_path(done, 1).read_bytes(), stage_records.changed_stages(done, [1])) == (kept, {})
 
 
+@pytest.mark.exhaustive
+def test_a_stage_that_lacks_an_output_of_this_version_is_done_again(done, settings, monkeypatch):
+    text = dag.render_dvc_yaml(2, list(settings.synthesis.domains))
+    before = text.replace("      - data/metrics/iteration=002/stage=score\n", "")
+    assert before != text
+    with monkeypatch.context() as patched:
+        patched.setattr(dag, "render_dvc_yaml", lambda iteration, domains: before)
+        begin_iteration(done, 2, settings)
+    for stage in ("ingest", "synthesize", "rollout", "score"):
+        run_stage(done, stage, 2)
+        stage_records.record_stage(done, stage, 2)
+    begin_iteration(done, 2, settings)
+    assert [stage_records.is_stage_done(done, stage, 2) for stage in ("rollout", "score")] == [True, False]
+
+
 # -- what is told without DVC is what DVC tells ------------------------------------------------------------------------
 def _edit(path: str, old: str, new: str) -> Callable[[Path], object]:
     def change(root: Path) -> None:

@@ -32,7 +32,13 @@ COLUMNS = {
     "quarantine": {"source_table": "of_table"},
 }
 # Columns that the first files of a table lacked.
-LACKING = {"quarantine": "of_table", "tasks": "environment", "ct": "weight"}
+LACKING = {
+    "quarantine": "of_table",
+    "tasks": "environment",
+    "ct": "weight",
+    "lineage": "times",
+    "trajectories": "skill",
+}
 
 
 def old_rows(table: str, rows: pa.Table) -> pa.Table:

@@ -10,6 +10,7 @@ from processes import PATIENCE_S
 from synthetic_rows import image_row, step, task, trajectory
 
 from flywheel.config.workspace import Workspace
+from flywheel.store import lineage
 from flywheel.store.partitions import write_partition
 from flywheel.ui.explorer.app import ExplorerServer, serve_explorer
 from flywheel.utils.files import write_json
@@ -20,7 +21,8 @@ KINDS = ("click", "type", "drag", "scroll")
 
 def rollouts(ws: Workspace, iteration: int = 1, *, stage: str = "rollout", policy: str = "d0base") -> list[str]:
     """Six rollouts of three tasks, every other one verified; what they were asked and thought holds a script."""
-    tasks = [task(f"k{n}", "sites", world) for n, world in enumerate(("shop", "settings", "shop"))]
+    split = "eval" if stage == "evaluate" else "train"
+    tasks = [task(f"k{n}", "sites", world, split) for n, world in enumerate(("shop", "settings", "shop"))]
     rows = [
         trajectory(
             f"t{iteration}{stage[0]}{n}",
@@ -69,6 +71,7 @@ def held_out(ws: Workspace) -> None:
         rollouts(ws, k, stage="evaluate", policy=policy)
         promoted = {"model": f"m{k}", "digest": policy, "iteration": k, "promoted": True, "reason": ""}
         write_json(ws.promotion(k), promoted)
+        write_partition(ws, "lineage", k, "merge", lineage.checkpoint_links(f"m{k}", policy))
     won = [
         {"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "success": n < 2} for n in range(6)
     ]

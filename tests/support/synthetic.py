@@ -217,7 +217,7 @@ def outgoing(ws: Workspace, k: int) -> None:
     promoted = k != 3
     before = manifest.read_promotion(ws, k - 1)
     newest = {"model": f"{here}/merged", "digest": f"d{k}merged"} if promoted else before
-    reason = "not worse by 0.1 or more: success +0.220" if promoted else "worse: success -0.210"
+    reason = "not worse by 0.1 or more: success +0.22" if promoted else "worse: success -0.21"
     write_json(
         ws.promotion(k),
         {"model": newest["model"], "digest": newest["digest"], "iteration": k, "promoted": promoted, "reason": reason},

@@ -20,7 +20,12 @@ from flywheel.evaluation.gate import (
     pair_differences,
     simulate_gate,
 )
-from flywheel.utils.confidence_intervals import bootstrap_mean_interval, newcombe_paired_interval, wilson_interval
+from flywheel.utils.confidence_intervals import (
+    bootstrap_mean_interval,
+    format_difference,
+    newcombe_paired_interval,
+    wilson_interval,
+)
 from flywheel.utils.errors import DataError
 
 
@@ -101,7 +106,9 @@ def test_rules(new, rule, verdict):
     judged = judge_differences(pair_differences(OLD, new), PromotionSettings(**rule))
     assert judged.verdict == verdict
     assert judged.low <= judged.difference <= judged.high
-    assert f"{judged.difference:+.3f}" in explain_judgement(judged, PromotionSettings(**rule), "the old one")
+    assert format_difference(judged.difference, judged.low, judged.high) in explain_judgement(
+        judged, PromotionSettings(**rule), "the old one"
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,11 @@ def test_what_the_reviewer_is_told(ws):
     merged = {"child": "d1", "parent": "models/iteration=001/merged", "relation": "weights of"}
     partitions.write_partition(ws, "lineage", 1, "merge", [merged])
     told = promotion_review.build_promotion_report(ws, 1, rule).markdown()
-    assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
+    assert "would say: not worse by 0.1 or more against the model before it: success +0.00" in told
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel data view of d1`)" in told
     assert told.endswith(
         "*new*: of those that never are.\n\n| tasks | n | before | merged | difference |\n|---|---|---|---|---|\n"
-        "| all | 4 | 0.25 | 0.75 | +0.50 [-0.12, 0.88] |\n| all, new | 4 |  | 0.00 |  |"
+        "| all | 4 | 0.25 | 0.75 | +0.50 [-0.12, +0.88] |\n| all, new | 4 |  | 0.00 |  |"
     )
 
 

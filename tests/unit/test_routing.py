@@ -171,7 +171,8 @@ def test_quarantine_keeps_the_whole_row():
 
 
 def test_lineage_of_a_checkpoint_names_the_weights_that_acted_on_its_way():
-    rows = lineage.checkpoint_links("m/rl", "d9", parents=["m/sft"], trajectories=["t1"], earlier={1: "d1", 2: "d9"})
+    rows = lineage.checkpoint_links("m/rl", "d9", parents=["m/sft"], trajectories={"t1": 3}, earlier={1: "d1", 2: "d9"})
+    assert [r["times"] for r in rows if r["times"]] == [3]
     assert {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in rows} == {
         ("d9", "weights of", "m/rl", "checkpoint"),
         ("d1", "weights of", "m/rl@1", "checkpoint"),

@@ -11,6 +11,8 @@ import synthetic
 import synthetic_rows
 from lamp_env import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
 
+from flywheel.envs.base import Verdict
+from flywheel.evaluation.evaluator import JudgedEpisode
 from flywheel.pipeline.stage import StageContext, read_shards, run_stage, shard_folder
 from flywheel.pipeline.stages import rl as stage_rl
 from flywheel.pipeline.stages.rl import EpisodeArchive
@@ -34,13 +36,20 @@ def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes,
     again = EpisodeArchive(
         tmp_path, "run-1", every=2
     )  # after a kill: what had ended is still there, and one told twice is one
-    again.add(episodes[0])
+    for episode in episodes[1:]:
+        again.add_scores(JudgedEpisode(task(1), episode, (Verdict(0.25, 0.5, "verifier"), Verdict(1.0, 0.5, "judge"))))
+    again.add_scores(JudgedEpisode(task(1), episodes[0], (Verdict(1.0, 1.0, "verifier"),)))
+    again.add(episodes[0])  # begun again, and not scored yet
     again.stage(tmp_path)
     results = {"rl-games": (tmp_path, None)}
     trajectories, steps = (read_shards(results, name) for name in ("trajectories", "steps"))
     assert sorted(trajectories["trajectory_id"].to_pylist()) == sorted(episode.id for episode in episodes)
     assert set(trajectories["run_id"].to_pylist()) == {"run-1"}
     assert steps.num_rows == sum(len(episode.steps) for episode in episodes)
+    scores = read_shards(results, "scores", "trajectory_id", "scorer").to_pylist()
+    assert {(row["trajectory_id"], row["scorer"], row["success"]) for row in scores} == {
+        (episode.id, scorer, scorer == "judge") for episode in episodes[1:] for scorer in ("verifier", "judge")
+    }
     first = [episode for episode in episodes if episode.trajectory.sample == 0]
     wanted = {row.image_sha256 for episode in first for row in episode.steps}
     assert set(read_shards(results, "images", "sha256")["sha256"].to_pylist()) == wanted
@@ -56,7 +65,7 @@ def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episod
     outcome = run_stage(stage, ctx)
     rows = {
         table: partitions.read_partition(ws, table, 1, "rl-games").num_rows
-        for table in ("trajectories", "steps", "images", "curriculum", "lineage", "metrics")
+        for table in ("trajectories", "steps", "images", "scores", "curriculum", "lineage", "metrics")
     }
     games = [
         row

@@ -35,7 +35,8 @@ ON_DISK = {
         "trajectory_id: string, task_id: string, domain: string, world: string, level: int32, instruction: string, "
         "source: string, author: string, sample: int32, policy_version: string, status: string, error: string, "
         "steps: int32, reward: double, final_state: string, started_at: timestamp[us, tz=UTC], "
-        "ended_at: timestamp[us, tz=UTC], run_id: string, origin: string, licence: string"
+        "ended_at: timestamp[us, tz=UTC], run_id: string, origin: string, licence: string, "
+        "annotator: string, skill: string"
     ),
 }
 

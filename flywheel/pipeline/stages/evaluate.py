@@ -42,6 +42,7 @@ from flywheel.rollout.episode import RolloutStats
 from flywheel.store import manifest, partitions
 from flywheel.store.schema import ALL_DOMAINS, fraction_metric_row, metric_row
 from flywheel.utils import processes
+from flywheel.utils.confidence_intervals import format_difference
 from flywheel.utils.files import write_json
 
 _BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
@@ -145,7 +146,9 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
                 figures.append(fraction_metric_row(f"success_{stage}", sum(own), len(own), domain=domain))
     for name, judged in judge_results(competed["results"], ctx.settings.promotion).items():
         figures += gate.build_gate_metrics(name, judged)
-        summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
+        summary[f"against the {name}"] = (
+            f"{format_difference(judged.difference)} on {judged.n} fresh tasks: {judged.verdict}"
+        )
     outcomes = {ctx.newest_model()["digest"]: before, checkpoint_digest(_merged(ctx)): after}
     solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
     gate.write_outcomes(ctx.ws, ctx.iteration, _about(ctx), solved)

@@ -3,6 +3,8 @@ and 2.5.4)."""
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +13,7 @@ from typing import Any
 
 from flywheel.envs.base import INTERFACES, Task, verdicts_from_rows
 from flywheel.envs.registry import open_environments
+from flywheel.evaluation.evaluator import JudgedEpisode
 from flywheel.pipeline.stage import (
     BROWSERS,
     TRAINING,
@@ -20,15 +23,17 @@ from flywheel.pipeline.stage import (
     StageResult,
     single_shard_stage,
     write_episode_shard,
+    write_shard,
 )
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.episode import Episode, read_episode, write_episode
 from flywheel.store.schema import metric_row
 from flywheel.training.rl.curriculum import PastOutcomes, describe_curriculum
+from flywheel.utils.files import write_json
 
 
 class EpisodeArchive:
-    """Keep the episodes that RL trained on, for people to look at, one file each in `folder`; they join no store.
+    """Keep the episodes of RL and their scores, for people to look at, a file each in `folder`; they join no store.
 
     Each is written as it ends, since a resumed run does not report again those that it had finished. Of every
     `every`-th episode of a task (rl.group_size: one a group) the screens are kept too.
@@ -43,16 +48,30 @@ class EpisodeArchive:
         trajectory = replace(episode.trajectory, run_id=self._run_id or None)
         steps = tuple(replace(step, sampled_logprobs=()) for step in episode.steps)
         kept = Episode(trajectory, steps, images)
+        self._scores(episode).unlink(missing_ok=True)  # of a try that a kill cut off
         write_episode(self._folder / f"{episode.id}.zip", kept, {})
+
+    def add_scores(self, judged: JudgedEpisode) -> None:
+        write_json(self._scores(judged.episode), [one.row(judged.episode.id) for one in judged.verdicts])
+
+    def _scores(self, episode: Episode) -> Path:
+        return self._folder / f"{episode.id}.json"
 
     def stage(self, folder: Path) -> None:
         """Stage the rows for the partitions, by trajectory id."""
         write_episode_shard(folder, map(read_episode, sorted(self._folder.glob("*.zip"))))
+        files = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(self._folder.glob("*.json")))
+        write_shard(folder, "scores", itertools.chain.from_iterable(files))
 
 
 _OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
 _JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
-_TABLES = (("trajectories", "trajectory_id"), ("steps",), ("images", "sha256"))  # each with the key of its rows
+_TABLES = (  # each with the key of its rows
+    ("trajectories", "trajectory_id"),
+    ("steps",),
+    ("images", "sha256"),
+    ("scores", "trajectory_id", "scorer"),
+)
 
 
 def _work(ctx: StageContext, folder: Path) -> dict[str, Any]:
@@ -77,6 +96,7 @@ def _work(ctx: StageContext, folder: Path) -> dict[str, Any]:
         prior=count_past_outcomes(ctx, tasks),
         on_metric=on_metric,
         on_episode=kept.add,
+        on_judged=kept.add_scores,
         open_environments=partial(open_environments, root=ctx.ws.root),
     )
     kept.stage(folder)
@@ -135,7 +155,7 @@ STAGE = single_shard_stage(
         Partition("trajectories", "rollout"),
         Partition("scores", "score"),
     ),
-    writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "curriculum", "lineage"),
+    writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "scores", "curriculum", "lineage"),
     settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "routing", "rl"),
     work=_work,
     finish=_finish,

@@ -29,7 +29,8 @@ def train_checkpoint(
 
     store_name: ct or sft. begin: folder of the checkpoint. folder: of the shard, for the state and the screens.
     settings: block `ct` or `sft`. weights: of the trajectories' steps in the mix, by source. demonstrations: share of
-    the steps that are people's, from the store `ct`. Returns figures and ids as JSON values.
+    the steps that are people's, from the store `ct`. Returns figures and ids as JSON values;
+    `trained`: by trajectory id, how many samples were its steps.
     """
     # They bring torch, which who only asks for the pipeline does not need.
     from flywheel.policy.encoding import Encoder
@@ -64,7 +65,7 @@ def train_checkpoint(
     )
     return {
         "losses": losses,
-        "trained": sorted(dataset.trajectory_ids),
+        "trained": dict(sorted(dataset.trajectory_samples.items())),
         "begin": ctx.model_name(begin),
         "used": dataset.n_agent,
         "samples": len(dataset.examples),

@@ -49,13 +49,14 @@ COMMENT ON COLUMN scorer_agreement.kappa IS 'Cohen''s: 1 is full agreement, 0 wh
 COMMENT ON COLUMN scorer_agreement.chance_agreement IS 'share that would agree by chance';
 
 CREATE VIEW trained_on AS
-    SELECT DISTINCT child AS checkpoint, parent AS trajectory_id FROM lineage WHERE relation = 'trained on'
-    UNION
-    SELECT d.child, h.parent FROM lineage d JOIN lineage h ON h.child = d.parent AND h.relation = 'holds'
+    SELECT child AS checkpoint, parent AS trajectory_id, sum(times)::BIGINT AS times FROM lineage
+    WHERE relation = 'trained on' GROUP BY ALL
+    UNION ALL SELECT DISTINCT d.child, h.parent, NULL FROM lineage d JOIN lineage h ON h.child = d.parent AND h.relation = 'holds'
         ANTI JOIN (FROM lineage WHERE relation = 'trained on') n ON n.child = d.child
     WHERE d.relation = 'drew from';
 COMMENT ON VIEW trained_on IS
     'Which checkpoint trained on which trajectory: those that its trainer named, else all of the stores that it drew from';
+COMMENT ON COLUMN trained_on.times IS 'samples that it took of it, each step as often as it was drawn; null where the trainer named none';
 
 CREATE VIEW trajectory_lineage AS
     WITH weights AS (
@@ -91,7 +92,7 @@ COMMENT ON MACRO TABLE lineage_of IS
 
 CREATE MACRO training_of(model) AS TABLE
     SELECT t.iteration, t.trajectory_id, t.source, t.domain, t.world, t.task_id, t.policy_version, r.destination,
-        r.score, r.success
+        r.score, r.success, o.times
     FROM trained_on o JOIN trajectories t USING (trajectory_id)
         LEFT JOIN routes r ON r.trajectory_id = t.trajectory_id AND r.iteration = t.iteration
     WHERE o.checkpoint = model ORDER BY t.iteration, t.trajectory_id;
@@ -101,13 +102,13 @@ COMMENT ON MACRO TABLE training_of IS
 CREATE VIEW trajectory_outcomes AS
     WITH judged AS (
         SELECT iteration, trajectory_id, min_by({'score': score, 'success': success, 'scorer': scorer},
-            CASE WHEN success THEN 2 + score WHEN success IS NULL THEN 1.5 ELSE score END) AS said
+            (CASE WHEN success THEN 2 + score WHEN success IS NULL THEN 1.5 ELSE score END, scorer)) AS said
         FROM scores GROUP BY ALL)
     SELECT t.iteration, t.stage, t.trajectory_id, t.domain, t.world, k.template, t.level, t.task_id, t.instruction,
         k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.success, j.said.success) AS success,
         coalesce(r.score, j.said.score) AS score, j.said.scorer AS scorer, r.destination, r.reason, t.error,
         t.policy_version, t.started_at, t.ended_at, epoch(t.ended_at - t.started_at) AS seconds, t.run_id, t.origin,
-        t.licence
+        t.licence, t.annotator, t.skill
     FROM trajectories t
         LEFT JOIN (SELECT task_id, any_value(template) AS template, any_value(split) AS split FROM tasks GROUP BY ALL) k
             USING (task_id)
@@ -119,15 +120,24 @@ COMMENT ON COLUMN trajectory_outcomes.success IS 'as it was routed; where it was
 COMMENT ON COLUMN trajectory_outcomes.scorer IS 'the one that decided: all must be satisfied, the least satisfied speaks';
 COMMENT ON COLUMN trajectory_outcomes.destination IS 'sft, ct, quarantine; null for an episode that is not routed';
 
+-- Who is compared played the held-out tasks in its own iteration, or as the predecessor in a later one; fresh tasks,
+-- which it played there too, are of the stage `evaluate`.
 CREATE MACRO held_out_between(first, last) AS TABLE
-    WITH played AS (
-        SELECT o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
+    WITH compared AS (
+        SELECT 'before' AS side, digest, model FROM promotions WHERE iteration = first
+        UNION SELECT 'after', child, parent FROM lineage
+            WHERE iteration = last AND stage = 'merge' AND relation = 'weights of'
+    ), played AS (
+        SELECT side, model, o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
             any_value(instruction) AS instruction, avg(success::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
-        FROM trajectory_outcomes o JOIN promotions p ON (p.iteration, p.digest) = (o.iteration, o.policy_version)
-        WHERE o.stage = 'evaluate' AND success IS NOT NULL AND o.iteration IN (first, last) GROUP BY o.iteration, task_id)
+        FROM trajectory_outcomes o JOIN compared ON digest = o.policy_version
+            SEMI JOIN (FROM tasks WHERE stage = 'synthesize' AND split = 'eval') USING (iteration, task_id)
+        WHERE o.stage = 'evaluate' AND success IS NOT NULL AND o.iteration <= greatest(first, last)
+        GROUP BY side, model, o.iteration, task_id QUALIFY o.iteration = max(o.iteration) OVER (PARTITION BY side))
     SELECT task_id, b.domain, b.world, b.instruction, a.solved AS before, b.solved AS after,
-        a.trajectory_id AS trajectory_before, b.trajectory_id AS trajectory_after
-    FROM (FROM played WHERE iteration = first) a JOIN (FROM played WHERE iteration = last) b USING (task_id)
+        a.trajectory_id AS trajectory_before, b.trajectory_id AS trajectory_after, a.model AS model_before,
+        b.model AS model_after, (SELECT promoted FROM promotions WHERE iteration = last) AS promoted
+    FROM (FROM played WHERE side = 'before') a JOIN (FROM played WHERE side = 'after') b USING (task_id)
     ORDER BY after = before, after, world, task_id;
 COMMENT ON MACRO TABLE held_out_between IS
-    'Held-out tasks that the newest models after two iterations both played, those lost and gained first: `FROM held_out_between(1, 5)`. Solved: more than half of its episodes';
+    'Held-out tasks that the newest model after one iteration and the merged model of another both played, those lost and gained first; `promoted`: whether the merged model was, which is compared also where it was refused: `FROM held_out_between(1, 2)`. Solved: more than half of its episodes';

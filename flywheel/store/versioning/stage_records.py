@@ -153,12 +153,14 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
 def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> int:
     """Record stages again whose declaration or files changed; returns how many.
 
-    iteration: whose stages. names: those that may be recorded again; those that do not differ from their record stay.
+    iteration: whose stages. names: those that may be recorded again; those that do not differ from their record stay,
+    and those that lack an output which is declared now: they are done again.
     Raises VersioningError where DVC fails, DataError for a damaged list of what was pruned, either of these two for a
     damaged dvc.lock, DiskFull.
     """
     with disk_full_errors(ws.root), dvc_files.open_dvc(ws) as repo, repo.lock:
         other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in names and _changes(ws, stage)]
+        other = [stage for stage in other if all(out.exists for out in stage.outs)]
         for stage in other:
             stage.save(run_cache=False)
             stage.commit()

@@ -48,7 +48,7 @@ from flywheel.config import Settings
 from flywheel.envs import registry
 from flywheel.envs.base import INTERFACES, Task
 from flywheel.envs.registry import EnvProvider, OpenEnvProvider, open_environments
-from flywheel.evaluation.evaluator import judge_episode
+from flywheel.evaluation.evaluator import JudgedEpisode, judge_episode
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 
-_STATE_FORMAT = 4  # of the state on disk: another one is not resumed
+_STATE_FORMAT = 5  # of the state on disk: another one is not resumed
 # Settings that change how long a run takes, and not what it trains on: a resumed run may have others.
 _FREE_SETTINGS = {
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
@@ -156,12 +156,13 @@ class RLResult:
     """Hold the outcome of an RL run.
 
     curve: figures of each step. curriculum: `Curriculum.table`. trajectories: ids of those that the policy was trained
-    on, in the order of the steps. weights: digests of those that acted, [k]: after k steps.
+    on, in the order of the steps -> samples that it took of each: its steps, rl.epochs times. weights: digests of those
+    that acted, [k]: after k steps.
     """
 
     curve: list[dict[str, Any]]
     curriculum: list[dict[str, Any]]
-    trajectories: list[str]
+    trajectories: dict[str, int]
     weights: list[str]
 
 
@@ -178,6 +179,7 @@ def train_rl(
     prior: PastOutcomes | None = None,
     on_metric: OnMetric = lambda metric: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    on_judged: Callable[[JudgedEpisode], None] = lambda judged: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> RLResult:
     """Train the SFT checkpoint on the domain's tasks and write the specialist to `out_folder`.
@@ -186,7 +188,8 @@ def train_rl(
     all. open_environments: opens what the tasks need. settings: of the workspace. iteration: stands in the episodes'
     rows. state_folder: of all that a killed run resumes from; the state of another run is not taken up, and the caller
     deletes it. prior: what the curriculum knows before the run. on_metric: called with the curve's dict of each step
-    from 1 on that is taken in this call. on_episode: called with each episode as it ends, used or not. stop: asked
+    from 1 on that is taken in this call. on_episode: called with each episode as it ends, used or not; on_judged:
+    with each that did not crash once it is scored, also from another thread. stop: asked
     after each step; true ends the run as if rl.steps were reached.
 
     The curve has one dict a step: step, reward, score, success and success_<world>, reward_<interface> and
@@ -211,7 +214,7 @@ def train_rl(
         raise TrainingError("there are no tasks", where=f"rl {domain}", fix="check synthesis.domains")
     _check_rl_settings(settings)
     with open_trainer_thread(settings) as thread:
-        run = _RLRun(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
+        run = _RLRun(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, on_judged, thread)
         try:
             processes.run_until_sigterm(run.train(open_environments, on_metric, stop))
             thread.submit(run.workers.call, "write", out_folder).result()
@@ -245,10 +248,11 @@ class _RLRun:
     folder: Path
     prior: PastOutcomes | None
     on_episode: Callable[[Episode], None]
+    on_judged: Callable[[JudgedEpisode], None]
     thread: ThreadPoolExecutor
     done: int = -1  # steps; -1: the value model is not pretrained yet
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    trajectories: list[str] = field(default_factory=list)
+    trajectories: dict[str, int] = field(default_factory=dict)
     weights: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -318,7 +322,8 @@ class _RLRun:
         with self._named(batch.step + 1):
             figures = await self._on_thread(self._update, batch)
         self.done += 1
-        self.trajectories += [episode.id for _, episode in batch.episodes if episode.steps]
+        used = (episode for _, episode in batch.episodes if episode.steps)
+        self.trajectories |= {episode.id: len(episode.steps) * self.rl.epochs for episode in used}
         figures = {"step": self.done} | success_by_world(batch) | batch.figures | figures | self.curriculum.figures()
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
         metric = drop_non_finite(figures | seconds)
@@ -380,8 +385,9 @@ class _RLRun:
         )
 
     def _grade(self, task: Task, episode: Episode) -> tuple[float, bool]:
-        result = judge_episode(task, episode, self.panel).result
-        return result.score, result.v
+        judged = judge_episode(task, episode, self.panel)
+        self.on_judged(judged)
+        return judged.result.score, judged.result.v
 
     def _seed(self, *names: object) -> int:
         return derive_seed(self.settings.seed, self.iteration, self.domain, *names)

@@ -1,0 +1,722 @@
+"""Each view and macro of the catalogue computed a second time, in Python from the rows of the tables.
+
+`SECOND`: name -> a function of the rows that gives what the view must have. `KEYS`: name -> the columns of which no two
+rows of it have the same. A macro is a function of its arguments too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from itertools import combinations, product
+from statistics import fmean, median, stdev
+from typing import Any
+
+import yaml
+
+from flywheel.envs.base import verdicts_from_rows
+
+Row = dict[str, Any]
+World = dict[str, list[Row]]
+SECOND: dict[str, Callable[..., Any]] = {}
+KEYS: dict[str, tuple[str, ...]] = {}
+
+
+def second(*key: str) -> Callable[[Callable], Callable]:
+    def named(compute: Callable) -> Callable:
+        SECOND[compute.__name__] = compute
+        if key:
+            KEYS[compute.__name__] = key
+        return compute
+
+    return named
+
+
+def groups(rows: Iterable[Row], *names: str) -> dict[tuple, list[Row]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[tuple(row[name] for name in names)].append(row)
+    return found
+
+
+def pick(row: Row, *names: str) -> Row:
+    return {name: row.get(name) for name in names}
+
+
+def share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def mean(values: Iterable[float]) -> float | None:
+    values = [value for value in values if value is not None]
+    return fmean(values) if values else None
+
+
+def count(rows: Iterable[Any], wanted: Callable[[Any], Any]) -> int:
+    return sum(bool(wanted(row)) for row in rows)
+
+
+def wilson(k: int, n: int) -> tuple[float | None, float | None]:
+    if not n:
+        return None, None
+    z = 1.959963984540054
+    # The two proportions whose distance from k / n is z standard errors of their own.
+    a, b, c = n + z * z, 2 * k + z * z, k * k / n
+    root = math.sqrt(max(0.0, b * b - 4 * a * c))
+    return max(0.0, (b - root) / (2 * a)), min(1.0, (b + root) / (2 * a))
+
+
+def proportion(name: str, k: int, n: int) -> Row:
+    low, high = wilson(k, n)
+    return {name: share(k, n), f"{name}_low": low, f"{name}_high": high}
+
+
+@second()
+def wilson_low(w: World, k: int, n: int) -> float | None:
+    return wilson(k, n)[0]
+
+
+@second()
+def wilson_high(w: World, k: int, n: int) -> float | None:
+    return wilson(k, n)[1]
+
+
+# Rollouts and tasks.
+
+
+def facts_of_tasks(w: World) -> dict[str, Row]:
+    return {row["task_id"]: row for row in w["tasks"]}
+
+
+def by_place(w: World, table: str) -> dict[tuple, Row]:
+    return {(row["iteration"], row["trajectory_id"]): row for row in w[table]}
+
+
+def judged_rollouts(w: World) -> list[Row]:
+    """Rollouts whose route has a verdict, each with it and with its template."""
+    routes, tasks = by_place(w, "routes"), facts_of_tasks(w)
+    found = []
+    for row in w["trajectories"]:
+        route = routes.get((row["iteration"], row["trajectory_id"]))
+        if row["stage"] == "rollout" and route and route["success"] is not None:
+            found.append({**row, "template": tasks[row["task_id"]]["template"], "success": route["success"]})
+    return found
+
+
+def in_domains(rows: Iterable[Row]) -> list[Row]:
+    """Each row in its domain, and in that of all."""
+    return [{**row, "domain": domain} for row in rows for domain in {row["domain"]: 0, "all": 0}]
+
+
+@second("iteration", "domain")
+def p_v1(w: World) -> list[Row]:
+    found = []
+    for (k, domain), rows in groups(in_domains(judged_rollouts(w)), "iteration", "domain").items():
+        verified = count(rows, lambda row: row["success"])
+        low, high = wilson(verified, len(rows))
+        figures = {"verified": verified, "scored": len(rows), "p": verified / len(rows), "low": low, "high": high}
+        found.append({"iteration": k, "domain": domain, **figures})
+    return found
+
+
+@second("iteration", "task_id")
+def task_success(w: World) -> list[Row]:
+    names = ("iteration", "domain", "world", "template", "level", "task_id")
+    found = []
+    for key, rows in groups(judged_rollouts(w), *names).items():
+        won = count(rows, lambda row: row["success"])
+        figures = {"samples": len(rows), "verified": won, "success_rate": won / len(rows)}
+        found.append(dict(zip(names, key, strict=True)) | figures)
+    return found
+
+
+@second()
+def pass_at_k(w: World, n: int, c: int, k: int) -> float | None:
+    draws = [any(draw) for draw in combinations([True] * c + [False] * (n - c), k)]
+    return mean(draws)
+
+
+@second("iteration", "domain")
+def pass_at(w: World, k: int) -> list[Row]:
+    tasks = [row for row in task_success(w) if row["samples"] >= k]
+    return [
+        {"iteration": iteration, "domain": domain, "tasks": len(rows)}
+        | {"pass": fmean(pass_at_k(w, row["samples"], row["verified"], k) for row in rows)}
+        for (iteration, domain), rows in groups(in_domains(tasks), "iteration", "domain").items()
+    ]
+
+
+@second("iteration", "domain", "world", "template", "level")
+def template_success(w: World) -> list[Row]:
+    steps = groups(w["steps"], "trajectory_id")
+    names = ("iteration", "domain", "world", "template", "level")
+    found = []
+    for key, rows in groups(judged_rollouts(w), *names).items():
+        tasks = [[row["success"] for row in own] for own in groups(rows, "task_id").values()]
+        taken = [[step["parse_error"] is not None for step in steps[row["trajectory_id"],]] for row in rows]
+        total, invalid = sum(map(len, taken)), sum(map(sum, taken))
+        found.append(
+            dict(zip(names, key, strict=True))
+            | {
+                "tasks": len(tasks),
+                "samples": max(map(len, tasks)),
+                "pass_1": fmean(map(fmean, tasks)),
+                "pass_k": fmean(map(any, tasks)),
+                "mixed": count(tasks, lambda own: len(set(own)) > 1),
+                "steps": total,
+                "invalid_steps": invalid,
+                "invalid_step_fraction": share(invalid, total),
+                "invalid_episode_fraction": fmean(map(any, taken)),
+            }
+        )
+    return found
+
+
+@second("domain", "world", "template", "level")
+def matched_templates(w: World, first: int, last: int) -> list[Row]:
+    slot = ("world", "template", "level")
+    before = {tuple(pick(row, *slot).values()): row for row in template_success(w) if row["iteration"] == first}
+    found = []
+    for row in template_success(w):
+        old = before.get(tuple(pick(row, *slot).values()))
+        if row["iteration"] == last and old:
+            figures = {"tasks_before": old["tasks"], "tasks_after": row["tasks"], "before": old["pass_1"]}
+            figures |= {"after": row["pass_1"], "rise": row["pass_1"] - old["pass_1"]}
+            found.append(pick(row, "domain", *slot) | figures)
+    return found
+
+
+@second("iteration", "domain")
+def p_v1_rise(w: World) -> list[Row]:
+    found = []
+    for k in sorted({row["iteration"] for row in w["tasks"]}):
+        for (domain,), rows in groups(in_domains(matched_templates(w, k - 1, k)), "domain").items():
+            rises = [row["rise"] for row in rows]
+            rise = fmean(rises)
+            half = 1.959963984540054 * stdev(rises) / math.sqrt(len(rises)) if len(rises) > 1 else None
+            figures = {"before": fmean(row["before"] for row in rows), "after": fmean(row["after"] for row in rows)}
+            ends = {"low": None if half is None else rise - half, "high": None if half is None else rise + half}
+            found.append({"iteration": k, "domain": domain, "slots": len(rows), **figures, "rise": rise, **ends})
+    return found
+
+
+@second("iteration", "stage", "task_id")
+def downsampled_tasks(w: World) -> list[Row]:
+    tasks = facts_of_tasks(w)
+    return [
+        pick(row, "iteration", "stage", "task_id", "world", "template", "level", "groups", "relative_prob", "reason")
+        | {"instruction": tasks[row["task_id"]]["instruction"]}
+        | {"success_rate": share(row["successes"], row["episodes"])}
+        for row in w["curriculum"]
+        if row["reason"]
+    ]
+
+
+# Iterations.
+
+
+def metric(w: World, k: int, domain: str, name: str, of: str = "value") -> float | None:
+    asked = (k, "evaluate", domain, f"success_{name}")
+    return next(
+        (row[of] for row in w["metrics"] if (row["iteration"], row["stage"], row["domain"], row["name"]) == asked), None
+    )
+
+
+def evaluated(w: World, *names: str) -> list[tuple[int, str]]:
+    wanted = {f"success_{name}" for name in names}
+    rows = [row for row in w["metrics"] if row["stage"] == "evaluate" and row["name"] in wanted]
+    return list(groups(rows, "iteration", "domain"))
+
+
+@second("iteration", "domain")
+def held_out_success(w: World) -> list[Row]:
+    return [
+        {"iteration": k, "domain": domain, "n": metric(w, k, domain, "after", "n")}
+        | {name: metric(w, k, domain, name) for name in ("before", "after")}
+        | {f"{name}_{end}": metric(w, k, domain, name, end) for name in ("before", "after") for end in ("low", "high")}
+        for k, domain in evaluated(w, "before", "after")
+    ]
+
+
+@second("iteration", "domain")
+def held_out_success_by_stage(w: World) -> list[Row]:
+    figures = {"before": "before", "ct": "ct", "sft": "sft", "rl": "rl", "merged": "after"}
+    return [
+        {"iteration": k, "domain": domain, "n": metric(w, k, domain, "after", "n")}
+        | {name: metric(w, k, domain, of) for name, of in figures.items()}
+        for k, domain in evaluated(w, "ct")
+        if metric(w, k, domain, "ct") is not None
+    ]
+
+
+@second("iteration", "name")
+def funnel(w: World) -> list[Row]:
+    def stage(name: str) -> Callable[[Row], bool]:
+        return lambda row: row["stage"] == name
+
+    steps = {
+        "tasks": ("tasks", lambda row: row["stage"] == "synthesize" and row["split"] == "train"),
+        "rollouts": ("trajectories", stage("rollout")),
+        "recordings": ("trajectories", stage("ingest")),
+        "scored": ("scores", stage("score")),
+        "verified": ("routes", lambda row: row["success"]),
+        "sft": ("sft", lambda row: True),
+        "ct": ("ct", lambda row: True),
+        "quarantine": ("quarantine", lambda row: row["source_table"] == "trajectories"),
+        "rl_tasks": ("curriculum", lambda row: True),
+        "rl_sampled_less": ("curriculum", lambda row: row["reason"]),
+        "rl_episodes": ("trajectories", lambda row: row["stage"].startswith("rl-")),
+    }
+    found = []
+    for position, (name, (table, wanted)) in enumerate(steps.items(), 1):
+        for (k,), rows in groups(filter(wanted, w[table]), "iteration").items():
+            n = len(groups(rows, "trajectory_id")) if name == "scored" else len(rows)
+            found.append({"iteration": k, "position": position, "name": name, "rows": n})
+    return found
+
+
+@second("iteration", "stage")
+def stage_minutes(w: World) -> list[Row]:
+    rows = [row for row in w["metrics"] if row["name"] == "seconds"]
+    return [
+        {"iteration": k, "stage": stage, "minutes": sum(row["value"] for row in own) / 60}
+        for (k, stage), own in groups(rows, "iteration", "stage").items()
+    ]
+
+
+@second()
+def learning_curves(w: World) -> list[Row]:
+    curves = groups(w["metrics"], "iteration", "stage", "domain", "name").values()
+    return [row for curve in curves if len(curve) > 1 for row in curve]
+
+
+@second("iteration")
+def iterations(w: World) -> list[Row]:
+    names = {"tasks": "tasks", "trajectories": "rollouts", "recordings": "recordings"}
+    names |= {f"to_{store}": store for store in ("sft", "ct", "quarantine")}
+    rows = {(row["iteration"], row["name"]): row["rows"] for row in funnel(w)}
+    p = {row["iteration"]: row for row in p_v1(w) if row["domain"] == "all"}
+    promotions = {row["iteration"]: row for row in w["promotions"]}
+    found = []
+    for k in sorted({k for k, _ in rows}):
+        counts = {name: rows.get((k, of), 0) for name, of in names.items()}
+        came, went = counts["trajectories"] + counts["recordings"], sum(counts[f"to_{s}"] for s in ("sft", "ct"))
+        domains = [domain for one, domain in evaluated(w, "before", "after") if one == k and domain != "all"]
+        held = {
+            f"held_out_success{end}": {domain: metric(w, k, domain, name) for domain in domains}
+            for end, name in (("_before", "before"), ("", "after"))
+        }
+        minutes = [row["minutes"] for row in stage_minutes(w) if row["iteration"] == k]
+        found.append(
+            {"iteration": k, **counts, "conserved": came == went + counts["to_quarantine"], **held}
+            | {
+                f"p_v1{end}": p[k][of] if k in p else None
+                for end, of in (("", "p"), ("_low", "low"), ("_high", "high"))
+            }
+            | pick(promotions.get(k, {}), "promoted", "model")
+            | {"minutes": sum(minutes) if minutes else None}
+        )
+    return found
+
+
+@second("iteration")
+def fresh_evaluation_files(w: World) -> list[Row]:
+    return w["fresh_evaluation_files"]
+
+
+@second("iteration", "task_id", "sample")
+def fresh_evaluations(w: World) -> list[Row]:
+    found = []
+    for file in w["fresh_evaluation_files"]:
+        content = json.loads(file["content"])
+        about = {"iteration": file["iteration"], "at": datetime.fromisoformat(content["at"])}
+        found += [about | pick(content, "model", "digest") | row for row in content["rows"]]
+    return found
+
+
+# Runs.
+
+
+@second("iteration", "run_id")
+def run_history(w: World) -> list[Row]:
+    flows = {row["run_id"]: row for row in w["runs"] if row["kind"] == "flow"}
+    found = []
+    for row in w["runs"]:
+        of = flows.get(row["parent_id"], row) if row["kind"] == "task" else row
+        number, _, name = of["name"].partition(" ")
+        failed = row["state"] in ("Failed", "Crashed", "TimedOut", "Cancelled")
+        more = {"stage": name if number.isdigit() else "", "failed": failed, "message": row["message"] or ""}
+        found.append({**row, **more})
+    return found
+
+
+@second("iteration", "stage")
+def stage_runs(w: World) -> list[Row]:
+    found = []
+    for (k, stage), rows in groups(filter(lambda row: row["stage"], run_history(w)), "iteration", "stage").items():
+        tasks = [row for row in rows if row["kind"] == "task"]
+        flows = sorted(
+            (row for row in rows if row["kind"] == "flow"), key=lambda row: (row["started_at"], row["run_id"])
+        )
+        found.append(
+            {"iteration": k, "stage": stage, "tries": len(flows), "failed": count(flows, lambda row: row["failed"])}
+            | {"state": flows[-1]["state"], "last_seconds": flows[-1]["seconds"]}
+            | {"seconds": sum(row["seconds"] for row in flows), "first_started": flows[0]["started_at"]}
+            | {"last_ended": max(row["ended_at"] for row in flows)}
+            | {"shards": len({row["name"] for row in tasks} - {f"finish {stage}", f"version {stage}"})}
+            | {"retries": sum(max(0, row["attempts"] - 1) for row in tasks)}
+        )
+    return found
+
+
+@second("iteration", "stage")
+def stage_trend(w: World) -> list[Row]:
+    found = []
+    for row in stage_runs(w):
+        before = [
+            one["seconds"]
+            for one in stage_runs(w)
+            if one["stage"] == row["stage"] and 1 <= row["iteration"] - one["iteration"] <= 10
+        ]
+        usual = median(before) if before else None
+        figures = {"median_before": usual, "ratio": usual and row["seconds"] / usual, "iterations_before": len(before)}
+        found.append(pick(row, "iteration", "stage", "seconds") | figures)
+    return found
+
+
+@second("iteration", "run_id")
+def failures(w: World) -> list[Row]:
+    failed = [row for row in run_history(w) if row["failed"]]
+    around = {(row["iteration"], row["parent_id"]) for row in failed}
+    return [
+        pick(row, "iteration", "stage", "kind", "state", "attempts", "message", "run_id")
+        | {"run": row["name"], "ended_at": row["ended_at"] or row["started_at"]}
+        for row in failed
+        if (row["iteration"], row["run_id"]) not in around
+    ]
+
+
+@second("iteration")
+def dvc_lock(w: World) -> list[Row]:
+    return w["dvc_lock"]
+
+
+@second("iteration", "stage", "role", "path")
+def stage_artifacts(w: World) -> list[Row]:
+    found = []
+    for file in w["dvc_lock"]:
+        for stage, entry in yaml.safe_load(file["content"])["stages"].items():
+            for role, name in (("input", "deps"), ("output", "outs")):
+                for one in entry.get(name, ()):
+                    top = one["path"].partition("/")[0]
+                    kind = {"data": "partition", "models": "checkpoint"}.get(top, "record")
+                    about = {"iteration": file["iteration"], "stage": stage, "role": role, "kind": kind}
+                    facts = {"files": one.get("nfiles", 1), "bytes": one["size"], "md5": one["md5"]}
+                    found.append(about | {"path": one["path"]} | facts)
+    return found
+
+
+# People.
+
+
+@second()
+def reviews(w: World) -> list[Row]:
+    said = [
+        pick(row, "iteration", "reviewer", "comment", "at")
+        | {"stage": "review", "subject": row["trajectory_id"], "kind": "trajectory", "decision": row["label"]}
+        for row in w["label_history"]
+    ]
+    return [*w["reviews"], *said]
+
+
+@second("file", "line")
+def label_history(w: World) -> list[Row]:
+    return w["label_history"]
+
+
+@second("reviewer", "trajectory_id")
+def labels(w: World) -> list[Row]:
+    of_one = groups(w["label_history"], "reviewer", "trajectory_id").values()
+    newest = [max(rows, key=lambda row: (row["at"], row["line"])) for rows in of_one]
+    return [{name: row[name] for name in row if name not in ("file", "line")} for row in newest]
+
+
+@second("iteration", "trajectory_id")
+def human_labels(w: World) -> list[Row]:
+    found = []
+    for (k, name), rows in groups(labels(w), "iteration", "trajectory_id").items():
+        ((label, most),) = Counter(row["label"] for row in rows).most_common(1)
+        asked = sorted((row for row in rows if row["queue"] == "decide"), key=lambda row: row["at"])
+        drawn = sorted((row for row in rows if row["queue"] != "decide"), key=lambda row: row["at"])
+        if len(rows) == 1:
+            state, label = "one reviewer", None
+        elif most == len(rows):
+            state = "agreed"
+        elif 2 * most > len(rows):
+            state = "decided"
+        else:
+            state, label = ("decided", asked[-1]["label"]) if asked else ("to decide", None)
+        about = {"iteration": k, "trajectory_id": name, "reviewers": len(rows)}
+        found.append(about | {"queue": drawn[0]["queue"] if drawn else None, "state": state, "label": label})
+    return found
+
+
+@second("reviewer_a", "reviewer_b", "domain")
+def reviewer_agreement(w: World) -> list[Row]:
+    domains = {key: row["domain"] for key, row in by_place(w, "trajectories").items()}
+    firsts = [
+        min(rows, key=lambda row: (row["at"], row["line"]))
+        for rows in groups(w["label_history"], "reviewer", "trajectory_id").values()
+    ]
+    firsts = [row for row in firsts if row["queue"] != "decide"]
+    pairs = defaultdict(list)
+    for (k, name), rows in groups(firsts, "iteration", "trajectory_id").items():
+        for a, b in combinations(sorted(rows, key=lambda row: row["reviewer"]), 2):
+            for domain in {"all", domains.get((k, name))} - {None}:
+                pairs[a["reviewer"], b["reviewer"], domain].append((a["label"], b["label"]))
+    found = []
+    for (a, b, domain), said in pairs.items():
+        alike, (ones, others) = count(said, lambda two: two[0] == two[1]), map(Counter, zip(*said, strict=True))
+        chance = sum(ones[label] * others[label] for label in ones) / len(said) ** 2
+        low, high = wilson(alike, len(said))
+        figures = {"n": len(said), "agreement": alike / len(said), "low": low, "high": high, "chance_agreement": chance}
+        kappa = (alike / len(said) - chance) / (1 - chance) if chance < 1 else None
+        found.append({"reviewer_a": a, "reviewer_b": b, "domain": domain, **figures, "kappa": kappa})
+    return found
+
+
+@second("scorer", "domain", "sampling")
+def scorers_vs_humans(w: World) -> list[Row]:
+    domains = {key: row["domain"] for key, row in by_place(w, "trajectories").items()}
+    settled = {(row["iteration"], row["trajectory_id"]): row for row in human_labels(w)}
+    cases = defaultdict(list)
+    for row in [*w["scores"], *({**row, "scorer": "all together"} for row in w["routes"])]:
+        key = row["iteration"], row["trajectory_id"]
+        truth = settled.get(key, {"label": None})
+        if truth["label"] in ("solved", "not solved") and row["success"] is not None and key in domains:
+            samplings = ("any", "random") if truth["queue"] == "random" else ("any",)
+            for domain, sampling in product(("all", domains[key]), samplings):
+                cases[row["scorer"], domain, sampling].append((row["success"], truth["label"] == "solved"))
+    found = []
+    for (scorer, domain, sampling), judged in cases.items():
+        verified, solved = count(judged, lambda one: one[0]), count(judged, lambda one: one[1])
+        both = count(judged, all)
+        about = {"scorer": scorer, "domain": domain, "sampling": sampling, "n": len(judged)}
+        counts = {"verified": verified, "solved": solved, "true_positives": both}
+        found.append(about | counts | proportion("precision", both, verified) | proportion("recall", both, solved))
+    return found
+
+
+@second("iteration")
+def decision_files(w: World) -> list[Row]:
+    return w["decision_files"]
+
+
+@second("iteration", "trajectory_id")
+def route_reviews(w: World) -> list[Row]:
+    found = []
+    for file in w["decision_files"]:
+        for decision in json.loads(file["content"])["decisions"]:
+            for row in decision["looked"].get("asked", ()):
+                stays = {"solved": "sft", "not solved": "ct"}.get(row["label"], row["destination"])
+                names = ("trajectory_id", "domain", "destination", "score", "success", "label", "reviewer", "comment")
+                more = {"sampling": row["drawn"], "at": datetime.fromisoformat(row["at"])}
+                more |= {"moved": row["destination"] != stays, "end_reason": decision["looked"]["ended"]}
+                found.append({"iteration": file["iteration"], **pick(row, *names), **more})
+    return found
+
+
+@second("iteration", "domain", "sampling")
+def verifier_vs_humans(w: World) -> list[Row]:
+    cases = defaultdict(list)
+    for row in route_reviews(w):
+        if row["label"] in ("solved", "not solved") and row["success"] is not None:
+            for key in product((row["iteration"], None), (row["domain"], "all"), (row["sampling"], "any")):
+                cases[key].append((row["success"], row["label"] == "solved"))
+    found = []
+    for (k, domain, sampling), said in cases.items():
+        tp, fp, fn, tn = (said.count(one) for one in ((True, True), (True, False), (False, True), (False, False)))
+        about = {"iteration": k, "domain": domain, "sampling": sampling, "n": len(said), "true_positives": tp}
+        about |= {"false_positives": fp, "false_negatives": fn, "true_negatives": tn}
+        shares = proportion("agreement", tp + tn, len(said)) | proportion("precision", tp, tp + fp)
+        found.append(about | shares | proportion("negative_predictive_value", tn, tn + fn))
+    return found
+
+
+# Trajectories.
+
+
+@second("iteration", "trajectory_id", "step")
+def steps_of(w: World, id: str) -> list[Row]:
+    return [row for row in w["steps"] if row["trajectory_id"] == id]
+
+
+@second("iteration", "trajectory_id", "step")
+def replay(w: World, id: str) -> list[Row]:
+    screens = {(row["iteration"], row["sha256"]): row for row in w["images"]}
+    found = []
+    for row in steps_of(w, id):
+        screen = screens.get((row["iteration"], row["image_sha256"]), {})
+        found.append({**row, **pick(screen, "width", "height", "format"), "screen": screen.get("bytes")})
+    return found
+
+
+@second("iteration", "trajectory_id")
+def disagreements(w: World) -> list[Row]:
+    trajectories = by_place(w, "trajectories")
+    judged = [row for row in w["scores"] if row["success"] is not None]
+    found = []
+    for (k, name), rows in groups(judged, "iteration", "trajectory_id").items():
+        if len({row["success"] for row in rows}) > 1:
+            scores = [row["score"] for row in rows]
+            found.append(
+                {"iteration": k, "trajectory_id": name, **pick(trajectories[k, name], "domain", "world")}
+                | {of: {row["scorer"]: row[of] for row in rows} for of in ("success", "score")}
+                | {"spread": max(scores) - min(scores)}
+            )
+    return found
+
+
+@second("iteration", "scorer_a", "scorer_b")
+def scorer_agreement(w: World) -> list[Row]:
+    pairs = defaultdict(list)
+    judged = [row for row in w["scores"] if row["success"] is not None]
+    for (k, _), rows in groups(judged, "iteration", "trajectory_id").items():
+        for a, b in combinations(sorted(rows, key=lambda row: row["scorer"]), 2):
+            pairs[k, a["scorer"], b["scorer"]].append((a["success"], b["success"]))
+    found = []
+    for (k, a, b), said in pairs.items():
+        alike, p, q = fmean(x == y for x, y in said), fmean(x for x, _ in said), fmean(y for _, y in said)
+        chance = p * q + (1 - p) * (1 - q)
+        figures = {"judged": len(said), "agreement": alike, "chance_agreement": chance}
+        figures |= {"only_a": said.count((True, False)), "only_b": said.count((False, True))}
+        kappa = (alike - chance) / (1 - chance) if abs(1 - chance) > 1e-12 else None
+        found.append({"iteration": k, "scorer_a": a, "scorer_b": b, **figures, "kappa": kappa})
+    return found
+
+
+@second("checkpoint", "trajectory_id")
+def trained_on(w: World) -> list[Row]:
+    links = groups(w["lineage"], "relation")
+    named = {(row["child"], row["parent"]): row.get("times") for row in links["trained on",]}
+    trainers = {child for child, _ in named}
+    held = groups(links["holds",], "child")
+    drawn = {
+        (row["child"], one["parent"])
+        for row in links["drew from",]
+        if row["child"] not in trainers
+        for one in held[row["parent"],]
+    }
+    pairs = named | dict.fromkeys(drawn)
+    return [{"checkpoint": model, "trajectory_id": name, "times": n} for (model, name), n in pairs.items()]
+
+
+@second("iteration", "trajectory_id")
+def trajectory_lineage(w: World) -> list[Row]:
+    models = defaultdict(set)
+    for row in w["lineage"]:
+        if row["relation"] == "weights of":
+            models[row["child"]].add(row["parent"])
+    for row in w["promotions"]:
+        models[row["digest"]].add(row["model"])
+    runs, tasks, routes = {row["run_id"]: row["name"] for row in w["runs"]}, facts_of_tasks(w), by_place(w, "routes")
+    trained, scorers = groups(trained_on(w), "trajectory_id"), groups(w["scores"], "iteration", "trajectory_id")
+    names = ("iteration", "stage", "trajectory_id", "source", "status", "steps", "reward", "run_id", "policy_version")
+    found = []
+    for row in w["trajectories"]:
+        key = row["iteration"], row["trajectory_id"]
+        judges = sorted(one["scorer"] for one in scorers[key])
+        found.append(
+            pick(row, *names, "task_id", "domain", "world", "instruction")
+            | pick(routes.get(key, {}), "score", "success", "destination", "reason")
+            | {"run": runs.get(row["run_id"]), "model": min(models[row["policy_version"]], default=None)}
+            | {"split": tasks[row["task_id"]]["split"], "scorer": ", ".join(judges) or None}
+            | {"trained_checkpoints": sorted(one["checkpoint"] for one in trained[row["trajectory_id"],])}
+        )
+    return found
+
+
+@second("iteration", "trajectory_id")
+def lineage_of(w: World, id: str) -> list[Row]:
+    return [row for row in trajectory_lineage(w) if row["trajectory_id"] == id]
+
+
+@second("iteration", "trajectory_id")
+def training_of(w: World, model: str) -> list[Row]:
+    names = ("iteration", "trajectory_id", "source", "domain", "world", "task_id", "policy_version", "destination")
+    times = {row["trajectory_id"]: row["times"] for row in trained_on(w) if row["checkpoint"] == model}
+    rows = [row for row in trajectory_lineage(w) if row["trajectory_id"] in times]
+    return [pick(row, *names, "score", "success") | {"times": times[row["trajectory_id"]]} for row in rows]
+
+
+@second("iteration", "trajectory_id")
+def trajectory_outcomes(w: World) -> list[Row]:
+    tasks, routes = facts_of_tasks(w), by_place(w, "routes")
+    verdicts = {
+        (k, name): verdict
+        for (k,), rows in groups(sorted(w["scores"], key=lambda row: row["scorer"]), "iteration").items()
+        for name, verdict in verdicts_from_rows(rows).items()
+    }
+    names = ("iteration", "stage", "trajectory_id", "domain", "world", "level", "task_id", "instruction", "source")
+    names += ("author", "sample", "status", "steps", "reward", "error", "policy_version", "started_at", "ended_at")
+    found = []
+    for row in w["trajectories"]:
+        key = row["iteration"], row["trajectory_id"]
+        route, said = routes.get(key, {}), verdicts.get(key)
+        ended = row["ended_at"]
+        success, score = route.get("success"), route.get("score")
+        found.append(
+            pick(row, *names, "run_id", "origin", "licence", "annotator", "skill")
+            | pick(route, "destination", "reason")
+            | pick(tasks[row["task_id"]], "template", "split")
+            | {"success": said.v if said and success is None else success, "scorer": said and said.scorer}
+            | {"score": said.score if said and score is None else score}
+            | {"seconds": ended and (ended - row["started_at"]).total_seconds()}
+        )
+    return found
+
+
+@second("task_id")
+def held_out_between(w: World, first: int, last: int) -> list[Row]:
+    promotions = {row["iteration"]: row for row in w["promotions"]}
+    merged = [
+        row
+        for row in w["lineage"]
+        if (row["iteration"], row["stage"], row["relation"]) == (last, "merge", "weights of")
+    ]
+    if first not in promotions or not merged:
+        return []
+    held = {
+        (row["iteration"], row["task_id"])
+        for row in w["tasks"]
+        if (row["stage"], row["split"]) == ("synthesize", "eval")
+    }
+    played = [
+        row
+        for row in trajectory_outcomes(w)
+        if row["stage"] == "evaluate"
+        and row["success"] is not None
+        and (row["iteration"], row["task_id"]) in held
+        and row["iteration"] <= max(first, last)
+    ]
+
+    def of(digest: str) -> dict[str, list[Row]]:
+        own = [row for row in played if row["policy_version"] == digest]
+        newest = max((row["iteration"] for row in own), default=None)
+        return {name: rows for (k, name), rows in groups(own, "iteration", "task_id").items() if k == newest}
+
+    before, after = of(promotions[first]["digest"]), of(merged[0]["child"])
+    found = []
+    for name in before.keys() & after.keys():
+        sides = {"before": before[name], "after": after[name]}
+        found.append(
+            {"task_id": name, **pick(after[name][0], "domain", "world", "instruction")}
+            | {side: 2 * count(rows, lambda row: row["success"]) > len(rows) for side, rows in sides.items()}
+            | {f"trajectory_{side}": min(row["trajectory_id"] for row in rows) for side, rows in sides.items()}
+            | {"model_before": promotions[first]["model"], "model_after": merged[0]["parent"]}
+            | pick(promotions.get(last, {}), "promoted")
+        )
+    return found
