@@ -54,7 +54,7 @@ def check_that_each_counts_once(folder: Path) -> None:
     assert len(of_training) == len(set(of_training))  # what had finished was not done again
     end = json.loads((folder / "end.json").read_text())
     assert end["steps"] == list(range(STEPS + 1))  # 0: value pretraining
-    assert end["trajectories"] == [name for _, name in final]  # what lineage will say
+    assert list(end["trajectories"]) == [name for _, name in final]  # what lineage will say
     pool = folder / "state" / "pool"
     assert not list(pool.glob("*.zip"))  # none lost: all that finished was trained on
     assert [batch["batch"] for batch in map(json.loads, (pool / "log.jsonl").open()) if "batch" in batch] == [

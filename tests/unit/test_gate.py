@@ -106,9 +106,14 @@ def test_rules(new, rule, verdict):
     judged = judge_differences(pair_differences(OLD, new), PromotionSettings(**rule))
     assert judged.verdict == verdict
     assert judged.low <= judged.difference <= judged.high
-    assert format_difference(judged.difference, judged.low, judged.high) in explain_judgement(
-        judged, PromotionSettings(**rule), "the old one"
-    )
+    told = explain_judgement(judged, PromotionSettings(**rule), "the old one")
+    assert format_difference(judged.difference, judged.low, judged.high) in told
+
+
+def test_a_difference_has_as_many_digits_in_words_as_in_tables():
+    """As the explorer's pages show it: -0.075 is a little nearer to -0.07."""
+    assert format_difference(-0.075, -0.136, 0.1) == "-0.07 [-0.14, +0.10]"
+    assert format_difference(0.25) == "+0.25"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_verifier_that_cannot_read_the_state_gives_none_and_the_others_go_on(t
     ]
     assert rows[0]["scorer"] == "verifier:state:score"
     assert "cannot read the state" in rows[0]["detail"]
-    assert outcome.summary["P(V=1)"] == "1.000"
+    assert outcome.summary["P(V=1)"] == "1.00"
 
 
 def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):

@@ -115,7 +115,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     opened = drawing.raise_open_levels(ctx.settings, drawing.read_open_levels(ctx.ws, ctx.iteration - 1), known)
     drawing.write_open_levels(ctx.ws, ctx.iteration, opened)
     share = figures[0]["value"]
-    summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.3f}"}
+    summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.2f}"}
     unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]
     if unjudged:
         summary["without a verdict"], first = len(unjudged), f"{unjudged[0].scorer}: {unjudged[0].detail}"
