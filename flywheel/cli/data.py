@@ -286,7 +286,7 @@ def _repair_rows(
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @FOLDER_OPTION
 def catalog_command(file: Path | None, workspace: Path | None) -> None:
-    """List the views and macros for SQL, or write them to a DuckDB FILE.
+    """Describe the tables, views and macros for SQL, or write them to a DuckDB FILE.
 
     The file holds no rows, but reads the workspace's Parquet files: open it with DuckDB, from any language, without
     flywheel. Write it anew after each iteration.

@@ -1,7 +1,8 @@
 """Declare every table of the flywheel as a pyarrow schema (columns: `tables.sql`), and the records of two of them.
 
 `Step` and `Trajectory` are the rows of their tables, a field a column: what the rollout records is what scorers judge
-and what training learns from. None: unknown, or without meaning for this kind of step. A new column is a field, a line
+and what training learns from. What each means says `catalog/table_comments.sql`, as for all tables. None: unknown, or
+without meaning for this kind of step. A new column is a field, a line
 where it is filled, and one more for `FORMAT` (config/workspace.py): then `flywheel workspace migrate` adds it to files.
 
 Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come from
@@ -36,32 +37,32 @@ class Step:
 
     trajectory_id: str
     step: int
-    author: str  # model or human
+    author: str
     thought: str | None = None
-    action_type: str | None = None  # the action's name in the grammar; None where the text held no action
-    action: str | None = None  # serialised in the policy's grammar
+    action_type: str | None = None
+    action: str | None = None
     raw_text: str | None = None
-    parse_error: str | None = None  # why the text held no action; None where it did
-    x: float | None = None  # points of the action, as fractions of the screen; x2, y2: where a drag ends
+    parse_error: str | None = None
+    x: float | None = None
     y: float | None = None
     x2: float | None = None
     y2: float | None = None
     prompt_tokens: int | None = None
-    token_ids: tuple[int, ...] | None = None  # as sampled, the end token included where it was; None for a human
-    logprobs: tuple[float, ...] | None = None  # of each token as sampled, at temperature 1
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
     weight_version: str | None = None
-    image_sha256: str | None = None  # of the screen that the action was chosen on; None where there was none to see
+    image_sha256: str | None = None
     url: str | None = None
-    tool_result: str | None = None  # what an SDK function returned, or what the environment remarked
+    tool_result: str | None = None
     reward: float | None = None
-    terminated: bool | None = None  # an end of the task; truncated: a limit
+    terminated: bool | None = None
     truncated: bool | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    memory: str | None = None  # JSON of the digest of older steps that was shown: steps, text, by
-    observation: str | None = None  # what was there to read, where it was chosen; None where the screen was all
-    misclick: bool | None = None  # a person's click on nothing: later prompts show it, imitation leaves it out
-    state_score: float | None = None  # of the state that it was chosen on, 0 to 1; None where it is not known
+    memory: str | None = None
+    observation: str | None = None
+    misclick: bool | None = None
+    state_score: float | None = None
 
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
     sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
@@ -80,23 +81,22 @@ class Trajectory:
     world: str | None = None
     level: int | None = None
     instruction: str | None = None
-    source: str | None = None  # rollout, recording, annotation or import (another data set's)
-    author: str | None = None  # model or human
-    sample: int | None = None  # its number among the episodes of its task and weights
-    policy_version: str | None = None  # digest of the weights that began it
-    status: str | None = None  # completed (terminated), truncated (a limit), crashed, invalid
+    source: str | None = None
+    author: str | None = None
+    sample: int | None = None
+    policy_version: str | None = None
+    status: str | None = None
     error: str | None = None
-    steps: int | None = None  # how many there are
-    reward: float | None = None  # sum over the steps
-    final_state: str | None = None  # JSON, which the verifier reads; None where the environment crashed
+    steps: int | None = None
+    reward: float | None = None
+    final_state: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    run_id: str | None = None  # the flow run that paid for it
-    origin: str | None = None  # of an imported one: data set and id there, with a colon between
+    run_id: str | None = None
+    origin: str | None = None
     licence: str | None = None
-    """Of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it."""
-    annotator: str | None = None  # who recorded it
-    skill: str | None = None  # of who recorded it: expert or novice
+    annotator: str | None = None
+    skill: str | None = None
 
 
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:

@@ -23,7 +23,16 @@ _FIGURES = {
     "pass_at_k": [(n, c, k) for n in range(5) for c in range(n + 1) for k in range(1, 5)],
 }
 # What reads more than the tables' partitions, or reads them in another way than by the table's view.
-_OF_FILES = ("reviews", "labels", "stage_artifacts", "route_reviews", "fresh_evaluations", "iterations", "replay")
+_OF_FILES = (
+    "reviews",
+    "labels",
+    "stage_artifacts",
+    "route_reviews",
+    "fresh_evaluations",
+    "iterations",
+    "replay",
+    "parameters",
+)
 
 
 def arguments(rows: awkward_rows.Rows) -> dict[str, list[tuple]]:
@@ -31,7 +40,8 @@ def arguments(rows: awkward_rows.Rows) -> dict[str, list[tuple]]:
     some = [(row["trajectory_id"],) for row in rows["trajectories"][::61]] + [("none",)]
     models = [(f"models/iteration=00{k}/{stage}",) for k in (1, 2, 3) for stage in ("ct", "sft", "rl-games")]
     pairs = [(0, 1), (1, 2), (2, 3), (3, 3), (1, 4), (4, 2), (2, 9)]
-    asked = {"pass_at": [(1,), (2,), (4,)], "training_of": models}
+    asked = {"pass_at": [(1,), (2,), (4,)], "training_of": models, "model_lineage": [*models, ("none",)]}
+    asked["pass_at_by_world"] = asked["pass_at"]
     asked |= {"matched_templates": pairs, "held_out_between": pairs}
     return asked | dict.fromkeys(("steps_of", "replay", "lineage_of"), some)
 

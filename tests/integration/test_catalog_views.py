@@ -174,6 +174,14 @@ def test_the_reference_is_what_the_sql_says(project):
     assert (project / "docs/sql.md").read_text(encoding="utf-8") == database.render_catalog_reference()
 
 
+def test_every_table_and_column_says_what_it_is_where_that_is_asked(ws):
+    for kind in ("tables", "views", "columns"):
+        sql = f"SELECT * FROM duckdb_{kind}() WHERE NOT internal AND coalesce(comment, '') = ''"
+        assert ask(ws, sql) == []
+    (told,) = ask(ws, "SELECT comment FROM duckdb_columns() WHERE (table_name, column_name) = ('steps_in_files', 'x2')")
+    assert told == {"comment": "where a drag ends, as x"}
+
+
 def test_every_view_and_macro_says_what_it_is(tmp_path):
     with database.connect_catalog(Workspace(tmp_path)) as connection:
         views = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL"

@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 from synthetic_rows import START, image_row
 
+from flywheel.config import Settings, dump_settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import lineage, partitions
 from flywheel.store.catalog import database
@@ -31,6 +32,7 @@ OTHER_KINDS = {
     "label_history": """iteration INTEGER, trajectory_id VARCHAR, label VARCHAR, comment VARCHAR, reviewer VARCHAR,
         queue VARCHAR, "at" TIMESTAMPTZ, file VARCHAR, line BIGINT""",
     "dvc_lock": "iteration INTEGER, content VARCHAR",
+    "parameter_files": "iteration INTEGER, content VARCHAR",
     "decision_files": "iteration INTEGER, content VARCHAR",
     "fresh_evaluation_files": "iteration INTEGER, content VARCHAR",
 }
@@ -278,6 +280,8 @@ class _Drawn:
         stages |= {"sft": {"cmd": "x", "deps": files, "outs": [model]}, "rl-games": {"cmd": "x", "outs": []}}
         text = dvc_files.dump_dvc_lock(json.loads(json.dumps(stages)))
         self.rows["dvc_lock"].append({"iteration": k, "content": text})
+        settings = Settings.model_validate({"seed": k, "operations": {"notify_command": "a: 'b' # c"}})
+        self.rows["parameter_files"].append({"iteration": k, "content": dump_settings(settings)})
         review = {"subject": f"m{k}", "kind": "promotion", "reviewer": "rules", "decision": "keep"}
         self.add("reviews", k, "promote", review | {"comment": "", "at": START})
         self.add("images", k, "rollout", *(image_row(n) for n in range(3)))
@@ -337,7 +341,8 @@ def write(ws: Workspace, rows: Rows) -> None:
             partitions.write_partition(ws, table, k, stage, kept)
     for row in rows["promotions"]:
         write_json(ws.promotion(row["iteration"]), {name: value for name, value in row.items() if value is not None})
-    for name, file in (("dvc_lock", "dvc.lock"), ("decision_files", "decisions.json")):
+    files = {"dvc_lock": "dvc.lock", "parameter_files": "params.yaml", "decision_files": "decisions.json"}
+    for name, file in files.items():
         for row in rows[name]:
             write_text(ws.iteration(row["iteration"]) / file, row["content"])
     for row in rows["fresh_evaluation_files"]:

@@ -149,6 +149,16 @@ def pass_at(w: World, k: int) -> list[Row]:
     ]
 
 
+@second("iteration", "domain", "world")
+def pass_at_by_world(w: World, k: int) -> list[Row]:
+    tasks = [row for row in task_success(w) if row["samples"] >= k]
+    return [
+        {"iteration": iteration, "domain": domain, "world": world, "tasks": len(rows)}
+        | {"pass": fmean(pass_at_k(w, row["samples"], row["verified"], k) for row in rows)}
+        for (iteration, domain, world), rows in groups(tasks, "iteration", "domain", "world").items()
+    ]
+
+
 @second("iteration", "domain", "world", "template", "level")
 def template_success(w: World) -> list[Row]:
     steps = groups(w["steps"], "trajectory_id")
@@ -164,6 +174,8 @@ def template_success(w: World) -> list[Row]:
                 "tasks": len(tasks),
                 "samples": max(map(len, tasks)),
                 "pass_1": fmean(map(fmean, tasks)),
+                "low": wilson_low(w, sum(map(fmean, tasks)), len(tasks)),
+                "high": wilson_high(w, sum(map(fmean, tasks)), len(tasks)),
                 "pass_k": fmean(map(any, tasks)),
                 "mixed": count(tasks, lambda own: len(set(own)) > 1),
                 "steps": total,
@@ -185,6 +197,9 @@ def matched_templates(w: World, first: int, last: int) -> list[Row]:
         if row["iteration"] == last and old:
             figures = {"tasks_before": old["tasks"], "tasks_after": row["tasks"], "before": old["pass_1"]}
             figures |= {"after": row["pass_1"], "rise": row["pass_1"] - old["pass_1"]}
+            down = math.hypot(row["pass_1"] - row["low"], old["high"] - old["pass_1"])
+            up = math.hypot(row["high"] - row["pass_1"], old["pass_1"] - old["low"])
+            figures |= {"low": figures["rise"] - down, "high": figures["rise"] + up}
             found.append(pick(row, "domain", *slot) | figures)
     return found
 
@@ -402,6 +417,35 @@ def failures(w: World) -> list[Row]:
 @second("iteration")
 def dvc_lock(w: World) -> list[Row]:
     return w["dvc_lock"]
+
+
+class AsYaml:
+    """Equal to every text that YAML reads as its value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, text: object) -> bool:
+        return isinstance(text, str) and yaml.safe_load(text) == self.value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@second("iteration")
+def parameter_files(w: World) -> list[Row]:
+    return w["parameter_files"]
+
+
+@second("iteration", "name")
+def parameters(w: World) -> list[Row]:
+    found = []
+    for file in w["parameter_files"]:
+        for block, values in yaml.safe_load(file["content"]).items():
+            named = {f"{block}.{name}": value for name, value in values.items()} if isinstance(values, dict) else None
+            for name, value in (named or {block: values}).items():
+                found.append({"iteration": file["iteration"], "name": name, "value": AsYaml(value)})
+    return found
 
 
 @second("iteration", "stage", "role", "path")
@@ -642,6 +686,27 @@ def trajectory_lineage(w: World) -> list[Row]:
 @second("iteration", "trajectory_id")
 def lineage_of(w: World, id: str) -> list[Row]:
     return [row for row in trajectory_lineage(w) if row["trajectory_id"] == id]
+
+
+@second("checkpoint", "relation", "parent")
+def model_lineage(w: World, model: str) -> list[Row]:
+    depth, edge = {model: 0}, [model]
+    for name in edge:
+        for row in w["lineage"]:
+            if row["child"] == name and row["relation"] == "began from" and row["parent"] not in depth:
+                depth[row["parent"]] = depth[name] + 1
+                edge.append(row["parent"])
+    links = {tuple(pick(row, "child", "relation", "parent", "parent_kind", "times").values()) for row in w["lineage"]}
+    found = defaultdict(list)
+    for child, relation, parent, kind, times in links:
+        if child in depth:
+            found[child, relation, None if relation == "trained on" else parent, kind].append(times)
+    return [
+        dict(zip(("checkpoint", "relation", "parent", "parent_kind"), key, strict=True))
+        | {"depth": depth[key[0]], "n": len(all_times)}
+        | {"times": sum(known) if (known := [one for one in all_times if one is not None]) else None}
+        for key, all_times in found.items()
+    ]
 
 
 @second("iteration", "trajectory_id")

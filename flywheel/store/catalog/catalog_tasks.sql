@@ -22,6 +22,12 @@ CREATE MACRO pass_at(k) AS TABLE
 COMMENT ON MACRO TABLE pass_at IS
     'pass@k of the newest model''s rollouts, by iteration and domain (`all`: of all): `FROM pass_at(4)`. Tasks of fewer than k samples are left out';
 
+CREATE MACRO pass_at_by_world(k) AS TABLE
+    SELECT iteration, domain, world, count(*) AS tasks, avg(pass_at_k(samples, verified, k)) AS pass
+    FROM task_success WHERE samples >= k GROUP BY ALL ORDER BY iteration, domain, world;
+COMMENT ON MACRO TABLE pass_at_by_world IS
+    'As pass_at, by game, site or page: `FROM pass_at_by_world(4)`';
+
 CREATE VIEW template_success AS
     WITH played AS (
         SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, r.success, s.steps, s.invalid_steps
@@ -37,7 +43,7 @@ CREATE VIEW template_success AS
         FROM played GROUP BY ALL
     )
     SELECT iteration, domain, world, template, level, count(*) AS tasks, max(samples) AS samples, avg(share) AS pass_1,
-        avg(solved::INT) AS pass_k, count(*) FILTER (WHERE share > 0 AND share < 1) AS mixed,
+        wilson_low(sum(share), count(*)) AS low, wilson_high(sum(share), count(*)) AS high, avg(solved::INT) AS pass_k, count(*) FILTER (WHERE share > 0 AND share < 1) AS mixed,
         sum(steps) AS steps, sum(invalid_steps) AS invalid_steps,
         sum(invalid_steps) / nullif(sum(steps), 0) AS invalid_step_fraction, -- bare names are columns, and GROUP BY ALL has them
         sum(invalid_episodes) / sum(samples) AS invalid_episode_fraction
@@ -45,6 +51,8 @@ CREATE VIEW template_success AS
 COMMENT ON VIEW template_success IS 'The newest model''s rollouts by template and level';
 COMMENT ON COLUMN template_success.samples IS 'of a task, at most';
 COMMENT ON COLUMN template_success.pass_1 IS 'P(V = 1) of one sample';
+COMMENT ON COLUMN template_success.low IS 'lower end of the 95% interval of pass_1, Wilson''s, each task one case: its samples are alike';
+COMMENT ON COLUMN template_success.high IS 'upper end of it';
 COMMENT ON COLUMN template_success.pass_k IS 'share of the tasks that any of their samples solved';
 COMMENT ON COLUMN template_success.mixed IS 'tasks of which some samples did';
 COMMENT ON COLUMN template_success.invalid_steps IS 'steps whose text held no action; `invalid_step_fraction`: their share';
@@ -65,11 +73,13 @@ COMMENT ON COLUMN p_v1_rise.rise IS 'mean difference; `low`, `high`: its 95% int
 
 CREATE MACRO matched_templates(first, last) AS TABLE
     SELECT b.domain, b.world, b.template, b.level, a.tasks AS tasks_before, b.tasks AS tasks_after, a.pass_1 AS before,
-        b.pass_1 AS after, b.pass_1 - a.pass_1 AS rise
+        b.pass_1 AS after, b.pass_1 - a.pass_1 AS rise,
+        rise - sqrt((b.pass_1 - b.low) ** 2 + (a.high - a.pass_1) ** 2) AS low,
+        rise + sqrt((b.high - b.pass_1) ** 2 + (a.pass_1 - a.low) ** 2) AS high
     FROM template_success a JOIN template_success b ON (a.world, a.template, a.level) = (b.world, b.template, b.level)
     WHERE a.iteration = first AND b.iteration = last ORDER BY rise, b.world, b.template, b.level;
 COMMENT ON MACRO TABLE matched_templates IS
-    'P(V = 1) of any two iterations by template and level, those that both played, the worst first: `FROM matched_templates(1, 5)`';
+    'P(V = 1) of any two iterations by template and level, those that both played, the worst first: `FROM matched_templates(1, 5)`. `low`, `high`: the 95% interval of the rise (Newcombe 1998, method 10), each task one case';
 
 CREATE VIEW downsampled_tasks AS
     SELECT c.iteration, c.stage, c.task_id, c.world, c.template, c.level, t.instruction, c.groups,

@@ -99,6 +99,19 @@ CREATE MACRO training_of(model) AS TABLE
 COMMENT ON MACRO TABLE training_of IS
     'What a checkpoint trained on, one row a trajectory: `FROM training_of(''models/iteration=001/sft'')`';
 
+CREATE MACRO model_lineage(model) AS TABLE
+    WITH RECURSIVE began AS (
+        SELECT model AS checkpoint, 0 AS depth
+        UNION SELECT l.parent, depth + 1 FROM began JOIN lineage l ON l.child = checkpoint AND l.relation = 'began from'
+        WHERE depth < 1000
+    ), ancestors AS (SELECT checkpoint, min(depth) AS depth FROM began GROUP BY ALL)
+    SELECT depth, checkpoint, relation, CASE WHEN relation <> 'trained on' THEN parent END AS parent, parent_kind,
+        count(*) AS n, sum(times)::BIGINT AS times
+    FROM ancestors JOIN (SELECT DISTINCT child, relation, parent, parent_kind, times FROM lineage) ON child = checkpoint
+    GROUP BY ALL ORDER BY depth, checkpoint, relation, parent;
+COMMENT ON MACRO TABLE model_lineage IS
+    'What a checkpoint came from, back to the first: which it began from or merges, drew from and was trained on (`n` trajectories, `times` samples): `FROM model_lineage(''models/iteration=002/merged'')`';
+
 CREATE VIEW trajectory_outcomes AS
     WITH judged AS (
         SELECT iteration, trajectory_id, min_by({'score': score, 'success': success, 'scorer': scorer},

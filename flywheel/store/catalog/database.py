@@ -171,6 +171,7 @@ def _create_table_views(
             _create_table_view(connection, ws, name, staged, done, lost=lost)
     _create_promotions(connection, ws)
     create_file_view(connection, "dvc_lock", [ws.root / "iterations" / "*" / "dvc.lock"])
+    create_file_view(connection, "parameter_files", [ws.root / "iterations" / "*" / "params.yaml"])
     create_file_view(connection, "decision_files", [ws.root / "iterations" / "*" / "decisions.json"])
     create_file_view(connection, "fresh_evaluation_files", [ws.root / "iterations" / "*" / "checkup.json"])
 
@@ -361,16 +362,20 @@ def connect_catalog(
 
     staged: a workspace whose partitions are seen in place of `ws`'s own. database: a new file, or in memory.
     tables_alone: without views and macros, which take most of the time. reads: SQL; only the tables, views and macros
-    that it names are there, and what these read. Raises DataError where a list of what was pruned is damaged, a view
+    that it names are there, and what these read; where it may ask for comments, or `database` is a file, each table and
+    column has one. Raises DataError where a list of what was pruned is damaged, a view
     cannot be made for a damaged file, or a partition is being replaced for half a minute; duckdb.Error where the file
     `database` cannot be made.
     """
     names = _find_names_read(reads) if reads is not None else None
     made = partial(_open_connection, ws, staged, database, names, tables_alone=tables_alone)
     try:
-        return partitions.retry_while_replaced(partial(made, lost=False))
+        connection = partitions.retry_while_replaced(partial(made, lost=False))
     except PartMissing:  # lost, and not replaced
-        return made(lost=True)
+        connection = made(lost=True)
+    if database != ":memory:" or (reads is not None and names is None):
+        _add_comments(connection)
+    return connection
 
 
 def _open_connection(
@@ -400,6 +405,26 @@ def _open_connection(
         connection.close()
         raise
     return connection
+
+
+def _add_comments(connection: duckdb.DuckDBPyConnection) -> None:
+    """Say what each table means, and each column that has no comment: half a millisecond each."""
+    import yaml
+
+    package = resources.files("flywheel.store.catalog")
+    connection.execute(package.joinpath("table_comments.sql").read_text(encoding="utf-8"))
+    meanings = yaml.safe_load(package.joinpath("column_comments.yaml").read_text(encoding="utf-8"))
+    of_steps, of_trajectories = (
+        dict(connection.execute(_SQL["list_columns"], [name]).fetchall()) for name in ("steps", "trajectories")
+    )
+    lacking = [
+        (table, column, (of_steps if table == f"steps{_IN_FILES}" else {}).get(column) or meaning)
+        for table, column in connection.execute(_SQL["list_columns_without_comment"]).fetchall()
+        if (meaning := meanings.get(column) or of_trajectories.get(column) or of_steps.get(column))
+    ]
+    connection.execute(
+        ";".join(f"COMMENT ON COLUMN {t}.{_quote_name(c)} IS {_quote_text(meaning)}" for t, c, meaning in lacking)
+    )
 
 
 def write_catalog_file(ws: Workspace, path: Path) -> None:
@@ -644,25 +669,33 @@ def _file_stamp(path: Path) -> tuple[str, int, int] | None:
 
 # The reference of views and macros.
 
-_REFERENCE_HEAD = """# Views and macros
+_REFERENCE_HEAD = """# Tables, views and macros
 
-Made by `flywheel data catalog > docs/sql.md` from the comments in `flywheel/store/catalog/*.sql`. They stand on the
-tables of [`flywheel/store/schema.py`](../flywheel/store/schema.py), each with the columns `iteration` and `stage`
-besides its own, and on `promotions`: which model was newest after an iteration, and why. [data](data.md) and
-[a notebook](analysis.ipynb) show how to ask.
+Made by `flywheel data catalog > docs/sql.md` from the comments in `flywheel/store/catalog/`. DuckDB shows them too:
+`flywheel query "from duckdb_columns()"`. Partitions of the tables lie in `data/`, but for `promotions`, which is read
+from the iterations' `promotion.json`. [data](data.md) and [a notebook](analysis.ipynb) show how to ask; what the names
+in `metrics` mean says [metrics](metrics.md).
 """
 _SQL = read_queries("flywheel.store.catalog")
 
 
 def render_catalog_reference() -> str:
-    """Describe the catalogue's views and macros as Markdown, `docs/sql.md`, from the comments in its SQL."""
-    with tempfile.TemporaryDirectory() as empty, connect_catalog(Workspace(Path(empty))) as connection:
-        parts = [_REFERENCE_HEAD, "## Views", *_describe_views(connection), "## Macros", *_describe_macros(connection)]
+    """Describe the catalogue's tables, views and macros as Markdown, `docs/sql.md`, from their comments."""
+    reads = _SQL["list_columns"]
+    with tempfile.TemporaryDirectory() as empty, connect_catalog(Workspace(Path(empty)), reads=reads) as connection:
+        told = dict(connection.execute(_SQL["list_tables_and_views"]).fetchall())
+        tables = [name for name in (*TABLES, "promotions") if name in told]
+        views = [name for name in told if name not in tables]
+        parts = [_REFERENCE_HEAD, "## Tables", *_describe_tables(connection, tables, told)]
+        parts += ["## Views", *_describe_tables(connection, views, told), "## Macros", *_describe_macros(connection)]
     return "\n".join(parts)
 
 
-def _describe_views(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-    for name, comment in connection.execute(_SQL["list_views"]).fetchall():
+def _describe_tables(
+    connection: duckdb.DuckDBPyConnection, names: Sequence[str], comments: Mapping[str, str]
+) -> Iterator[str]:
+    for name in names:
+        comment = comments[name]
         meanings = dict(connection.execute(_SQL["list_columns"], [name]).fetchall())
         columns = _describe_query(connection, f"FROM {name}")
         rows = [f"| `{column}` | {kind} | {meanings.get(column, '')} |" for column, kind in columns]

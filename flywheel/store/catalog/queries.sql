@@ -26,8 +26,12 @@ SELECT f.try, t.name AS task, t.state, t.attempts, t.started_at, t.ended_at, t.s
 FROM run_history t JOIN ({tries}) f ON t.parent_id = f.run_id
 WHERE t.kind = 'task' AND t.iteration = $iteration ORDER BY f.try, t.started_at, t.run_id
 
--- name: list_views
-SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND comment IS NOT NULL ORDER BY view_name
+-- name: list_tables_and_views
+SELECT view_name, comment FROM duckdb_views() WHERE NOT internal
+UNION ALL SELECT table_name, comment FROM duckdb_tables() WHERE NOT internal ORDER BY 1
+
+-- name: list_columns_without_comment
+SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND comment IS NULL ORDER BY ALL
 
 -- name: list_macros
 SELECT function_name, parameters, function_type, comment FROM duckdb_functions()
