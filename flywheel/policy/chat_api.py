@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from flywheel.utils.errors import BadInput, PolicyError, first_line
 # Requests. The fields added to OpenAI's are vLLM's: `return_token_ids` and `ignore_eos`.
 
 MAX_SAMPLES = 128  # of one request
+_MAX_STOPS = 16
 _SEEDS = 2**63
 # Fields of the API that are not read: of those that change what is sampled (`neutral`) only these values are accepted;
 # those about the caller (`ignored`) may have any.
@@ -89,6 +90,18 @@ class _RequestBody(_Part):
     stream_options: _StreamOptions = _StreamOptions()
     return_token_ids: bool = False
     ignore_eos: bool = False
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1)
+    min_p: float = Field(0.0, ge=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(1.0, gt=0, allow_inf_nan=False)
+    stop: list[Annotated[str, Field(min_length=1)]] = Field([], max_length=_MAX_STOPS)
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _as_list(cls, stop: Any) -> Any:
+        return [stop] if isinstance(stop, str) else stop
 
 
 def format_chat_request(context: Context, sampling: SamplingParams, model: str) -> dict[str, Any]:
@@ -114,12 +127,13 @@ def format_chat_request(context: Context, sampling: SamplingParams, model: str) 
         "ignore_eos": sampling.ignore_end,
         "logprobs": True,
         "return_token_ids": True,
-        "top_p": 1.0,
-        "top_k": -1,
-        "min_p": 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        **({"stop": list(sampling.stop)} if sampling.stop else {}),
     }
 
 
@@ -147,7 +161,19 @@ def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], in
         parts = (_part(part, f"messages.{at}.content.{n}") for n, part in enumerate(message.content))
         context.append(Message(message.role, tuple(parts)))
     seeds = ((first + number + _SEEDS) % (2 * _SEEDS) - _SEEDS for number in range(request.n))  # back into 64 bits
-    samples = tuple(SamplingParams(request.temperature, limit, one, request.ignore_eos) for one in seeds)
+    sampling = SamplingParams(
+        temperature=request.temperature,
+        max_new_tokens=limit,
+        ignore_end=request.ignore_eos,
+        top_p=request.top_p,
+        top_k=max(request.top_k, 0),
+        min_p=request.min_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
+        stop=tuple(request.stop),
+    )
+    samples = tuple(replace(sampling, seed=one) for one in seeds)
     return ChatRequest(
         request.model,
         tuple(context),

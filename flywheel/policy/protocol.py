@@ -22,8 +22,18 @@ class SamplingParams:
     ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). action: the answer is to be an action,
     and is held to its form where the settings say so (`policy.guided_decoding`). session: the trajectory that asks,
     which changes nothing in the answer: of several servers one answers all requests of a session, since it keeps what
-    they begin with alike; "": any. Raises BadInput for a temperature that is negative or not finite, no new token, or a
-    longer seed.
+    they begin with alike; "": any.
+
+    The rest changes what may be sampled, as vLLM's parameters of the same names do, and is for whoever asks a served
+    model: training takes the model's own distribution. Before the temperature: repetition_penalty (over 1: tokens of
+    context and answer are less likely), frequency_penalty (off the logit for each time that the answer holds the token)
+    and presence_penalty (once). After it: min_p (tokens of at least this share of the likeliest one's
+    probability), top_k (that many likeliest; 0: all) and top_p (the likeliest that have this share of what is left).
+    stop: texts that
+    end the answer, which does not hold them.
+
+    Raises BadInput for a temperature that is negative or not finite, no new token, a longer seed, or a parameter out of
+    its range.
     """
 
     temperature: float = 1.0
@@ -32,6 +42,13 @@ class SamplingParams:
     ignore_end: bool = False
     action: bool = False
     session: str = ""
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -40,6 +57,28 @@ class SamplingParams:
             raise BadInput(f"max_new_tokens is {self.max_new_tokens}", where="sampling", fix="1 or more")
         if not -(2**63) <= self.seed < 2**63:
             raise BadInput(f"the seed {self.seed} does not fit into 64 bits", where="sampling", fix="a smaller one")
+        ranges = {
+            "top_p": (0 < self.top_p <= 1, "more than 0, at most 1"),
+            "top_k": (self.top_k >= 0, "0 (all tokens) or more"),
+            "min_p": (0 <= self.min_p <= 1, "0 to 1"),
+            "presence_penalty": (-2 <= self.presence_penalty <= 2, "-2 to 2"),
+            "frequency_penalty": (-2 <= self.frequency_penalty <= 2, "-2 to 2"),
+            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "more than 0; 1 is none"),
+            "stop": (all(self.stop), "texts that are not empty"),
+        }
+        for name, (sound, fix) in ranges.items():
+            if not sound:
+                raise BadInput(f"{name} is {getattr(self, name)}", where=name, fix=fix)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether logits are changed before the temperature."""
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+
+    @property
+    def filters(self) -> bool:
+        """Whether some tokens may not be sampled after it."""
+        return (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0)
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,11 @@ BAD = {
     "max_tokens": ({"max_tokens": 0}, "max_tokens"),
     "n": ({"n": 1000}, "n"),
     "seed": ({"seed": 2**70}, "seed"),
-    "stop": ({"stop": ["\n"]}, "stop"),
-    "top_p": ({"top_p": 0.9}, "top_p"),
+    "stop": ({"stop": ["a", ""]}, "stop.1"),
+    "top_p": ({"top_p": 0}, "top_p"),
+    "top_k": ({"top_k": -2}, "top_k"),
+    "a penalty": ({"frequency_penalty": 2.1}, "frequency_penalty"),
+    "no penalty": ({"repetition_penalty": 0}, "repetition_penalty"),
     "top_logprobs": ({"top_logprobs": 3, "logprobs": True}, "top_logprobs"),
     "tools": ({"tools": [{"type": "function"}]}, "tools"),
     "a typing error": ({"temprature": 1}, "temprature"),
@@ -158,6 +161,30 @@ def test_bad_input_is_named(ask, name):
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert "\n" not in error["message"]
     assert ask()[0] == 200
+
+
+def test_filters_and_penalties_change_what_is_sampled(ask):
+    def said(**fields) -> list[int]:
+        _, body = ask(max_tokens=12, return_token_ids=True, ignore_eos=True, seed=5, **fields)
+        return body["choices"][0]["token_ids"]
+
+    likeliest = said(temperature=0)
+    assert said(temperature=1.5) != likeliest
+    for only in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}):
+        assert said(temperature=1.5, **only) == likeliest
+    assert len(set(said(temperature=0, presence_penalty=2, frequency_penalty=2, repetition_penalty=1e6))) == 12
+
+
+def test_an_answer_ends_before_a_stop(ask):
+    fields = {"max_tokens": 40, "ignore_eos": True, "seed": 3, "temperature": 1.2, "return_token_ids": True}
+    (whole,) = ask(**fields)[1]["choices"]
+    text = whole["message"]["content"]
+    stop = text[len(text) // 2 :][:3]
+    (cut,) = ask(**fields, stop=["not said \x01", stop])[1]["choices"]
+    assert cut["message"]["content"] == text[: text.index(stop)]
+    assert (cut["finish_reason"], whole["finish_reason"]) == ("stop", "length")
+    assert cut["token_ids"] == whole["token_ids"][: len(cut["token_ids"])] != whole["token_ids"]
+    assert ask(**fields, stop=stop)[1]["choices"] == [cut]
 
 
 def test_neutral_values_and_nulls_are_no_fault(ask):

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,13 +83,15 @@ class LoadedCheckpoint:
     def completion(self, row: BatchRow) -> Completion:
         """Make a completion of a row that has ended."""
         end = self.encoder.end_id
+        text = self.encoder.decode([token for token in row.token_ids if token != end])
+        at = _find_stop(text, row.sampling.stop)
         return Completion(
-            text=self.encoder.decode([token for token in row.token_ids if token != end]),
+            text=text if at is None else text[:at],
             token_ids=tuple(row.token_ids),
             logprobs=tuple(row.logprobs),
             prompt_tokens=len(row.prompt),
             weight_version=self.version,
-            finished=row.token_ids[-1] == end,
+            finished=row.token_ids[-1] == end or at is not None,
             sampled_logprobs=tuple(row.tempered),
         )
 
@@ -354,10 +356,15 @@ class EmbeddedPolicy:
                 if newcomers and tokens > PREFILL_TOKENS:
                     break
                 held = self._loaded.constraint if request.sampling.action else None
-                newcomers.append(BatchRow(request.prompt, request.sampling, request, held))
+                stopped = self._stop_check(request.sampling.stop) if request.sampling.stop else None
+                newcomers.append(BatchRow(request.prompt, request.sampling, request, held, stopped))
             self._waiting.popleft()
         if newcomers:
             self._deliver(self._engine.admit(newcomers))
+
+    def _stop_check(self, stops: tuple[str, ...]) -> Callable[[Sequence[int]], bool]:
+        newest = max(len(stop.encode()) for stop in stops) + 4  # tokens that can hold a stop that has just been ended
+        return lambda ids: _find_stop(self.encoder.decode(ids[-newest:]), stops) is not None
 
     def _deliver(self, rows: list[BatchRow]) -> None:
         for row in rows:
@@ -383,6 +390,11 @@ class EmbeddedPolicy:
             swap.answer.set_exception(error)
         except Exception as error:  # out of memory, for one
             swap.answer.set_exception(PolicyError(f"the weights cannot be swapped: {error}", where=swap.folder))
+
+
+def _find_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    """Where the first of them begins."""
+    return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 
 def _fail(request: _Request, error: Exception) -> None:

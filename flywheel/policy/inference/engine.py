@@ -79,7 +79,8 @@ PREFILL_TOKENS = 8192  # of newcomers in one pass, padding included: bounds its 
 @dataclass(eq=False)
 class BatchRow:
     """A request in the batch. owner: whoever asked; the engine does not look at it. error: why it could not go on.
-    constraint: what its answer is held to, if anything; form: how far it is written.
+    constraint: what its answer is held to, if anything; form: how far it is written. stopped: tells of the tokens so
+    far whether a text of `sampling.stop` ends the answer; None: it has none.
 
     logprobs, tempered: of each token, at temperature 1 and at that of the request (empty for a greedy one).
     """
@@ -88,6 +89,7 @@ class BatchRow:
     sampling: SamplingParams
     owner: Any = None
     constraint: AnswerConstraint | None = None
+    stopped: Callable[[Sequence[int]], bool] | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tempered: list[float] = field(default_factory=list)
@@ -105,6 +107,7 @@ class BatchRow:
             self.error is not None
             or len(self.token_ids) >= self.sampling.max_new_tokens
             or (self.token_ids[-1] == end_id and not self.sampling.ignore_end)
+            or (self.stopped is not None and self.stopped(self.token_ids))
         )
 
 
@@ -313,10 +316,12 @@ class InferenceEngine:
         if held:
             blocked = np.stack([rows[number].form.blocked() for number in held])
             logits[held] = logits[held].masked_fill(torch.from_numpy(blocked).to(self._device), BLOCKED_LOGIT)
-        chosen = sample_tokens(logits, [row.sampling for row in rows], [row.generator for row in rows])
+        allowed = _reshape_logits(logits, rows)
+        chosen = sample_tokens(allowed, [row.sampling for row in rows], [row.generator for row in rows])
         values = _logprobs(logits, chosen)
         scale = [row.sampling.temperature or 1.0 for row in rows]
-        drawn = values if set(scale) == {1.0} else _logprobs(logits / logits.new_tensor(scale)[:, None], chosen)
+        as_drawn = set(scale) == {1.0} and allowed is logits
+        drawn = values if as_drawn else _logprobs(allowed / logits.new_tensor(scale)[:, None], chosen)
         read = torch.stack([chosen.double(), values.double(), drawn.double()], dim=1)  # a GPU is waited for once
         for row, (token, value, tempered) in zip(rows, read.tolist(), strict=True):
             if not math.isfinite(value):
@@ -351,6 +356,36 @@ class InferenceEngine:
 
     def _tensor(self, numbers: Iterable[Any]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+
+
+def _reshape_logits(logits: Tensor, rows: Sequence[BatchRow]) -> Tensor:
+    """Penalise and filter the logits of the rows that ask for it: [rows, vocabulary], the same object where none does.
+
+    The order is vLLM's: penalties, temperature (`sample_tokens` applies it), min_p, top_k, then top_p of what is left.
+    """
+    if not any(row.sampling.penalises or row.sampling.filters for row in rows):
+        return logits
+    shaped = logits.clone()
+    for row, own in zip(rows, shaped, strict=True):
+        asked = row.sampling
+        if asked.penalises:
+            answer = torch.tensor(row.token_ids, dtype=torch.int64, device=own.device)
+            known = torch.cat([row.prompt.ids.to(own.device), answer]).unique()
+            value = own[known]
+            own[known] = torch.where(value > 0, value / asked.repetition_penalty, value * asked.repetition_penalty)
+            if len(answer):
+                held, times = answer.unique(return_counts=True)
+                own[held] -= asked.frequency_penalty * times + asked.presence_penalty
+        if asked.filters and asked.temperature > 0:
+            probs = (own / asked.temperature).softmax(dim=-1)
+            likeliest, order = probs.sort(descending=True)
+            out = likeliest < asked.min_p * likeliest[0]
+            out[asked.top_k or len(out) :] = True
+            left = likeliest.masked_fill(out, 0.0)
+            out |= left.cumsum(dim=-1) - left >= asked.top_p * left.sum()
+            out[0] = False
+            own[order[out]] = -math.inf
+    return shaped
 
 
 def _logprobs(logits: Tensor, chosen: Tensor) -> Tensor:
