@@ -25,6 +25,7 @@ from pydantic import (
 
 from flywheel.envs.suites import catalogue
 from flywheel.utils.errors import BadInput
+from flywheel.utils.json_text import refuse_doubled_fields
 
 # Reading a manifest's file; each fault is one line.
 
@@ -37,7 +38,7 @@ def parse_manifest_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            raw = json.loads(text, object_pairs_hook=_refuse_duplicates)
+            raw = json.loads(text, object_pairs_hook=refuse_doubled_fields)
         else:
             raw = yaml.load(text, _UniqueKeyLoader)
     except FileNotFoundError:
@@ -53,19 +54,12 @@ def parse_manifest_file(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise ValueError(f"{sorted(twice)[0]} stands twice")
-    return dict(pairs)
-
-
 class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML in which no field may stand twice: the second would silently win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        _refuse_duplicates([(str(key), None) for key in keys])
+        refuse_doubled_fields([(str(key), None) for key in keys])
         return super().construct_mapping(node, deep)
 
 
