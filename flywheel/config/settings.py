@@ -242,6 +242,8 @@ class RecordingSettings(SettingsBlock):
     """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""
     whisper_model: str = ""
     """A checkpoint file of Whisper, or the name of one in its cache, such as base.en."""
+    language: str = Field("en", pattern="^[a-z]{2,3}$")
+    """The language that is spoken, by its code, such as de. pocketsphinx hears English (en) alone."""
     processes: int = Field(2, ge=1, le=256)
     """Processes that take in recordings at the same time."""
     timeout_s: float = Field(120.0, gt=0)

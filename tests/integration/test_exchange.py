@@ -190,7 +190,7 @@ def test_a_step_that_agentnet_calls_wrong_is_a_slip(tmp_path):
     [
         ({"drop": "1.png"}, "its screen 1.png is not there"),
         ({"traj": []}, "it has no steps"),
-        ({"traj": [{"index": 0, "image": "0.png"}]}, "no field 'value'"),
+        ({"traj": [{"index": 0, "image": "0.png"}]}, "traj.0.value: Field required"),
     ],
 )
 def test_a_record_that_is_none_is_refused_by_line(tmp_path, change, why):

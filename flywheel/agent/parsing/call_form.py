@@ -259,7 +259,9 @@ def _held(said: RawCall, calls: list[tuple[RawCall, int]]) -> tuple[RawCall, int
     held = next((place for place, name in enumerate(names) if name != "press"), len(names))
     pressed = held + (names[held : held + 1] == ["hotkey"])
     size = pressed + held
-    if names[pressed:size] != ["release"] * held or sorted(map(str, keys[:held])) != sorted(map(str, keys[pressed:size])):
+    if names[pressed:size] != ["release"] * held or sorted(map(str, keys[:held])) != sorted(
+        map(str, keys[pressed:size])
+    ):
         raise unsupported_action(f"a key held, then {fold_name(calls[0][0].name)}", calls[0][0].at)
     return RawCall("hotkey", {"key": keys[:pressed]}, said.at), calls[size - 2][1]
 
