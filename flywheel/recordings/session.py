@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
@@ -55,6 +55,7 @@ class InputEvent:
 
 
 _EVENT = TypeAdapter(InputEvent)  # as it is written in a file
+_TASK = TypeAdapter(Task)
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _damaged(what: str, where: object) -> DataError:
 class SessionOutcome(BaseModel):
     """How the session ended. terminated: the task's own end. reward: the sum. state: what the verifier reads."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     terminated: bool
     reward: float
     state: dict[str, Any]
@@ -219,7 +220,7 @@ class SessionMeta(BaseModel):
     zero of the screen's clock. seconds: until both were stopped, on the screen's clock.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     version: Literal[1] = 1
     session: str = Field(min_length=1)
     annotator: str = Field(min_length=1)
@@ -234,6 +235,11 @@ class SessionMeta(BaseModel):
     started_at: datetime
     seconds: float = Field(gt=0)
     outcome: SessionOutcome
+
+    @field_validator("started_at", mode="before")
+    @classmethod
+    def _moment(cls, value: Any) -> Any:
+        return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -266,6 +272,9 @@ def load_session(folder: Path) -> RecordedSession:
     if not folder.is_dir():
         raise DataError("no such session", where=folder, fix="see recording.folder")
     meta, task = load_session_meta(folder)
+    if meta.session != folder.name:
+        what = f"session.json is of the session {meta.session[:80]!r}, the folder of another"
+        raise DataError(what, where=folder, fix="name the folder as the session")
     events = _events(folder / "events.jsonl")
     screens = _screens(folder / "screens.parquet")
     try:
@@ -306,14 +315,14 @@ def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
         why = describe_first_fault(error) if isinstance(error, ValidationError) else error
         raise DataError(f"session.json does not hold: {why}", where=path, fix="mend that field") from None
     try:
-        task = task_from_row(meta.task)
-        if lacking := [name for name, value in vars(task).items() if value is None]:
-            raise ValueError(f"{lacking[0]} is empty")
-        if not isinstance(task.params, dict):
-            raise ValueError("params are not an object")
+        task = _TASK.validate_json(json.dumps(vars(task_from_row(meta.task))), strict=True)
+        if not task.instruction.strip():
+            raise ValueError("instruction is empty")
         table_from_rows("tasks", [task_to_row(task)])
     except (KeyError, TypeError, ValueError, RecursionError, DataError) as error:
-        why = error.what if isinstance(error, DataError) else repr(error)
+        why = repr(error)
+        if isinstance(error, ValidationError | DataError):
+            why = describe_first_fault(error) if isinstance(error, ValidationError) else error.what
         raise DataError(f"the task is not a row of the table tasks: {why}", where=path, fix="mend that field") from None
     return meta, task
 
@@ -352,10 +361,8 @@ def _screens(path: Path) -> dict[int, ScreenFrame]:
     screens = {}
     for row in table.to_pylist():
         number = row.pop("screen")
-        if lacking := [
-            name for name, value in {"its number": number, **row}.items() if value is None and name != "url"
-        ]:
-            raise DataError(f"screen {number} has no {lacking[0]}", where=path, fix="write every column")
+        if lacking := [name for name, value in {"number": number, **row}.items() if value is None and name != "url"]:
+            raise DataError(f"a screen has no {lacking[0]} (screen {number})", where=path, fix="write every column")
         if number in screens:
             raise DataError(f"screen {number} comes twice", where=path, fix="number each once")
         if hashlib.sha256(row["bytes"]).hexdigest() != row["sha256"]:

@@ -69,4 +69,5 @@ def _finite(text: str) -> float:
 def describe_first_fault(error: ValidationError) -> str:
     """Say in a line what is wrong first: the field, dotted from the outermost one, and what was expected of it."""
     fault = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, fault['loc'])) or 'the whole'}: {fault['msg']}"
+    said = "Input should be an object" if fault["type"] in ("model_type", "dataclass_type") else fault["msg"]
+    return f"{'.'.join(map(str, fault['loc'])) or 'the whole'}: {said}"

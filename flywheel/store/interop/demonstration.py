@@ -117,7 +117,7 @@ class RefusedRecord:
         """Make one of the error that reading the record raised. where: file and place."""
         if isinstance(error, ValidationError):
             return cls(where, describe_first_fault(error))
-        told = type(error) is ValueError or isinstance(error, FlywheelError)
+        told = isinstance(error, ValueError | FlywheelError)
         return cls(where, " ".join(str(error).split()) if told else describe_error(error))
 
 
