@@ -335,6 +335,8 @@ def session(sound: Path, folder: Path, rng: random.Random) -> None:
     meta, events, screens = path / "session.json", path / "events.jsonl", path / "screens.parquet"
     for _ in range(rng.randint(1, 2)):
         how = rng.randrange(20)
+        if events.is_dir():
+            break
         if how < 7 and meta.is_file():
             _damage_json(meta, rng)
         elif how < 14 and events.is_file():
@@ -374,7 +376,7 @@ def session(sound: Path, folder: Path, rng: random.Random) -> None:
 def _damage_json(path: Path, rng: random.Random) -> None:
     try:
         value = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):  # damaged before
         return
     if isinstance(value, dict):
         damage_value(value, rng)
@@ -395,7 +397,7 @@ def _damage_lines(path: Path, rng: random.Random) -> None:
     else:
         try:
             value = json.loads(lines[at])
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(value, dict):
             damage_value(value, rng)
@@ -475,8 +477,8 @@ def _same(said: Any, got: Any) -> bool:
         return len(said) == len(got) and all(map(_same, said, got))
     if isinstance(got, list):
         return len(got) == 1 and _same(said, got[0])
-    if isinstance(said, bool) is not isinstance(got, bool):
-        return False
+    if isinstance(got, bool):  # YAML's and pydantic's words for it
+        return got is (str(said).lower() in ("true", "yes", "on", "1", "1.0", "y", "t"))
     if isinstance(got, int | float) and isinstance(said, str):
         return float(said) == got
     if isinstance(got, str) and isinstance(said, str):

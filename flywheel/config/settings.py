@@ -728,6 +728,8 @@ class Settings(SettingsBlock):
             raise ValueError(f"routing.scorers names {sorted(judged)}, which synthesis.domains does not have")
         if self.recording.recognizer == "whisper" and not self.recording.whisper_model:
             raise ValueError("recording.recognizer is whisper, so recording.whisper_model must name a checkpoint")
+        if self.recording.recognizer == "pocketsphinx" and self.recording.language != "en":
+            raise ValueError("recording.language other than en goes with recording.recognizer whisper")
         if self.language_model.endpoint and not self.language_model.model:
             raise ValueError("language_model.endpoint is set, so language_model.model must name a model")
         if self.policy.summarizer == "language_model":

@@ -318,6 +318,8 @@ def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
         task = _TASK.validate_json(json.dumps(vars(task_from_row(meta.task))), strict=True)
         if not task.instruction.strip():
             raise ValueError("instruction is empty")
+        if not 0 <= task.threshold <= 1 or task.max_steps < 1:
+            raise ValueError("threshold is not in 0 to 1, or max_steps not 1 or more")
         table_from_rows("tasks", [task_to_row(task)])
     except (KeyError, TypeError, ValueError, RecursionError, DataError) as error:
         why = repr(error)
