@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flywheel.utils.json_text import refuse_constant
+
 MAX_JSON_DEPTH = 32  # of JSON in a tool's arguments
 # Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
 ACTION_NAMES: dict[type[Action], str] = {}
@@ -228,11 +230,6 @@ def _deeper(value: Any, depth: int) -> bool:
         nested = [one for one in level if isinstance(one, dict | list)]
         level = [inner for one in nested for inner in (one.values() if isinstance(one, dict) else one)]
     return any(isinstance(one, dict | list) for one in level)
-
-
-def refuse_constant(name: str) -> None:
-    """Raise ValueError for `NaN` and its like, which Python's reader of JSON takes."""
-    raise ValueError(f"{name} is not JSON")
 
 
 STANDALONE_ACTIONS = frozenset({"finished", "call_user"})  # these stand alone in a step

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 
 from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.errors import BadInput, DataError, DiskFull
 
 _REFUSED_SHOWN = 5  # refused records that are told one by one
 _FILE_TYPE = click.Path(path_type=Path)
@@ -27,7 +28,7 @@ def agentnet_command(file: Path, images: Path, licence: str | None, limit: int |
     """Import AgentNet (OpenCUA): JSON lines, and screens in a zip."""
     from flywheel.store.interop import agentnet as data
 
-    _import_records(ws, data.read_agentnet(file, images, licence or data.LICENCE), limit, data.NOT_HELD)
+    _import_records(ws, partial(data.read_agentnet, file, images, licence or data.LICENCE), limit, data.NOT_HELD)
 
 
 @click.command(epilog="Example: flywheel data import mind2web data/train-*.parquet")
@@ -39,33 +40,41 @@ def mind2web_command(files: tuple[Path, ...], licence: str | None, limit: int | 
     """Import Multimodal-Mind2Web: Parquet files of one split. What its publisher holds out is never trained on."""
     from flywheel.store.interop import mind2web as data
 
-    _import_records(ws, data.read_mind2web(files, licence or data.LICENCE), limit, data.NOT_HELD)
+    _import_records(ws, partial(data.read_mind2web, files, licence or data.LICENCE), limit, data.NOT_HELD)
 
 
-def _import_records(ws: Workspace, records: Iterable, limit: int | None, not_held: Mapping[str, str]) -> None:
+def _import_records(
+    ws: Workspace, read: Callable[..., Iterable], limit: int | None, not_held: Mapping[str, str]
+) -> None:
     from flywheel import config
     from flywheel.store.interop.demonstration import RefusedRecord, save_demonstration
 
-    chosen = config.load_settings(ws.params).recording
+    settings = config.load_settings(ws.params)
+    chosen = settings.recording
     recordings = ws.resolve(chosen.folder)
     recordings.mkdir(parents=True, exist_ok=True)
-    new, there, unlearnt, steps, refused = 0, 0, 0, 0, []
-    for record in records:
+    new, there, unlearnt, steps, holes, refused = 0, 0, 0, 0, 0, []
+    for record in read(max_side=settings.policy.max_image_side):
         if not isinstance(record, RefusedRecord):
             try:
                 saved = save_demonstration(record, recordings)
-            except OSError as error:
-                record = RefusedRecord(record.origin, f"a screen is no picture: {error}")
+            except DiskFull:
+                raise
+            except Exception as error:  # whatever it is, it is this record's
+                record = RefusedRecord.from_error(record.origin, error)
         if isinstance(record, RefusedRecord):
             refused.append(record)
             continue
         new, there = new + saved, there + (not saved)
         steps += len(record.steps)
         unlearnt += sum(bool(step.fault or step.slip) for step in record.steps)
+        holes += "missing_steps" in record.facts
         if limit and new + there >= limit:
             break
     click.echo(f"imported {new} trajectories to {chosen.folder}, {there} were there, {len(refused)} refused")
     click.echo(f"of their {steps} steps {unlearnt} are not learnt: a slip, or no action of the grammar")
+    if holes:
+        click.echo(f"{holes} of them lack steps that the data set numbers: `reviews` says which")
     for one in refused[:_REFUSED_SHOWN]:
         click.echo(f"  refused: {one.where}: {one.why}")
     _print_not_held("What the store does not hold of them:", not_held)

@@ -310,7 +310,7 @@ _FOLDER_TYPE = click.Path(exists=True, path_type=Path)
 def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_json: bool) -> None:
     """List which of OSWorld's TASKS can be played on this machine. For the others, say why not.
 
-    TASKS are files and folders of them.
+    TASKS are files, folders of them, and lists of ids such as test_all.json.
     """
     from flywheel.envs.computer.osworld import suite
 
@@ -327,7 +327,7 @@ def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_j
         by_reason.add_row(str(count), escape(reason))
     console = Console()
     console.print(table, "", by_reason)
-    console.print(f"{len(played)} of {len(paths)} tasks are played")
+    console.print(f"{len(played)} of {len(played) + len(left_out)} tasks are played")
 
 
 @click.command(

@@ -242,10 +242,12 @@ class RecordingSettings(SettingsBlock):
     """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""
     whisper_model: str = ""
     """A checkpoint file of Whisper, or the name of one in its cache, such as base.en."""
+    language: str = Field("en", pattern="^[a-z]{2,3}$")
+    """The language that is spoken, by its code, such as de. pocketsphinx hears English (en) alone."""
     processes: int = Field(2, ge=1, le=256)
     """Processes that take in recordings at the same time."""
     timeout_s: float = Field(120.0, gt=0)
-    """Seconds until the speech of one recording must be recognized."""
+    """Seconds until the speech of one recording must be recognized, besides its own length."""
     least_confidence: float = Field(0.6, ge=0, le=1)
     """An utterance whose words the recognizer trusts less, on average, becomes no thought of a step."""
 
@@ -735,6 +737,8 @@ class Settings(SettingsBlock):
             raise ValueError(f"routing.scorers names {sorted(judged)}, which synthesis.domains does not have")
         if self.recording.recognizer == "whisper" and not self.recording.whisper_model:
             raise ValueError("recording.recognizer is whisper, so recording.whisper_model must name a checkpoint")
+        if self.recording.recognizer == "pocketsphinx" and self.recording.language != "en":
+            raise ValueError("recording.language other than en goes with recording.recognizer whisper")
         if self.language_model.endpoint and not self.language_model.model:
             raise ValueError("language_model.endpoint is set, so language_model.model must name a model")
         if self.policy.summarizer == "language_model":

@@ -145,7 +145,7 @@ def begin_iteration(
 
     iteration: its number, from 1. settings: the parameters that a new one gets. later: the sessions that are chosen
     last, as for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the
-    iteration before it is not there, a chosen session is gone, or a dvc.lock is damaged; BadInput where its own
+    iteration before it is not there, or a dvc.lock is damaged; BadInput where its own
     parameters are wrong, or the recordings' folder is missing; VersioningError where DVC fails or is held for five
     minutes; DiskFull.
     """

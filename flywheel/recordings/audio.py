@@ -51,11 +51,30 @@ def check_sound_file(path: Path) -> None:
             elif head[:4] == b"RIFF" and head[8:] == b"WAVE":
                 _check_wav(file, path)
             else:
-                raise _damaged("the audio is neither Opus, FLAC nor WAV", path)
+                raise _unread_kind(head, path)
     except FileNotFoundError:
         raise _damaged("the recording has no audio", path) from None
     except OSError as error:
         raise _damaged(f"the audio cannot be read: {error.strerror}", path) from None
+
+
+# First bytes of kinds of sound that are not read here, from an offset.
+_UNREAD_KINDS = (
+    (0, b"ID3", "MP3"), (0, b"\xff\xfb", "MP3"), (0, b"\xff\xf3", "MP3"), (0, b"\xff\xf2", "MP3"), (4, b"ftyp", "M4A"),
+    (0, b"\x1a\x45\xdf\xa3", "WebM"), (0, b"RF64", "RF64"), (0, b"RIFX", "RIFX"), (0, b"FORM", "AIFF"),
+    (0, b"\xff\xf1", "AAC"), (0, b"\xff\xf9", "AAC"), (0, b"#!AMR", "AMR"),
+)  # fmt: skip
+
+
+def _unread_kind(head: bytes, path: Path) -> DataError:
+    kind = next((kind for at, sign, kind in _UNREAD_KINDS if head.startswith(sign, at)), "")
+    if not kind:
+        return _damaged("the audio is neither Opus, FLAC nor WAV", path)
+    fix = (
+        f"convert it (`ffmpeg -i {path.name} speech.flac`) and write in session.json audio: speech.flac, without "
+        "audio_sha256"
+    )
+    return DataError(f"the audio is {kind}, and Opus, FLAC and WAV are read", where=path, fix=fix)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,15 +17,22 @@ from flywheel.config import Settings, parse_settings
 from flywheel.envs.suites import catalogue
 from flywheel.recordings.align import Alignment, SpokenUtterance, TimedAction, align_utterances, split_words
 from flywheel.recordings.asr.recognizer import Recognizer, Word, open_recognizer
+from flywheel.recordings.audio import SAMPLE_RATE
 from flywheel.recordings.refine import Refiner, RefinerInput, open_refiner
-from flywheel.recordings.rows import IngestedSession, corrupt_rows, demonstration_rows, session_rows
+from flywheel.recordings.rows import (
+    IngestedSession,
+    check_rows,
+    check_screens,
+    demonstration_rows,
+    session_rows,
+    set_aside,
+)
 from flywheel.recordings.session import RecordedSession, load_session
 from flywheel.recordings.utterances import Utterance, join_broken_utterances, transcribe_utterances
 from flywheel.store.interop import demonstration
 from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.processes import exit_with_parent
 
-log = logging.getLogger(__name__)
 _GRACE_S = 60.0  # a recognizer that misses its deadline by so much hangs
 
 
@@ -142,16 +148,25 @@ def ingest_session(
         return demonstration_rows(folder, settings, iteration)
     try:
         session = load_session(folder)
-    except DataError as error:
-        log.warning("recording %s is not used: %s", folder.name, error)
-        return corrupt_rows(folder, error, iteration)
-    utterances = join_broken_utterances(
-        transcribe_utterances(recognizer, session.samples, settings.recording.timeout_s)
-    )
-    refiner = refiner or open_refiner(settings)
-    texts = [refiner.refine(refiner_input(session, utterance)) for utterance in utterances]
-    alignment = align_session(session, utterances, texts)
-    return session_rows(session, utterances, texts, alignment, recognizer.name, refiner.name, settings, iteration)
+        check_screens(map(vars, session.screens.values()), settings, folder)
+        if session.task.world not in catalogue.list_worlds():
+            what = f"the task's world: no world is called {session.task.world[:40]!r}"
+            raise DataError(what, where=folder / "session.json", fix="mend that field")
+        utterances = join_broken_utterances(
+            transcribe_utterances(recognizer, session.samples, _deadline_s(session, settings))
+        )
+        refiner = refiner or open_refiner(settings)
+        texts = [refiner.refine(refiner_input(session, utterance)) for utterance in utterances]
+        alignment = align_session(session, utterances, texts)
+        made = session_rows(session, utterances, texts, alignment, recognizer.name, refiner.name, settings, iteration)
+        return check_rows(made, folder)
+    except Exception as error:
+        return set_aside(folder, error, iteration)
+
+
+def _deadline_s(session: RecordedSession, settings: Settings) -> float:
+    """An hour of speech takes some ten minutes of a core, whatever is right for a recording of seconds."""
+    return settings.recording.timeout_s + len(session.samples) / SAMPLE_RATE
 
 
 def align_session(session: RecordedSession, utterances: Sequence[Utterance], texts: Sequence[str]) -> Alignment:

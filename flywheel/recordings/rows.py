@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -11,9 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.actions import Click, Drag, LeftDouble, ParseError, RightSingle
+from flywheel.agent.actions import Click, Drag, LeftDouble, ParseError, RightSingle, replace_surrogates
 from flywheel.agent.grammar import Grammar, format_response
-from flywheel.agent.parsing.parser import action_fields, parse_response
+from flywheel.agent.parsing.parser import action_fields, parse_demonstrated_action
+from flywheel.agent.prompt import decode_screenshot
 from flywheel.config import Settings
 from flywheel.envs.base import Task
 from flywheel.envs.tasks.drawing import is_held_out, task_to_row
@@ -22,10 +24,13 @@ from flywheel.recordings.curate import Curation, curate_recording, recording_fin
 from flywheel.recordings.session import RecordedSession, load_session_meta
 from flywheel.recordings.utterances import Utterance
 from flywheel.store.interop import demonstration
-from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration
-from flywheel.store.schema import Step, Trajectory, session_trajectory_id
-from flywheel.utils.errors import DataError
+from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration, describe_error
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.schema import Step, Trajectory, record_to_row, session_trajectory_id
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
+log = logging.getLogger(__name__)
+_LONGEST_REASON = 500  # characters
 Row = Mapping[str, Any]
 UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot be read
 
@@ -136,14 +141,22 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
     )
 
 
-def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
-    """Make the rows of the session in `folder` that cannot be read; its task, where session.json is whole. error: the
-    reason, which stands in them. iteration: that ingests it."""
+def set_aside(folder: Path, error: Exception, iteration: int) -> IngestedSession:
+    """Make the rows of a session or demonstration that cannot be taken in; its task, where session.json is whole.
+
+    folder: its own. error: what reading it raised, whose reason stands in the rows. iteration: that ingests it. Raises
+    `error` itself where it is of the settings, the disk or a service, and of no record.
+    """
+    if isinstance(error, FlywheelError | OSError) and not isinstance(error, DataError):
+        raise error
+    foreseen = isinstance(error, DataError)
+    reason = error if foreseen else DataError(describe_error(error), where=folder, fix="mend it, or remove it")
+    log.warning("recording %s is not used: %s", folder.name, reason, exc_info=None if foreseen else error)
     meta = task = None
-    with suppress(DataError):
+    with suppress(Exception):
         meta, task = load_session_meta(folder)
     # The reason is kept for years: a path of this machine in it would mean nothing then.
-    reason = str(error).replace(str(folder), folder.name)
+    reason = replace_surrogates(str(reason).replace(str(folder), folder.name))[:_LONGEST_REASON]
     trajectory = replace(
         _trajectory(task, folder.name, iteration), domain=UNKNOWN, status="invalid", error=reason, steps=0
     )
@@ -151,6 +164,33 @@ def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSess
         trajectory = replace(trajectory, annotator=meta.annotator, skill=meta.level)
     review = review_row(trajectory.trajectory_id, Curation((reason,)))
     return IngestedSession(folder.name, trajectory, task_to_row(task) if task else None, review_rows=(review,))
+
+
+def check_screens(screens: Iterable[Row], settings: Settings, folder: Path) -> None:
+    """Check that training can use every screen. screens: with sha256, width, height, bytes. Raises DataError, with
+    `folder`, for the first that cannot be decoded, is too large or too narrow, or has another size than it says."""
+    for sha256, screen in {screen["sha256"]: screen for screen in screens}.items():
+        where = f"{folder / 'screens.parquet'}, screen {sha256[:12]}"
+        try:
+            size = decode_screenshot(screen["bytes"], settings.policy.max_image_side).size
+        except BadInput as error:
+            raise DataError(error.what, where=where, fix=error.fix) from None
+        if size != (screen["width"], screen["height"]):
+            what = f"the screen is {size[0]} x {size[1]} pixels, and said to be {screen['width']} x {screen['height']}"
+            raise DataError(what, where=where, fix="write width and height of the picture")
+
+
+def check_rows(made: IngestedSession, folder: Path) -> IngestedSession:
+    """Return `made`, whose rows fit their tables. Raises DataError, with `folder`, where one does not: it would end the
+    rows of other recordings with it."""
+    try:
+        table_from_rows("trajectories", [record_to_row("trajectories", made.trajectory)])
+        table_from_rows("steps", [record_to_row("steps", step) for step in made.steps])
+        table_from_rows("utterances", made.thought_rows)
+        table_from_rows("events", made.event_rows)
+    except DataError as error:
+        raise DataError(error.what, where=folder, fix="mend it, or remove it") from None
+    return made
 
 
 def _thoughts_of(session: RecordedSession, texts: Sequence[str], alignment: Alignment) -> list[str]:
@@ -276,9 +316,14 @@ def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Inge
     One that cannot be read, or has no step to learn from, gives a trajectory of status invalid with the reason.
     """
     try:
-        one, images = demonstration.load_demonstration(folder)
-    except DataError as error:
-        return corrupt_rows(folder, error, iteration)
+        return check_rows(_demonstration_rows(folder, settings, iteration), folder)
+    except Exception as error:
+        return set_aside(folder, error, iteration)
+
+
+def _demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
+    one, images = demonstration.load_demonstration(folder)
+    check_screens(images, settings, folder)
     task = _task(one)
     identity = session_trajectory_id(iteration, task["task_id"], folder.name)
     grammar = Grammar.of_settings(settings)
@@ -346,7 +391,7 @@ def _step(one: Demonstration, number: int, identity: str, grammar: Grammar) -> S
 def _done(step: DemonstratedStep, grammar: Grammar) -> tuple[dict, str]:
     if step.fault:
         return {}, step.fault
-    action = parse_response(f"Action: {step.action}", demonstration.DEMONSTRATION_GRAMMAR).action
+    action = parse_demonstrated_action(step.action, demonstration.DEMONSTRATION_GRAMMAR)
     if isinstance(action, ParseError):
         return {}, action.reason
     return action_fields(action, grammar), ""
@@ -362,4 +407,8 @@ def _curated(one: Demonstration, steps: list[Step], screens: set[str]) -> Curati
     if not one.instruction.strip():
         faults.append("no instruction")
     remarks = [f"step {step.step} is not learnt: {step.parse_error or 'a slip'}" for step in unlearnt[:8]]
+    if missing := one.facts.get("missing_steps"):
+        remarks.append(
+            f"the data set has no step {', '.join(map(str, missing))}: what it led to is seen, not what it was"
+        )
     return Curation(tuple(faults), tuple(remarks))

@@ -43,14 +43,13 @@ def choose_sessions(
 
     The choice is written to the iteration's `sessions.json`, with a hash of each session's files, and stands: called
     again it is read, and until the stage `ingest` is recorded, the chosen sessions are taken as they lie there now, so
-    that they can be mended. A damaged session that was set aside by an earlier iteration and is mended since is chosen
-    again.
+    that they can be mended or removed. A damaged session that was set aside by an earlier iteration and is mended since
+    is chosen again.
 
     folder: of the recordings, seen from the workspace. limit, imports: how many recorded and imported sessions at most;
     fewer where there are no more. later: true for sessions that come after all others, where there are more than
-    `limit`. Raises BadInput where the folder is missing (and `limit` is not 0); DataError where a session that was
-    chosen is gone, or the iteration's list or a manifest, list or table of earlier ones is missing or damaged;
-    DiskFull; and what `later` raises.
+    `limit`. Raises BadInput where the folder is missing (and `limit` is not 0); DataError where the iteration's list or
+    a manifest, list or table of earlier ones is missing or damaged; DiskFull; and what `later` raises.
     """
     path = _path(ws, iteration)
     if not path.exists():
@@ -58,7 +57,7 @@ def choose_sessions(
         _write(path, chosen)
     elif "ingest" not in dvc_files.recorded_stages(ws, iteration):
         before = read_chosen_sessions(ws, iteration)
-        now = [_as_it_is(ws, session) for session in before]
+        now = [session for session in (_as_it_is(ws, session) for session in before) if session]
         if now != before:
             _write(path, now)
     return read_chosen_sessions(ws, iteration)
@@ -100,11 +99,11 @@ def _write(path: Path, sessions: list[SessionFolder]) -> None:
     write_json(path, {"sessions": [vars(session) for session in sessions]})
 
 
-def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder:
+def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder | None:
     folder = ws.resolve(session.path)
     if not folder.is_dir():
-        fix = "put it back, or choose anew with `flywheel iteration drop`"
-        raise DataError("a recorded session is gone since it was chosen", where=session.path, fix=fix)
+        announce("ingest", f"{session.path} was removed since it was chosen: the iteration goes on without it")
+        return None
     now = replace(session, sha256=folder_digest(folder))
     if now != session:
         announce("ingest", f"{session.path} changed since it was chosen: it is taken as it is now")

@@ -8,26 +8,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
 from flywheel.envs.base import Task
-from flywheel.envs.tasks.drawing import task_from_row
+from flywheel.envs.tasks.drawing import task_from_row, task_to_row
 from flywheel.recordings import audio
+from flywheel.store.partitions import table_from_rows
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import sha256_file
+from flywheel.utils.json_text import describe_first_fault, iter_json_lines, parse_foreign_json
 
 # Values of `kind` that the recorder writes. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
 EVENT_KINDS = "click, double, right, hover, drag, drop, key, down, up, type, scroll, navigate, back, stop"
 _POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle, "hover": act.Hover}
 _POINTED_KINDS = {action: kind for kind, action in _POINTED.items()}
 _DIRECTIONS = ("up", "down", "left", "right")
+
+
+_Text = Annotated[str, Field(max_length=20_000)]
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,18 @@ class InputEvent:
     of the element under the pointer. screen: number of the screen shown just before, where an action begins.
     """
 
-    time_s: float
-    kind: str
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    time_s: Annotated[float, Field(ge=0)]
+    kind: _Text
     x: float | None = None
     y: float | None = None
-    key: str = ""
-    text: str = ""
+    key: _Text = ""
+    text: _Text = ""
     screen: int | None = None
+
+
+_EVENT = TypeAdapter(InputEvent)  # as it is written in a file
+_TASK = TypeAdapter(Task)
 
 
 @dataclass(frozen=True)
@@ -185,6 +195,7 @@ SCREENS_SCHEMA = pa.schema(
     ]
 )
 _FIX_COPY_AGAIN = "copy the recording again from the annotator's machine"
+_FIX_MEND = "mend it there; where it is cut off, copy the recording again from the annotator's machine"
 
 
 def _damaged(what: str, where: object) -> DataError:
@@ -194,7 +205,7 @@ def _damaged(what: str, where: object) -> DataError:
 class SessionOutcome(BaseModel):
     """How the session ended. terminated: the task's own end. reward: the sum. state: what the verifier reads."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     terminated: bool
     reward: float
     state: dict[str, Any]
@@ -209,7 +220,7 @@ class SessionMeta(BaseModel):
     zero of the screen's clock. seconds: until both were stopped, on the screen's clock.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     version: Literal[1] = 1
     session: str = Field(min_length=1)
     annotator: str = Field(min_length=1)
@@ -224,6 +235,11 @@ class SessionMeta(BaseModel):
     started_at: datetime
     seconds: float = Field(gt=0)
     outcome: SessionOutcome
+
+    @field_validator("started_at", mode="before")
+    @classmethod
+    def _moment(cls, value: Any) -> Any:
+        return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -256,6 +272,9 @@ def load_session(folder: Path) -> RecordedSession:
     if not folder.is_dir():
         raise DataError("no such session", where=folder, fix="see recording.folder")
     meta, task = load_session_meta(folder)
+    if meta.session != folder.name:
+        what = f"session.json is of the session {meta.session[:80]!r}, the folder of another"
+        raise DataError(what, where=folder, fix="name the folder as the session")
     events = _events(folder / "events.jsonl")
     screens = _screens(folder / "screens.parquet")
     try:
@@ -289,41 +308,44 @@ def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
     valid."""
     path = folder / "session.json"
     try:
-        meta = SessionMeta.model_validate_json(path.read_text(encoding="utf-8"))
+        meta = SessionMeta.model_validate(parse_foreign_json(path.read_bytes()))
     except FileNotFoundError:
         raise _damaged("the recording has no session.json", path) from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        why = str(error)
-        if isinstance(error, ValidationError):
-            fault = error.errors()[0]
-            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+    except (OSError, ValueError) as error:
+        why = describe_first_fault(error) if isinstance(error, ValidationError) else error
         raise DataError(f"session.json does not hold: {why}", where=path, fix="mend that field") from None
     try:
-        task = task_from_row(meta.task)
-        hash(task.task_id)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(f"the task is not a row of the table tasks: {error!r}", path) from None
+        task = _TASK.validate_json(json.dumps(vars(task_from_row(meta.task))), strict=True)
+        if not task.instruction.strip():
+            raise ValueError("instruction is empty")
+        if not 0 <= task.threshold <= 1 or task.max_steps < 1:
+            raise ValueError("threshold is not in 0 to 1, or max_steps not 1 or more")
+        table_from_rows("tasks", [task_to_row(task)])
+    except (KeyError, TypeError, ValueError, RecursionError, DataError) as error:
+        why = repr(error)
+        if isinstance(error, ValidationError | DataError):
+            why = describe_first_fault(error) if isinstance(error, ValidationError) else error.what
+        raise DataError(f"the task is not a row of the table tasks: {why}", where=path, fix="mend that field") from None
     return meta, task
 
 
 def _events(path: Path) -> list[InputEvent]:
+    events: list[InputEvent] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in iter_json_lines(path):
+            where = f"{path}, line {number}"
+            try:
+                event = _EVENT.validate_json(json.dumps(parse_foreign_json(line)))
+            except ValueError as error:
+                why = describe_first_fault(error) if isinstance(error, ValidationError) else error
+                raise DataError(f"not an event: {why}", where=where, fix=_FIX_MEND) from None
+            if events and event.time_s < events[-1].time_s:
+                raise DataError("events are not in order of time", where=where, fix=_FIX_MEND)
+            events.append(event)
     except FileNotFoundError:
         raise _damaged("the recording has no events", path) from None
-    except UnicodeDecodeError as error:
-        raise _damaged(f"the events are not text: {error}", path) from None
-    events: list[InputEvent] = []
-    for number, line in enumerate(lines, start=1):
-        where = f"{path}, line {number}"
-        try:
-            event = InputEvent(**json.loads(line))
-            at = float(event.time_s)
-        except (ValueError, TypeError) as error:
-            raise _damaged(f"not an event: {error}", where) from None
-        if events and at < events[-1].time_s:
-            raise _damaged("events are not in order of time", where)
-        events.append(event)
+    except OSError as error:
+        raise _damaged(f"the events cannot be read: {error.strerror}", path) from None
     if not events:
         raise _damaged("the recording has no events", path)
     return events
@@ -341,6 +363,10 @@ def _screens(path: Path) -> dict[int, ScreenFrame]:
     screens = {}
     for row in table.to_pylist():
         number = row.pop("screen")
+        if lacking := [name for name, value in {"number": number, **row}.items() if value is None and name != "url"]:
+            raise DataError(f"a screen has no {lacking[0]} (screen {number})", where=path, fix="write every column")
+        if number in screens:
+            raise DataError(f"screen {number} comes twice", where=path, fix="number each once")
         if hashlib.sha256(row["bytes"]).hexdigest() != row["sha256"]:
             raise _damaged(f"screen {number} is damaged: its sha256 differs", path)
         screens[number] = ScreenFrame(**row)

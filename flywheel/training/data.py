@@ -33,7 +33,7 @@ from flywheel.store.images import ImageFile
 from flywheel.store.manifest import TrainingManifest
 from flywheel.store.partitions import is_sorted
 from flywheel.store.schema import TABLES, Step, Trajectory, record_from_row
-from flywheel.utils.errors import DataError
+from flywheel.utils.errors import BadInput, DataError
 
 log = logging.getLogger(__name__)
 
@@ -199,9 +199,11 @@ class ShuffledDataset:
 
 @dataclass(frozen=True)
 class MixtureDataset(ShuffledDataset):
-    """Hold steps of a training store mixed with general data. drawn: which, in the order of `examples`."""
+    """Hold steps of a training store mixed with general data. drawn: which, in the order of `examples`. left_out: how
+    many more were drawn, whose instruction and screen alone do not fit the prompt."""
 
     drawn: Sequence[ExampleRef] = field(repr=False)
+    left_out: int = 0
 
     @classmethod
     def draw(
@@ -233,7 +235,9 @@ class MixtureDataset(ShuffledDataset):
             people = load_weighted_steps(ws, manifest, "ct", _DEMONSTRATIONS, other=0.0)
             agent = merge_weighted_steps(agent, people, demonstrations)
         drawn = draw_mixture(agent, load_general_examples(ws, manifest), training, mix_seed)
-        return cls(load_examples(ws, manifest, drawn, encoder, settings, folder), training.batch, order_seed, drawn)
+        found = _load_drawn(ws, manifest, drawn, encoder, settings, folder)
+        kept = [one for one in drawn if one in found]
+        return cls([found[one] for one in kept], training.batch, order_seed, kept, len(drawn) - len(kept))
 
     @property
     def trajectory_samples(self) -> Counter[str]:
@@ -410,8 +414,21 @@ def load_examples(
     """Read the examples that were drawn, in that order.
 
     Rows are held in memory. Screens are copied to `folder`, and read and encoded each time that a prompt is asked for,
-    by whichever process asks. Raises as `MixtureDataset.draw`.
+    by whichever process asks. A person's step whose instruction and screen alone pass policy.max_context_tokens is left
+    out, with a warning: which are too long depends on the model's tokens. Raises as `MixtureDataset.draw`.
     """
+    found = _load_drawn(ws, manifest, drawn, encoder, settings, folder)
+    return [found[one] for one in drawn if one in found]
+
+
+def _load_drawn(
+    ws: Workspace,
+    manifest: TrainingManifest,
+    drawn: Sequence[ExampleRef],
+    encoder: Encoder,
+    settings: Settings,
+    folder: Path,
+) -> dict[ExampleRef, Example]:
     general = {one for one in drawn if one.general}
     table, names = "grounding_examples", {one.name for one in general}
     files = _newest_files(ws, manifest, table)
@@ -421,8 +438,7 @@ def load_examples(
     images = store_images.copy_images_to_file(ws, files, screens, folder / "general-screens")
     made = build_general_examples(rows, images, encoder, settings.policy)
     found = {ExampleRef(example.trajectory_id, 0, True): example for example in made}
-    found |= _load_agent_examples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
-    return [found[one] for one in drawn]
+    return found | _load_agent_examples(ws, manifest, set(drawn) - general, encoder, settings, folder / "screens")
 
 
 def _load_agent_examples(
@@ -447,6 +463,12 @@ def _load_agent_examples(
         trajectory, step = trajectories[one.name], steps[-1]
         if not step.token_ids:
             step = replace(step, raw_text=texts[step.trajectory_id, step.step])
+            shown = PromptHistory(trajectory.instruction, images, settings.policy, count=encoder.count)
+            try:
+                _build_context(shown, step, images)
+            except BadInput as error:
+                log.warning("trajectory %s, step %d is left out: %s", one.name, step.step, error)
+                continue
         prompt = partial(_encode_agent_prompt, encoder, images, settings, trajectory, steps)
         made[one] = build_step_example(trajectory, step, prompt, encoder)
     return made

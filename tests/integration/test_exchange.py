@@ -201,7 +201,7 @@ def test_a_step_that_agentnet_calls_wrong_is_a_slip(tmp_path):
     [
         ({"drop": "1.png"}, "its screen 1.png is not there"),
         ({"traj": []}, "it has no steps"),
-        ({"traj": [{"index": 0, "image": "0.png"}]}, "no field 'value'"),
+        ({"traj": [{"index": 0, "image": "0.png"}]}, "traj.0.value: Field required"),
     ],
 )
 def test_a_record_that_is_none_is_refused_by_line(tmp_path, change, why):
@@ -275,6 +275,30 @@ def test_mind2web_becomes_clicks_in_the_middle_of_their_targets(tmp_path):
     assert (rows.trajectory.origin, rows.trajectory.licence) == ("mind2web:6c7a7082", "openrail")
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"screenshot": {"bytes": screen(size=(30, 4200)), "path": ""}},
+            "action 1: the screen is too large: 30 x 4200",
+        ),
+        ({"confirmed_task": None}, "1.confirmed_task: Input should be a valid string"),
+        ({"confirmed_task": "another"}, "its rows do not agree: confirmed_task"),
+        ({"target_action_index": "0"}, "step 0 comes twice"),
+        ({"operation": '{"op": "TYPE", "value": 5}'}, "1.operation.value: Input should be a valid string"),
+        ({"pos_candidates": ["[]"]}, "1.pos_candidates.0: Input should be a valid dictionary"),
+    ],
+)
+def test_a_task_of_mind2web_with_a_wrong_row_is_refused_with_its_field(tmp_path, change, why):
+    path = mind2web_file(tmp_path / "train-0.parquet", {"op": "CLICK"}, {"op": "CLICK"})
+    first, second = pq.read_table(path).to_pylist()[::-1]
+    sound = {**first, "annotation_id": "sound"}
+    pq.write_table(pa.Table.from_pylist([first, {**second, **change}, sound]), path)
+    bad, good = mind2web.read_mind2web([path])
+    assert (bad.where, isinstance(good, Demonstration)) == ("train-0.parquet, task 6c7a7082", True)
+    assert why in bad.why
+
+
 def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_not(tmp_path):
     ws, settings = synthetic.workspace(tmp_path / "ws")
     synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
@@ -322,5 +346,12 @@ def test_the_command_imports_once_and_tells_what_is_lost(tmp_path):
     assert "reflection" in first.output
     assert "1 are not learnt" in first.output
     assert "imported 0 trajectories to recordings, 1 were there" in CliRunner().invoke(main, wanted).output
+    record = json.loads(lines.read_text())
+    record["traj"][3]["index"] = 9
+    lines.write_text(json.dumps(record))
+    other = CliRunner().invoke(main, wanted).output
+    assert "is there already, and holds other steps or facts" in other
+    lines.write_text(json.dumps({**record, "task_id": "holed"}))
+    assert "1 of them lack steps that the data set numbers" in CliRunner().invoke(main, wanted).output
     lines.write_text("[]\n")
     assert CliRunner().invoke(main, wanted).exit_code == 1

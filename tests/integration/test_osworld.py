@@ -83,31 +83,30 @@ def test_what_cannot_be_played_is_left_out_by_name(workspace, task, why):
     ("task", "said"),
     [
         ("{", "no task of OSWorld: Expecting property name"),
-        ("[]", "the task's whole: Input should be"),
-        ({"instruction": "x"}, "the task's evaluator: Field required"),
-        (example({}), "the task's evaluator.func: Field required"),
-        (example({"func": []}), "the task's evaluator: .*func names no metric"),
+        ("[]", "the whole: Input should be"),
+        ({"instruction": "x"}, "evaluator: Field required"),
+        (example({}), "evaluator.func: Field required"),
+        (example({"func": []}), "evaluator: .*func names no metric"),
         (example({**RIGHT, "func": ["exact_match", "exact_match"]}), "result has not one entry for each of func"),
         (example({**RIGHT, "result": [printed("a")]}), "result is a list, and func is none"),
-        (example({**RIGHT, "conj": "xor"}), "the task's evaluator.conj: Input should be 'and' or 'or'"),
+        (example({**RIGHT, "conj": "xor"}), "evaluator.conj: Input should be 'and' or 'or'"),
         (example({**RIGHT, "expected": {}}), "evaluator.expected: exact_match wants rules"),
         (example({**RIGHT, "expected": {"type": "rule", "rules": {}}}), "rules: exact_match wants expected"),
-        (example({**RIGHT, "expected": {"type": "rule"}}), "the task's evaluator.expected: KeyError 'rules'"),
+        (example({**RIGHT, "expected": {"type": "rule"}}), "evaluator.expected: KeyError 'rules'"),
         (example({**RIGHT, "func": "compare_csv"}), "evaluator.expected: compare_csv wants a file"),
-        (example({**RIGHT, "result": {"type": "vm_command_line"}}), "the task's evaluator.result: KeyError 'command'"),
-        (example(RIGHT, [execute("")]), "the task's config.0.parameters: ValueError command is not"),
-        (example(RIGHT, [{"type": "sleep", "parameters": {}}]), "the task's config.0.parameters: KeyError 'seconds'"),
-        (example(RIGHT, [{"kind": "sleep"}]), "the task's config.0.type: Field required"),
+        (example({**RIGHT, "result": {"type": "vm_command_line"}}), "evaluator.result: KeyError 'command'"),
+        (example(RIGHT, [execute("")]), "config.0.parameters: ValueError command is not"),
+        (example(RIGHT, [{"type": "sleep", "parameters": {}}]), "config.0.parameters: KeyError 'seconds'"),
+        (example(RIGHT, [{"kind": "sleep"}]), "config.0.type: Field required"),
     ],
 )
 def test_what_is_wrong_in_a_task_file_is_told_with_its_field(workspace, task, said):
     workspace.add("it", task)
-    with pytest.raises(BadInput, match=said) as caught:
-        workspace.load()
-    assert "it.json" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    workspace.said["leave_out"] = {"it": "broken"}
     workspace.add("good", example(RIGHT))
+    world = workspace.load()
+    assert [*world.tasks] == ["tasks_good"]
+    assert re.search(f"a whole task file: .*{said}", world.left_out["tasks_it"]), world.left_out["tasks_it"]
+    workspace.said["leave_out"] = {"it": "broken"}
     assert workspace.load().left_out == {"tasks_it": "left out by the manifest: broken"}
 
 
@@ -134,8 +133,21 @@ def test_the_command_tells_of_each(workspace):
     }
     shown = CliRunner().invoke(main, asked).output
     assert "1 of 2 tasks are played" in shown
-    workspace.add("worse", "{")
-    assert CliRunner().invoke(main, asked).exit_code == 2
+    workspace.add("worse", example({**RIGHT, "func": ""}))
+    again = CliRunner().invoke(main, asked)
+    assert (again.exit_code, "1 of 3 tasks are played" in again.output) == (0, True)
+    assert "evaluator: Value error, func names no metric" in " ".join(again.output.split())
+
+
+def test_a_list_of_ids_chooses_the_tasks_beside_it(workspace):
+    for name in ("good", "better", "other"):
+        workspace.add(name, example(RIGHT))
+    listed = workspace.root / "test_small.json"
+    listed.write_text(json.dumps({"tasks": ["good", "gone"]}))
+    asked = ["env", "osworld", str(listed), "--kind", "terminal", "--json"]
+    told = json.loads(CliRunner().invoke(main, asked).output)
+    assert (told["played"], [*told["left_out"]]) == (["tasks_good"], ["tasks_gone"])
+    assert "No such file" in told["left_out"]["tasks_gone"]
 
 
 def test_judging_has_time_enough(workspace):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +29,7 @@ from flywheel.recordings.session import load_session
 from flywheel.rewards.scorers import verifier
 from flywheel.store import partitions
 from flywheel.store.schema import make_trajectory_id, record_to_row
-from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.errors import BadInput
 
 SETTINGS = Settings()
 TABLES = {
@@ -191,6 +193,23 @@ DAMAGE = {
         '{"time_s": 2, "kind": "back", "screen": 99}\n'
     ),
     "no event is of kind": lambda f: (f / "events.jsonl").write_text('{"time_s": 2, "kind": "wink", "screen": 0}\n'),
+    "time_s: Input should be a valid number": lambda f: _time(f, '"5.0"'),
+    "time_s: Input should be greater than or equal to 0": lambda f: _time(f, "-2"),
+    "time_s stands twice": lambda f: _time(f, '1, "time_s": 2'),
+    "screen: Input should be a valid integer": lambda f: (f / "events.jsonl").write_text(
+        '{"time_s": 2, "kind": "back", "screen": true}\n'
+    ),
+    "screen 1 comes twice": lambda f: _rows(f, lambda rows: rows.append(rows[1])),
+    "cut off or broken": lambda f: _rows(f, lambda rows: rows[0].update(_named(rows[0]["bytes"][:80]))),
+    "the screen is 224 x 224 pixels, and said to be 9 x 224": lambda f: _rows(f, lambda rows: rows[0].update(width=9)),
+    "level: Input should be a valid integer": lambda f: _edit(
+        f / "session.json", lambda raw: raw["task"].update(level="1")
+    ),
+    "no world is called 'none'": lambda f: _edit(f / "session.json", lambda raw: raw["task"].update(world="none")),
+    "reward: Input should be a valid number": lambda f: _edit(
+        f / "session.json", lambda raw: raw["outcome"].update(reward="1.0")
+    ),
+    "the folder of another": lambda f: _edit(f / "session.json", lambda raw: raw.update(session="b")),
     "no screens": lambda f: (f / "screens.parquet").unlink(),
     "not a whole Parquet file": lambda f: _cut(f / "screens.parquet"),
     "screen 0 is damaged": lambda f: _damage_screen(f / "screens.parquet"),
@@ -207,6 +226,22 @@ def _edit(path, change):
     path.write_text(json.dumps(raw))
 
 
+def _time(folder, written):
+    (folder / "events.jsonl").write_text(f'{{"time_s": {written}, "kind": "back", "screen": 0}}\n')
+
+
+def _named(data):
+    return {"bytes": data, "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _rows(folder, change):
+    path = folder / "screens.parquet"
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    change(rows)
+    pq.write_table(type(table).from_pylist(rows, schema=table.schema), path)
+
+
 def _damage_screen(path):
     table = pq.read_table(path)
     rows = table.to_pylist()
@@ -217,13 +252,11 @@ def _damage_screen(path):
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_is_named_and_quarantined(session, what, ws):
     DAMAGE[what](session)
-    with pytest.raises(DataError, match=what) as caught:
-        load_session(session)
-    assert str(session) in caught.value.where
     one = ingest_session(session, FixedRecognizer(), SETTINGS, 1)
     assert one.trajectory.status == "invalid"
     assert what in one.trajectory.error
-    # The reason stays in the data: no path of this machine in it.
+    # It says where; the reason stays in the data: no path of this machine in it.
+    assert session.name in one.trajectory.error
     assert str(session.parent) not in one.trajectory.error
     assert one.steps == ()
     assert (one.review_rows[0]["decision"], one.review_rows[0]["subject"]) == ("reject", one.trajectory.trajectory_id)
@@ -233,8 +266,34 @@ def test_damage_is_named_and_quarantined(session, what, ws):
         ).rows
         == 1
     )
-    known = "session.json" not in what and "annotator" not in what and "tasks" not in what
-    assert (one.task_row is not None) == known
+    known = not re.search("session.json|annotator|tasks|level|reward|world", what)
+    assert (one.task_row is not None) == known or "world" in what
+
+
+def test_separators_in_labels_empty_lines_and_a_byte_order_mark_are_read(session):
+    path = session / "events.jsonl"
+    lines = path.read_text().splitlines()
+    first = json.loads(lines[0]) | {"text": "Price\u2028list\x85\u2029"}
+    lines[0] = json.dumps(first, ensure_ascii=False)
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "", " "]).encode())
+    meta = session / "session.json"
+    meta.write_bytes(b"\xef\xbb\xbf" + meta.read_bytes())
+    loaded = load_session(session)
+    assert loaded.events[0].text == first["text"]
+    assert len(loaded.events) == len(lines)
+
+
+def test_an_error_that_nobody_foresaw_is_its_own_recordings(session, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("by a\nrecord")
+
+    monkeypatch.setattr(ingest, "align_session", broken)
+    one = ingest_session(session, FixedRecognizer(), SETTINGS, 1)
+    assert one.trajectory.status == "invalid"
+    assert one.trajectory.error.startswith("ZeroDivisionError: by a record (000-tiles-anna)")
+    monkeypatch.setattr(ingest, "align_session", lambda *_: (_ for _ in ()).throw(BadInput("of the settings")))
+    with pytest.raises(BadInput):
+        ingest_session(session, FixedRecognizer(), SETTINGS, 1)
 
 
 @pytest.mark.exhaustive

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from flywheel.config import parse_settings
 from flywheel.recordings.asr import whisper
 from flywheel.recordings.asr.recognizer import RecognitionTimeout, Word
 from flywheel.recordings.asr.whisper import Whisper
@@ -192,3 +193,15 @@ def test_a_known_name_is_found_in_the_cache_with_its_checksum_and_never_download
     digest = hashlib.sha256(tiny.read_bytes()).hexdigest()
     monkeypatch.setitem(whisper._MODELS, "tiny", f"https://host/models/{digest}/tiny.pt")
     assert Whisper("tiny").name == "whisper-tiny"
+
+
+def test_the_language_that_is_spoken_is_whispers_to_know(tiny, monkeypatch):
+    recognizer = Whisper(tiny, "de")
+    asked = []
+    monkeypatch.setattr(recognizer._model, "transcribe", lambda samples, **how: asked.append(how) or {"segments": []})
+    assert recognizer.recognize(np.zeros(SAMPLE_RATE, np.float32), SAMPLE_RATE) == ()
+    assert asked[0]["language"] == "de"
+    with pytest.raises(BadInput, match=r"does not know the language 'qq' \(recording\.language\)"):
+        Whisper(tiny, "qq")
+    with pytest.raises(BadInput, match=r"recording\.language other than en goes with"):
+        parse_settings({"recording": {"language": "de"}}, where="params.yaml")

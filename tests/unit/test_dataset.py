@@ -179,6 +179,18 @@ def test_samples_come_in_the_order_drawn_and_as_often(stores, encoder, tmp_path)
     assert len(made[1].context) > 0
 
 
+def test_a_persons_step_whose_task_no_prompt_holds_is_left_out_and_counted(stores, encoder, tmp_path, monkeypatch):
+    ws, read = stores
+    monkeypatch.setattr(Encoder, "count", lambda self, context: 10_000)
+    drawn = [ExampleRef("t23", 4, False), ExampleRef("t12", 0, False)]
+    monkeypatch.setattr(dataset, "draw_mixture", lambda *_: drawn)
+    made = MixtureDataset.draw(
+        ws, read, "ct", encoder, SETTINGS, SETTINGS.ct, tmp_path, mix_seed=0, order_seed=0
+    )  # fmt: skip
+    assert [one.name for one in made.drawn] == ["t12"]
+    assert (len(made.examples), made.left_out) == (1, 1)
+
+
 def test_only_the_screens_of_what_is_drawn_are_needed(stores, encoder, tmp_path):
     ws, read = stores
     steps = list(steps_of(PLAYED[1][2]))

@@ -225,3 +225,20 @@ def test_without_a_sync_mark_the_clock_decides_less_sharply(session):
     spoken(session, lambda x: x[: 9 * 16_000])
     with pytest.raises(DataError, match="too short"):
         load_session(session)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"ID3\x04" + bytes(20), "MP3"),
+        (b"\xff\xfb\x90" + bytes(20), "MP3"),
+        (bytes(4) + b"ftypM4A " + bytes(8), "M4A"),
+        (b"\x1a\x45\xdf\xa3" + bytes(20), "WebM"),
+        (b"RF64" + bytes(4) + b"WAVE", "RF64"),
+    ],
+)
+def test_sound_of_another_kind_is_told_how_to_convert(place, data, kind):
+    path = place / "speech.bin"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=rf"the audio is {kind}, .*ffmpeg -i speech\.bin speech\.flac"):
+        audio.read_audio(path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, replace_surrogates
 from flywheel.agent.grammar import CoordinateSpace, Grammar
 from flywheel.agent.parsing import lexing, normalise
-from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name
+from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name, unsupported_action
 from flywheel.agent.parsing.normalise import MAX_KEYS
 
 # Fast path: a call in exactly the form that this module writes, as a trained model mostly does, read without looking
@@ -165,9 +165,7 @@ def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
         raw, end = _call(text, CALL_START.match(text, further), spent)
     if raw.tool == "time" and "pyautogui" in _IMPORT.sub("", text):
         raise ParseFailure("the code beside it is not read", start)
-    if fold_name(raw.name) in ("move_to", "moveto"):
-        raw, end = _moved(text, raw, end, spent)
-    return raw, end
+    return _joined(text, raw, end, spent)
 
 
 def find_next_call(text: str, at: int) -> int:
@@ -176,24 +174,96 @@ def find_next_call(text: str, at: int) -> int:
     return at if begins_call(text, at) else -1
 
 
-def _moved(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall, int]:
-    """In code the mouse is moved, then dragged or clicked where it is: one action, whose first half this is."""
-    at = _BETWEEN.match(text, end).end()
-    call = CALL_START.match(text, at)
-    if call is None or call[1] is None:
-        if _MORE.match(text, at):  # what was to be done there cannot be read
+def check_nothing_follows(text: str, at: int) -> None:
+    """Check that behind a call that ended at `at` no other is made, but one that waits. Raises ParseFailure."""
+    for _ in range(_MOST_ACTIONS):
+        at = _BETWEEN.match(text, at).end()
+        if not begins_call(text, at):
+            break
+        raw, at = _call(text, CALL_START.match(text, at), set())
+        if not _waits(raw):
+            raise unsupported_action("several actions in one step", raw.at)
+    if not _OPEN_END.match(text, at):
+        raise ParseFailure("more stands behind the action", at)
+
+
+def _waits(call: RawCall) -> bool:
+    return call.tool == "time" or normalise.ACTION_OF_SYNONYM.get(fold_name(call.name)) == "wait"
+
+
+_JOINED = frozenset({"hover", "type", "press"})  # actions of code that may be the first part of one
+
+
+def _joined(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall, int]:
+    """In code several calls may be one action: the mouse is moved, then used where it is; a text is typed, then sent;
+    keys are held while another is pressed. What is prepared so, and is none, is refused."""
+    moves = fold_name(said.name) in ("move_to", "moveto")
+    if not (moves or said.tool) or normalise.ACTION_OF_SYNONYM.get(fold_name(said.name)) not in _JOINED:
+        return said, end
+    first, values, _ = normalise.normalise_call(said)
+    if first not in _JOINED:  # pyautogui's `press` lets the key go
+        return said, end
+    calls: list[tuple[RawCall, int]] = []  # each with where it ends
+    at = end
+    while len(calls) < (2 * MAX_KEYS if first == "press" else 1):
+        at = _BETWEEN.match(text, at).end()
+        call = CALL_START.match(text, at)
+        if call is None or call[1] is None:
+            break
+        try:
+            raw, at = _call(text, call, spent)
+        except ParseFailure:
+            if first == "type":
+                return said, end
+            raise
+        if first == "press" or not _waits(raw):
+            calls.append((raw, at))
+    if first == "type":
+        if not calls or not isinstance(values.get("content"), str) or not _is_enter(calls[0][0]):
+            return said, end
+        return RawCall("type", {"content": values["content"] + "\n"}, said.at), calls[0][1]
+    if not calls:
+        if moves and _MORE.match(text, at):  # what was to be done there cannot be read
             raise ParseFailure("a move of the mouse, and nothing readable behind it", at)
         return said, end
-    then, then_end = _call(text, call, spent)
-    moved = normalise.normalise_call(replace(said, name="click"))[1].get("point")
-    name = fold_name(then.name)
-    if name in ("drag_to", "dragto"):
-        values = normalise.normalise_call(replace(then, name="drag_to"))[1]
+    return _held(said, calls) if first == "press" else (_used(values.get("point"), said, calls[0][0]), calls[0][1])
+
+
+def _is_enter(call: RawCall) -> bool:
+    try:
+        name, values, _ = normalise.normalise_call(call)
+        return name == "hotkey" and lexing.split_keys(str(values["key"])) in (["enter"], ["return"])
+    except ParseFailure:
+        return False
+
+
+def _used(point: Any, said: RawCall, then: RawCall) -> RawCall:
+    """What is done where the mouse was moved to."""
+    name, values, _ = normalise.normalise_call(then)
+    if name == "drag" and fold_name(then.name) in ("drag_to", "dragto"):
         target = values.pop("point", values.get("end_point"))
-        return RawCall("drag", {"start_point": moved, "end_point": target}, said.at), then_end
-    if name in ("click", "double_click", "right_click") and not then.inline and not {"x", "y"} & set(then.values):
-        return RawCall(then.name, {**then.values, "point": moved}, said.at), then_end
-    return said, end
+        return RawCall("drag", {"start_point": point, "end_point": target}, said.at)
+    if name in ("click", "left_double", "right_single", "scroll") and "point" not in values:
+        return RawCall(name, {**values, "point": point}, said.at)
+    raise unsupported_action(f"a move of the mouse, then {fold_name(then.name)}", then.at)
+
+
+def _held(said: RawCall, calls: list[tuple[RawCall, int]]) -> tuple[RawCall, int]:
+    """Keys go down, one may be pressed, and they go up: keys together."""
+    names, keys = [], []
+    for call in (said, *(call for call, _ in calls)):
+        name, values, _ = normalise.normalise_call(call)
+        names.append(name)
+        key = values.get("key")
+        keys.append(key[0] if isinstance(key, list) and len(key) == 1 else key)
+    held = next((place for place, name in enumerate(names) if name != "press"), len(names))
+    pressed = held + (names[held : held + 1] == ["hotkey"])
+    size = pressed + held
+    if names[pressed:size] != ["release"] * held or sorted(map(str, keys[:held])) != sorted(
+        map(str, keys[pressed:size])
+    ):
+        raise unsupported_action(f"a key held, then {fold_name(calls[0][0].name)}", calls[0][0].at)
+    return RawCall("hotkey", {"key": keys[:pressed]}, said.at), calls[size - 2][1]
 
 
 def _call(text: str, call: re.Match[str], spent: set[str], depth: int = 0) -> tuple[RawCall, int]:

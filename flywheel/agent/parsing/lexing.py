@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from flywheel.agent.actions import MAX_JSON_DEPTH, ParseError, refuse_constant, replace_surrogates
+from flywheel.agent.actions import MAX_JSON_DEPTH, ParseError, replace_surrogates
+from flywheel.utils.json_text import refuse_constant
 
 SYNONYMS = yaml.safe_load(resources.files("flywheel.agent.parsing").joinpath("synonyms.yaml").read_text("utf-8"))
 

@@ -10,7 +10,7 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, ParsedResponse, ParseError, replace_surrogates
 from flywheel.agent.grammar import Grammar, as_grammar
 from flywheel.agent.parsing import call_form, tool_form
-from flywheel.agent.parsing.lexing import ONLY_THOUGHT, ParseFailure, RawCall, ambiguous_text
+from flywheel.agent.parsing.lexing import ONLY_THOUGHT, ParseFailure, RawCall, ambiguous_text, unsupported_action
 from flywheel.agent.parsing.normalise import KNOWN_ACTIONS, build_normalised_action, normalise_call
 
 # The end of a model's thinking: all before it is thought, even if it looks like an action. The tags: `<think>`,
@@ -205,6 +205,31 @@ _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
 _THOUGHTS = ("thought", "thoughts", "action_summary", "reflection")
 _LABEL_ENDS = frozenset(":：*` \t")
 _MOST_ACTIONS = 8  # actions that are read behind the first
+
+
+def parse_demonstrated_action(code: str, grammar: Grammar) -> Action | ParseError:
+    """Parse what a person did in one step, in any form that is read: all of it is one action, or it is an error.
+
+    code: the action's text, with no thought. A wait before or behind the action is let pass. Never raises.
+    """
+    text = f"Action: {code}"
+    mark = find_action(text, 0, grammar)
+    try:
+        if mark is None or mark.at:
+            raise ParseFailure("it does not begin with an action", mark.at if mark else 0)
+        raw, end = _parse_raw_call(text, mark, grammar)
+        action = build_normalised_action(raw, grammar.space)
+        if mark.kind == "call":
+            call_form.check_nothing_follows(text, end)
+        elif raw.behind or (mark.kind in _FOLLOWING and _FOLLOWING[mark.kind](text, end) >= 0):
+            raise unsupported_action("several actions in one step", end)
+        elif mark.kind == "command" and text[end:].strip(" \t\n`"):
+            raise ParseFailure("more stands behind the action", end)
+        if isinstance(action, act.Scroll) and not {"point", "start_point"} & normalise_call(raw)[1].keys():
+            raise unsupported_action("a scroll without its place", mark.start)
+        return action
+    except ParseFailure as fault:
+        return fault.error
 
 
 def parse_response(text: str, grammar: Grammar | int) -> ParsedResponse:

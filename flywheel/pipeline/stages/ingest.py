@@ -23,7 +23,6 @@ from flywheel.recordings.selection import SessionFolder
 from flywheel.recordings.session import load_session_meta
 from flywheel.store import manifest, partitions
 from flywheel.store.schema import Step, fraction_metric_row, metric_row, record_from_row, record_to_row
-from flywheel.utils.errors import DataError
 from flywheel.utils.progress import announce
 
 # A shard, which a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus).
@@ -51,7 +50,7 @@ def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selectio
     def ahead(folder: Path) -> bool:
         try:
             _, task = load_session_meta(folder)
-        except DataError:  # it has its turn, and is told then
+        except Exception:  # it has its turn, and is told then
             return False
         return drawing.is_above_open_level(settings, opened, task)
 

@@ -41,7 +41,7 @@ def train_checkpoint(
         ctx.ws,
         manifest.read_manifest(ctx.ws, ctx.iteration),
         store_name,
-        Encoder.from_folder(begin),
+        Encoder.from_folder(begin, max_image_side=ctx.settings.policy.max_image_side),
         ctx.settings,
         settings,
         folder,
@@ -69,6 +69,7 @@ def train_checkpoint(
         "begin": ctx.model_name(begin),
         "used": dataset.n_agent,
         "samples": len(dataset.examples),
+        "left_out": dataset.left_out,
     }
 
 
@@ -89,6 +90,8 @@ def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: S
         "from trajectories": len(result["trained"]),
         "loss": f"{fmean(losses[:tail]):.3f} -> {fmean(losses[-tail:]):.3f}",
     }
+    if result.get("left_out"):
+        summary["left out, too long for the prompt"] = result["left_out"]
     return StageResult((links,), figures, summary)
 
 

@@ -66,7 +66,7 @@ def open_recognizer(settings: RecordingSettings) -> Recognizer:
     if settings.recognizer == "whisper":
         from flywheel.recordings.asr.whisper import Whisper
 
-        return Whisper(settings.whisper_model)
+        return Whisper(settings.whisper_model, settings.language)
     from flywheel.recordings.asr.pocketsphinx import PocketSphinx
 
     return PocketSphinx()

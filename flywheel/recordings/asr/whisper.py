@@ -63,18 +63,24 @@ class Whisper:
     """One model on the CPU, or on the GPU where there is one.
 
     model: a checkpoint file, or the name of a published model that lies in Whisper's cache. Nothing is downloaded.
-    Raises BadInput as `find_whisper_checkpoint`, and for a file that is no checkpoint.
+    language: that is spoken, by its code. Raises BadInput as `find_whisper_checkpoint`, for a file that is no
+    checkpoint, and for a language that Whisper, or this model, does not know.
     """
 
     whole = True
 
-    def __init__(self, model: str | Path) -> None:
+    def __init__(self, model: str | Path, language: str = "en") -> None:
         whisper = _package()
+        self._language = language
         path = find_whisper_checkpoint(model)
         try:
             self._model = whisper.load_model(str(path))
         except Exception as error:  # torch raises many kinds for a file that is no checkpoint
             raise BadInput(f"not a Whisper checkpoint: {error}", where=path, fix="fetch the file again") from None
+        if language not in whisper.tokenizer.LANGUAGES or (language != "en" and not self._model.is_multilingual):
+            what = f"the Whisper model {path.stem} does not know the language {language!r}"
+            fix = "give its code, such as de, and a model of many languages, such as base" if language != "en" else ""
+            raise BadInput(what, where="recording.language", fix=fix)
         heads = whisper._ALIGNMENT_HEADS.get(path.stem)
         if heads:  # attention by which a published model tells the words' times; else the upper half of its layers
             self._model.set_alignment_heads(heads)
@@ -101,7 +107,7 @@ class Whisper:
         """Samples go in as an array: a path would need ffmpeg."""
         return self._model.transcribe(
             samples,
-            language="en",
+            language=self._language,
             word_timestamps=True,
             initial_prompt=context or None,
             condition_on_previous_text=False,

@@ -8,20 +8,29 @@ https://huggingface.co/datasets/xlangai/AgentNet
 
 from __future__ import annotations
 
-import json
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from flywheel.agent.actions import ParseError
-from flywheel.agent.parsing.parser import parse_response
-from flywheel.store.images import image_digest
+from flywheel.agent.parsing.parser import parse_demonstrated_action
+from flywheel.agent.prompt import MAX_SIDE
 from flywheel.store.interop import demonstration
-from flywheel.store.interop.demonstration import DEMONSTRATION_GRAMMAR, DemonstratedStep, Demonstration, RefusedRecord
+from flywheel.store.interop.demonstration import (
+    DEMONSTRATION_GRAMMAR,
+    MAX_CHARACTERS,
+    DemonstratedStep,
+    Demonstration,
+    RefusedRecord,
+)
 from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
 
 DATASET, LICENCE = "agentnet", "mit"
 NOT_HELD = demonstration.FORMATS["not_held"][DATASET]
@@ -29,60 +38,97 @@ _FACTS = ("alignment_score", "efficiency_score", "task_difficulty", "natural_lan
 _LARGEST = 64 * 2**20  # bytes of a screen
 # What `zipfile` raises for a member that is damaged (besides OSError), encrypted or of an unknown compression.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+_Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
-def read_agentnet(path: Path, images: Path, licence: str = LICENCE) -> Iterator[Demonstration | RefusedRecord]:
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class _Value(_Part):
+    code: _Text
+    thought: _Text | None = None
+    last_step_correct: bool | None = None
+    last_step_redundant: bool | None = None
+
+
+class _Entry(_Part):
+    index: int = Field(ge=0, lt=2**31)
+    image: _Text
+    value: _Value
+
+
+class _Record(_Part):
+    task_id: Annotated[_Text, Field(min_length=1)] | int
+    instruction: _Text | None = None
+    natural_language_task: _Text | None = None
+    actual_task: _Text | None = None
+    domain: _Text | None = None
+    task_completed: bool | None = None
+    alignment_score: int | float | None = None
+    efficiency_score: int | float | None = None
+    task_difficulty: int | float | None = None
+    traj: list[_Entry]
+
+
+def read_agentnet(
+    path: Path, images: Path, licence: str = LICENCE, max_side: int = MAX_SIDE
+) -> Iterator[Demonstration | RefusedRecord]:
     """Yield each line as a demonstration, or why it is none, such as a screen that is missing or damaged.
 
     path: the data set's JSON lines. images: its screens, a zip or a folder with its files. licence: what the
-    demonstrations are said to be under. Errors come once the first one is asked for: BadInput where a file is missing,
-    DataError where the zip is not whole.
+    demonstrations are said to be under. max_side: longest side of a screen, in pixels (policy.max_image_side). Errors
+    come once the first one is asked for: BadInput where a file is missing, DataError where the zip is not whole.
     """
     if not path.is_file():
         raise BadInput("no such file", where=path, fix="name the data set's .jsonl")
-    with _Screens(images) as picture, path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    yield _demonstration(json.loads(line), picture, licence)
-                except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-                    yield RefusedRecord.from_error(f"{path.name} line {number}", error)
+    with _Screens(images) as picture:
+        for number, line in iter_json_lines(path):
+            try:
+                yield _demonstration(_Record.model_validate(parse_foreign_json(line)), picture, licence, max_side)
+            except Exception as error:  # whatever it is, it is this record's
+                yield RefusedRecord.from_error(f"{path.name} line {number}", error)
 
 
-def _demonstration(record: Mapping[str, Any], picture: Callable[[str], bytes], licence: str) -> Demonstration:
+def _demonstration(record: _Record, picture: Callable[[str, str], bytes], licence: str, max_side: int) -> Demonstration:
     screens: dict[str, bytes] = {}
     steps = []
-    for entry in sorted(record["traj"], key=lambda entry: entry["index"]):
-        value, encoded = entry["value"], picture(entry["image"])
-        name = image_digest(encoded)
-        screens[name] = encoded
-        found = parse_response(f"Action: {value['code']}", DEMONSTRATION_GRAMMAR).action
+    name = str(record.task_id)
+    entries = sorted(record.traj, key=lambda entry: entry.index)
+    missing = demonstration.find_missing_steps([entry.index for entry in entries])
+    for entry in entries:
+        encoded = picture(entry.image, name)
+        screen = demonstration.check_screen(encoded, f"its screen {entry.image}", max_side)
+        screens[screen] = encoded
+        value = entry.value
+        found = parse_demonstrated_action(value.code, DEMONSTRATION_GRAMMAR)
         fault = found.reason if isinstance(found, ParseError) else ""
-        slip = value.get("last_step_correct") is False or value.get("last_step_redundant") is True
-        steps.append(DemonstratedStep(value["code"], name, value.get("thought") or "", slip, fault))
+        slip = value.last_step_correct is False or value.last_step_redundant is True
+        steps.append(DemonstratedStep(value.code, screen, value.thought or "", slip, fault))
     if not steps:
         raise ValueError("it has no steps")
+    facts = {name: getattr(record, name) for name in _FACTS if getattr(record, name) is not None}
     return Demonstration(
         dataset=DATASET,
-        id=str(record["task_id"]),
+        id=name,
         licence=licence,
-        instruction=str(record["instruction"] or record.get("natural_language_task") or ""),
+        instruction=record.instruction or record.natural_language_task or "",
         world=DATASET,
-        template=str(record.get("domain") or "desktop"),
+        template=record.domain or "desktop",
         split="train",
-        completed=record.get("task_completed"),
+        completed=record.task_completed,
         steps=tuple(steps),
-        facts={name: record[name] for name in _FACTS if record.get(name) is not None},
+        facts=facts | ({"missing_steps": missing} if missing else {}),
         screens=screens,
     )
 
 
 class _Screens:
-    """Reads a screen by its file name, wherever in the zip or the folder it lies."""
+    """Reads a screen by its path, as far as both that and the path of the file, within the zip or the folder, go."""
 
     def __init__(self, images: Path) -> None:
         if images.is_dir():
-            self._zip, found = None, {path.name: path for path in images.rglob("*") if path.is_file()}
+            self._zip, found = None, [(path.relative_to(images), path) for path in images.rglob("*") if path.is_file()]
         elif images.is_file():
             try:
                 self._zip = zipfile.ZipFile(images)
@@ -92,27 +138,41 @@ class _Screens:
                     where=images,
                     fix="join its parts first: zip -s 0 images.zip --out images-full.zip",
                 ) from None
-            found = {PurePosixPath(one.filename).name: one for one in self._zip.infolist() if not one.is_dir()}
+            found = [(PurePosixPath(one.filename), one) for one in self._zip.infolist() if not one.is_dir()]
         else:
             raise BadInput("no such zip or folder", where=images, fix="name the data set's screens with --images")
-        self._found: Mapping[str, Any] = found
+        self._found: dict[str, list[tuple[tuple[str, ...], Any]]] = defaultdict(list)  # by the file's own name
+        for path, one in found:
+            self._found[path.name].append((path.parts, one))
 
-    def __enter__(self) -> Callable[[str], bytes]:
+    def __enter__(self) -> Callable[[str, str], bytes]:
         return self._read
 
     def __exit__(self, *_: object) -> None:
         if self._zip:
             self._zip.close()
 
-    def _read(self, name: str) -> bytes:
-        one = self._found.get(PurePosixPath(name).name)
-        if one is None:
-            raise ValueError(f"its screen {name} is not there")
+    def _read(self, name: str, task: str) -> bytes:
+        one = self._find(name, task)
+        if (one.stat().st_size if self._zip is None else one.file_size) > _LARGEST:
+            raise ValueError(f"its screen {name} is larger than {_LARGEST // 2**20} MiB")
         if self._zip is None:
             return one.read_bytes()
-        if one.file_size > _LARGEST:
-            raise ValueError(f"its screen {name} is larger than {_LARGEST // 2**20} MiB")
         try:
             return self._zip.read(one)
         except _UNREADABLE as error:
             raise ValueError(f"its screen {name} cannot be read: {error}") from None
+
+    def _find(self, name: str, task: str) -> Any:
+        """Of several files that it may be, the one that is named in full, or lies in the task's own folder."""
+        parts = PurePosixPath(name.replace("\\", "/")).parts
+        there = self._found.get(parts[-1], []) if parts else []
+        fit = [(path, one) for path, one in there if all(a == b for a, b in zip(path[::-1], parts[::-1], strict=False))]
+        if len(fit) > 1:
+            fit = [one for one in fit if one[0] == parts] or [one for one in fit if task in one[0][:-1]] or fit
+        if not fit:
+            others = f" ({'/'.join(there[0][0])} is)" if there else ""
+            raise ValueError(f"its screen {name} is not there{others}")
+        if len(fit) > 1:
+            raise ValueError(f"its screen {name} may be {' or '.join('/'.join(path) for path, _ in fit[:2])}")
+        return fit[0][1]

@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from flywheel.agent.grammar import Grammar, norm1_space
+from flywheel.agent.prompt import screenshot_size
 from flywheel.store import images
 from flywheel.store.schema import TABLES
-from flywheel.utils.errors import DataError
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
 from flywheel.utils.files import atomic_folder, write_json
+from flywheel.utils.json_text import describe_first_fault, parse_foreign_json
 
 DEMONSTRATION_FILE = "demonstration.json"  # by it a folder is a demonstration, and no recorded session
 DEMONSTRATION_GRAMMAR = Grammar("point", norm1_space(), "computer")
 FORMATS = yaml.safe_load(resources.files("flywheel.store.interop").joinpath("formats.yaml").read_text("utf-8"))
+MAX_CHARACTERS = 20_000  # of a text of another data set: an instruction, a thought, an action
 _VERSION = 1
+_HELD = ConfigDict(extra="forbid", strict=True)  # as what lies on disk is read
 _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 
 
@@ -42,6 +48,7 @@ class DemonstratedStep:
     all. result: what the action returned, or why it did nothing.
     """
 
+    __pydantic_config__ = _HELD
     action: str
     screen: str
     thought: str = ""
@@ -62,6 +69,7 @@ class Demonstration:
     instruction, and be others.
     """
 
+    __pydantic_config__ = _HELD
     dataset: str
     id: str
     licence: str
@@ -94,6 +102,9 @@ def demonstration_folder_name(dataset: str, id_: str) -> str:
     return f"{dataset}-{hashlib.sha256(id_.encode()).hexdigest()[:16]}"
 
 
+_READER = TypeAdapter(Demonstration)
+
+
 @dataclass(frozen=True)
 class RefusedRecord:
     """A record that is no demonstration. where: file and place. why: in words."""
@@ -104,21 +115,57 @@ class RefusedRecord:
     @classmethod
     def from_error(cls, where: str, error: Exception) -> RefusedRecord:
         """Make one of the error that reading the record raised. where: file and place."""
-        return cls(where, f"no field {error}" if isinstance(error, KeyError) else str(error))
+        if isinstance(error, ValidationError):
+            return cls(where, describe_first_fault(error))
+        told = isinstance(error, ValueError | FlywheelError)
+        return cls(where, " ".join(str(error).split()) if told else describe_error(error))
+
+
+def describe_error(error: Exception) -> str:
+    """Describe an error that nothing here raises by itself in one line: its kind, and what it says."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def find_missing_steps(numbers: Sequence[int]) -> list[int]:
+    """List the numbers that are missing among those of a record's steps, from the first one on, at most a hundred.
+
+    numbers: in order. Raises ValueError where one comes twice: which of the two was first is not known.
+    """
+    for before, number in pairwise(numbers):
+        if number == before:
+            raise ValueError(f"step {number} comes twice")
+    return [lost for one, after in pairwise(numbers) for lost in range(one + 1, min(after, one + 101))][:100]
+
+
+def check_screen(encoded: bytes, what: str, max_side: int) -> str:
+    """Check by its header a screen that a record brings; return its sha256.
+
+    what: its name, for the error. max_side: of the longer side, in pixels. Raises ValueError where it is no picture, or
+    one that training would refuse.
+    """
+    try:
+        screenshot_size(encoded, max_side)
+    except BadInput as error:
+        raise ValueError(f"{what}: {error.what}; {error.fix}") from None
+    return images.image_digest(encoded)
 
 
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
     """Save `demonstration` in a folder of its own in `recordings`, whole or not at all.
 
-    Returns True; False where a folder of its name lies there already, which is not compared. Raises OSError for a
+    Returns True; False where it lies there already. Raises DataError where another of its name does, OSError for a
     screen that is no picture or cannot be written, DiskFull.
     """
     folder = recordings / demonstration.name
-    if folder.exists():
-        return False
-    rows = list(images.image_rows(demonstration.screens))
     content = {"version": _VERSION, **{name: value for name, value in vars(demonstration).items() if name != "screens"}}
     content["steps"] = [asdict(step) for step in demonstration.steps]
+    if folder.exists():
+        there = folder / DEMONSTRATION_FILE
+        if not there.is_file() or json.loads(there.read_text(encoding="utf-8")) != json.loads(json.dumps(content)):
+            what = f"{folder.name} is there already, and holds other steps or facts"
+            raise DataError(what, where=demonstration.origin, fix="remove that folder to take this one")
+        return False
+    rows = list(images.image_rows(demonstration.screens))
     with atomic_folder(folder) as temporary:
         if rows:
             table = pa.Table.from_pylist(rows, TABLES["images"])
@@ -139,14 +186,14 @@ def load_demonstration(folder: Path) -> tuple[Demonstration, list[dict[str, Any]
     """
     path = folder / DEMONSTRATION_FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_foreign_json(path.read_bytes())
         if content.pop("version") != _VERSION:
             raise DataError("a demonstration of another version", where=path, fix=_FIX_IMPORT_AGAIN)
-        steps = tuple(DemonstratedStep(**step) for step in content.pop("steps"))
-        one = Demonstration(**content, steps=steps)
+        one = _READER.validate_json(json.dumps(content))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"not a demonstration: {error}", where=path, fix=_FIX_IMPORT_AGAIN) from None
-    if not any(step.screen for step in steps):
+        why = describe_first_fault(error) if isinstance(error, ValidationError) else error
+        raise DataError(f"not a demonstration: {why}", where=path, fix=_FIX_IMPORT_AGAIN) from None
+    if not any(step.screen for step in one.steps):
         return one, []
     path = folder / "screens.parquet"
     try:

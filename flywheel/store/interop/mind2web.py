@@ -7,22 +7,27 @@ https://huggingface.co/datasets/osunlp/Multimodal-Mind2Web
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from flywheel.agent.actions import Action, Click, Hotkey, Hover, Point, Type
 from flywheel.agent.parsing.parser import serialise_action
-from flywheel.store.images import image_digest
+from flywheel.agent.prompt import MAX_SIDE, screenshot_size
 from flywheel.store.interop import demonstration
-from flywheel.store.interop.demonstration import DEMONSTRATION_GRAMMAR, DemonstratedStep, Demonstration, RefusedRecord
+from flywheel.store.interop.demonstration import (
+    DEMONSTRATION_GRAMMAR,
+    MAX_CHARACTERS,
+    DemonstratedStep,
+    Demonstration,
+    RefusedRecord,
+)
 from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.json_text import parse_foreign_json
 
 DATASET, LICENCE = "mind2web", "openrail"
 NOT_HELD = demonstration.FORMATS["not_held"][DATASET]
@@ -30,15 +35,53 @@ _NEEDED = (
     *("annotation_id", "confirmed_task", "website", "domain", "subdomain", "operation"),
     *("pos_candidates", "screenshot", "target_action_index", "target_action_reprs"),
 )
+_Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
 
-def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Demonstration | RefusedRecord]:
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class _Operation(_Part):
+    op: str
+    original_op: str | None = None
+    value: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
+
+
+def _json(value: Any) -> Any:
+    return parse_foreign_json(value.encode()) if isinstance(value, str) else value
+
+
+class _Screen(_Part):
+    encoded: bytes = Field(min_length=1, alias="bytes")
+
+
+class _Row(_Part):
+    annotation_id: _Text
+    confirmed_task: _Text
+    website: _Text
+    domain: _Text
+    subdomain: _Text
+    operation: Annotated[_Operation, BeforeValidator(_json)]
+    pos_candidates: list[Annotated[dict[str, Any], BeforeValidator(_json)]] | None
+    screenshot: _Screen
+    target_action_index: int = Field(ge=0, lt=2**31, strict=False)
+    target_action_reprs: _Text
+
+
+_ROWS = TypeAdapter(list[_Row])
+
+
+def read_mind2web(
+    paths: Sequence[Path], licence: str = LICENCE, max_side: int = MAX_SIDE
+) -> Iterator[Demonstration | RefusedRecord]:
     """Yield each task of Multimodal-Mind2Web as a demonstration, or why it is none; one in memory at a time.
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
-    of its first file begins with `test`, else "train". licence: stands with each demonstration. Errors come once the
-    first one is asked for: BadInput for a missing file, DataError for one that is not of this format or whose list of
-    tasks is damaged. A task whose rows are damaged is refused.
+    of its first file begins with `test`, else "train". licence: stands with each demonstration. max_side: longest side
+    of a screen, in pixels (policy.max_image_side). Errors come once the first one is asked for: BadInput for a missing
+    file, DataError for one that is not of this format or whose list of tasks is damaged. A task whose rows are damaged
+    is refused.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:
@@ -49,8 +92,9 @@ def read_mind2web(paths: Sequence[Path], licence: str = LICENCE) -> Iterator[Dem
         for path, row in rows:
             by_file.setdefault(path, []).append(row)
         try:
-            yield _demonstration([row for one in by_file.items() for row in _rows(*one)], rows[0][0], licence)
-        except (ValueError, LookupError, TypeError, AttributeError, OSError, Image.DecompressionBombError) as error:
+            read = _ROWS.validate_python([row for one in by_file.items() for row in _rows(*one)])
+            yield _demonstration(read, rows[0][0], licence, max_side)
+        except Exception as error:  # whatever it is, it is this task's
             yield RefusedRecord.from_error(f"{rows[0][0].name}, task {name}", error)
 
 
@@ -78,49 +122,49 @@ def _rows(path: Path, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
         first += count
 
 
-def _demonstration(rows: list[dict[str, Any]], path: Path, licence: str) -> Demonstration:
-    rows.sort(key=lambda row: int(row["target_action_index"]))
-    numbers = [int(row["target_action_index"]) for row in rows]
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"action {max(numbers, key=numbers.count)} comes twice")
+def _demonstration(rows: list[_Row], path: Path, licence: str, max_side: int) -> Demonstration:
+    rows.sort(key=lambda row: row.target_action_index)
+    numbers = [row.target_action_index for row in rows]
+    missing = demonstration.find_missing_steps(numbers)
+    first = rows[0]
+    told = ("confirmed_task", "website", "domain", "subdomain")
+    if other := next((name for row in rows for name in told if getattr(row, name) != getattr(first, name)), ""):
+        raise ValueError(f"its rows do not agree: {other}")
     screens: dict[str, bytes] = {}
     steps: list[DemonstratedStep] = []
     for row in rows:
-        encoded = (row["screenshot"] or {}).get("bytes")
-        if not encoded:
-            raise ValueError(f"action {row['target_action_index']} has no screen")
-        name = image_digest(encoded)
+        encoded = row.screenshot.encoded
+        name = demonstration.check_screen(encoded, f"the screen of action {row.target_action_index}", max_side)
         screens[name] = encoded
         steps += _steps(row, name, encoded)
-    first = rows[0]
+    facts = {"website": first.website, "actions": len(rows), "first_action": numbers[0]}
     return Demonstration(
         dataset=DATASET,
-        id=str(first["annotation_id"]),
+        id=first.annotation_id,
         licence=licence,
-        instruction=str(first["confirmed_task"]),
+        instruction=first.confirmed_task,
         world=DATASET,
-        template=f"{first['domain']}/{first['subdomain']}/{first['website']}",
+        template=f"{first.domain}/{first.subdomain}/{first.website}",
         split="eval" if path.name.startswith("test") else "train",
         completed=None,
         steps=tuple(steps),
-        facts={"website": first["website"], "actions": len(rows), "first_action": numbers[0]},
+        facts=facts | ({"missing_steps": missing} if missing else {}),
         screens=screens,
     )
 
 
-def _steps(row: Mapping[str, Any], screen: str, encoded: bytes) -> Iterator[DemonstratedStep]:
-    operation = json.loads(row["operation"])
-    kind, value = operation["op"], operation.get("value") or ""
-    point = _target(row["pos_candidates"], encoded)
+def _steps(row: _Row, screen: str, encoded: bytes) -> Iterator[DemonstratedStep]:
+    kind, value = row.operation.op, row.operation.value or ""
+    point = _target(row.pos_candidates or (), encoded)
     if point is None:
-        yield DemonstratedStep(str(row["target_action_reprs"]), screen, fault="its target has no place on the screen")
+        yield DemonstratedStep(row.target_action_reprs, screen, fault="its target has no place on the screen")
         return
 
     def step(action: Action) -> DemonstratedStep:
         return DemonstratedStep(serialise_action(action, DEMONSTRATION_GRAMMAR), screen)
 
     if kind == "CLICK":
-        original = operation.get("original_op")
+        original = row.operation.original_op
         yield step(Hover(point) if original == "HOVER" else Hotkey(("enter",)) if original == "ENTER" else Click(point))
     elif kind == "TYPE":
         yield step(Click(point))
@@ -129,18 +173,15 @@ def _steps(row: Mapping[str, Any], screen: str, encoded: bytes) -> Iterator[Demo
         yield step(Click(point))
         yield DemonstratedStep(f"SELECT {value}", screen, fault="which place the option had is not told")
     else:
-        raise ValueError(f"unknown operation {kind}")
+        raise ValueError(f"unknown operation {kind[:80]}")
 
 
-def _target(candidates: Sequence[str] | None, encoded: bytes) -> Point | None:
+def _target(candidates: Sequence[Mapping[str, Any]], encoded: bytes) -> Point | None:
     """The middle of the target's box as fractions of the screen; None where it has none, or lies outside."""
-    found = [json.loads(one) if isinstance(one, str) else one for one in candidates or ()]
-    found.sort(key=lambda one: (not one.get("is_original_target"), not one.get("is_top_level_target")))
-    with Image.open(io.BytesIO(encoded)) as picture:
-        width, height = picture.size
+    found = sorted(candidates, key=lambda one: (not one.get("is_original_target"), not one.get("is_top_level_target")))
+    width, height = screenshot_size(encoded, 2**31)
     for one in found:
-        attributes = one["attributes"]
-        attributes = json.loads(attributes) if isinstance(attributes, str) else attributes
+        attributes = _json(one["attributes"])
         box = attributes.get("bounding_box_rect", "")
         left, top, wide, high = (float(part) for part in box.split(",")) if box.count(",") == 3 else (-1.0,) * 4
         x, y = (left + wide / 2) / width, (top + high / 2) / height

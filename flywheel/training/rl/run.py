@@ -259,7 +259,8 @@ class _RLRun:
         self.rl, tasks = self.settings.rl, self.tasks
         self.algorithm = get_algorithm(self.rl.algorithm)
         self.by_id = {task.task_id: task for task in tasks}
-        self.encoder, self.panel = Encoder.from_folder(self.sft_folder), ScorerSet(self.settings)
+        self.encoder = Encoder.from_folder(self.sft_folder, max_image_side=self.settings.policy.max_image_side)
+        self.panel = ScorerSet(self.settings)
         self.curriculum = Curriculum(tasks, self.rl, self._seed("curriculum"), self.prior)
         self.key = hash_run_inputs(self.settings, self.sft_folder, self.domain, self.iteration, tasks, self.prior)
         make = partial(RLTrainer, self.sft_folder, self.settings, self._seed("value"), self.algorithm)

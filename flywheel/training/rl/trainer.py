@@ -582,7 +582,8 @@ class RLTrainer(Learner):
     def __init__(self, folder: Path, settings: Settings, seed: int, algorithm: Algorithm) -> None:
         """folder: the checkpoint it begins with. seed: of the value model's first weights. Raises as `Learner`, and
         ModelError for a checkpoint that cannot be loaded or whose answers cannot be constrained as asked."""
-        self.rl, self.encoder = settings.rl, Encoder.from_folder(folder)
+        self.rl = settings.rl
+        self.encoder = Encoder.from_folder(folder, max_image_side=settings.policy.max_image_side)
         policy = load_model(folder, device=self.rl.device)
         constraint = open_constraint(self.encoder, policy.config, settings.policy)
         super().__init__(policy, self.rl, seed, algorithm, constraint)

@@ -25,6 +25,7 @@ from pydantic import (
 
 from flywheel.envs.suites import catalogue
 from flywheel.utils.errors import BadInput
+from flywheel.utils.json_text import refuse_doubled_fields
 
 # Reading a manifest's file; each fault is one line.
 
@@ -35,9 +36,9 @@ _FAULT_HELP = yaml.safe_load(Path(__file__).with_name("manifest_faults.yaml").re
 def parse_manifest_file(path: Path) -> dict[str, Any]:
     """Parse a manifest's file, YAML or JSON. Raises BadInput where it cannot be read, or a name stands twice."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
-            raw = json.loads(text, object_pairs_hook=_refuse_duplicates)
+            raw = json.loads(text, object_pairs_hook=refuse_doubled_fields)
         else:
             raw = yaml.load(text, _UniqueKeyLoader)
     except FileNotFoundError:
@@ -53,19 +54,12 @@ def parse_manifest_file(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise ValueError(f"{sorted(twice)[0]} stands twice")
-    return dict(pairs)
-
-
 class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML in which no field may stand twice: the second would silently win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        _refuse_duplicates([(str(key), None) for key in keys])
+        refuse_doubled_fields([(str(key), None) for key in keys])
         return super().construct_mapping(node, deep)
 
 
@@ -109,7 +103,7 @@ Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(\[[A-Z
 
 
 class ManifestPart(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class SeedParameter(ManifestPart):
@@ -387,11 +381,16 @@ def load_page_manifest(path: Path) -> PageManifest:
         raise BadInput("the manifest is wrong: " + "; ".join(faults[:3]) + more, where=path) from None
     served = manifest.path.parent / manifest.folder if manifest.folder and not manifest.package else None
     folders = {"files": manifest.file_folder, "folder": served, "server.folder": manifest.template}
-    for field, folder in folders.items():
-        if folder is not None and not folder.is_dir():
-            raise BadInput(f"{field}: there is no folder {folder}", where=path, fix="it is relative to the manifest")
-    if served is not None:
-        check_start_page(manifest, served)
+    try:
+        for field, folder in folders.items():
+            if folder is not None and not folder.is_dir():
+                what = f"{field}: there is no folder {folder}"
+                raise BadInput(what, where=path, fix="it is relative to the manifest")
+        if served is not None:
+            check_start_page(manifest, served)
+    except OSError as error:  # such as a name that is too long for any file
+        what = f"a place that it names cannot be looked at: {error.strerror}"
+        raise BadInput(what, where=path, fix="mend folder, files or start") from None
     return manifest
 
 

@@ -16,18 +16,20 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from flywheel.envs.base import TaskSuite, TaskTemplate
 from flywheel.envs.computer.bwrap import MACHINE_HOME, PROGRAM_PATH
 from flywheel.envs.computer.osworld.judge import EXPECTS_FILE, EXPECTS_RULES, METRICS
 from flywheel.envs.computer.task_spec import OsworldMetric, OsworldTask
 from flywheel.utils.errors import BadInput
+from flywheel.utils.json_text import describe_first_fault, parse_foreign_json
 
 log = logging.getLogger(__name__)
 OSWORLD_VERIFIER = "osworld"
@@ -48,6 +50,11 @@ NEEDS_METRIC = "a metric that is not here"
 NEEDS_PLACE_OUTSIDE_HOME = "a place outside of the home"
 NEEDS_LARGE_FILES = "files that are too large"
 LEFT_OUT_BY_MANIFEST = "left out by the manifest"
+NEEDS_WHOLE_FILE = "a whole task file"
+
+
+class MalformedTask(Exception):
+    """The task file itself is wrong: in which field, and how."""
 
 
 class UnsupportedTask(Exception):
@@ -148,15 +155,12 @@ class OsworldExample(BaseModel):
 
 
 def read_example(path: Path) -> OsworldExample:
-    """Read a task file. Raises BadInput that names the file and the field."""
+    """Read a task file. Raises MalformedTask that names the field."""
     try:
-        return OsworldExample.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
-        why = f"no task of OSWorld: {error}"
-        if isinstance(error, ValidationError):
-            fault = error.errors()[0]
-            why = f"the task's {'.'.join(map(str, fault['loc'])) or 'whole'}: {fault['msg']}"
-        raise BadInput(why, where=path, fix="mend it, or leave it out") from None
+        return OsworldExample.model_validate(parse_foreign_json(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        why = describe_first_fault(error) if isinstance(error, ValidationError) else f"no task of OSWorld: {error}"
+        raise MalformedTask(why) from None
 
 
 OsworldCommand = str | list[str]
@@ -218,10 +222,6 @@ def _list_programs(command: OsworldCommand, shell: bool) -> Iterator[str]:
 
 INFEASIBLE_METRIC = "infeasible"  # the metric of tasks that cannot be done
 _WRITABLE_FOLDERS = (MACHINE_HOME, "/tmp")  # the places of a machine that can be written
-
-
-class MalformedTask(Exception):
-    """The task file itself is wrong: in which field, and how."""
 
 
 def convert_example(example: OsworldExample, copies: DownloadCopies, screen: bool, seconds: float) -> OsworldTask:
@@ -423,7 +423,7 @@ def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFile
     """Load the OSWorld task files that a manifest names as a suite.
 
     manifest: its file. name, domain: of the suite. said: its block `osworld`. kind: terminal or computer. Raises
-    BadInput where a task file is wrong, or none can be played.
+    BadInput where two files are of one name, or no task can be played.
     """
     folder = _path_beside(manifest, said.files) if said.files else None
     paths = [path for entry in said.tasks for path in list_task_files(_path_beside(manifest, entry))]
@@ -453,14 +453,15 @@ def read_task_files(
     """Read OSWorld task files: params of those that can be played, why the others cannot, and counts by reason.
 
     The first two are by template, `<name of the file's folder>_<stem of the file>`, the third by
-    `UnsupportedTask.reason`, the commonest first. paths: the files. copies: folder of what they download; None if there
-    is none. screen: whether the machine has one. said: the manifest's block `osworld`. Raises BadInput for a file that
-    cannot be read, is no task or a wrong one, and for two of one template.
+    `UnsupportedTask.reason`, the commonest first. paths: the files; one that comes again is read once. copies: folder
+    of what they download; None if there is none. screen: whether the machine has one. said: the manifest's block
+    `osworld`. A file that cannot be read, is no task or a wrong one is one that cannot be played. Raises BadInput for
+    two files of one template.
     """
     tasks: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
     reasons: Counter[str] = Counter()
-    for path in paths:
+    for path in dict.fromkeys(path.absolute() for path in paths):
         template = f"{path.parent.name}_{path.stem}"
         if template in tasks or template in left_out:
             raise BadInput(f"two tasks are called {template}", where=path, fix="rename one's file")
@@ -469,11 +470,11 @@ def read_task_files(
                 raise UnsupportedTask(LEFT_OUT_BY_MANIFEST, said.leave_out[path.stem])
             example = read_example(path)
             task = convert_example(example, DownloadCopies(copies, example.id), screen, said.seconds)
-        except UnsupportedTask as unfit:
+        except Exception as fault:  # whatever it is, it is this file's
+            said_why = str(fault) if isinstance(fault, MalformedTask) else f"{type(fault).__name__} {fault}"
+            unfit = fault if isinstance(fault, UnsupportedTask) else UnsupportedTask(NEEDS_WHOLE_FILE, said_why)
             left_out[template] = str(unfit)
             reasons[unfit.reason] += 1
-        except MalformedTask as fault:
-            raise BadInput(f"the task's {fault}", where=path, fix="mend it, or leave it out") from None
         else:
             given = {"instruction": example.instruction, "allowed": said.allowed}
             tasks[template] = {**given, "osworld": task.model_dump()}
@@ -481,8 +482,22 @@ def read_task_files(
 
 
 def list_task_files(path: Path) -> list[Path]:
-    """List the JSON files in the folder `path` and below, sorted; `path` itself where it is none, there or not."""
-    return sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    """List the JSON files in the folder `path` and below, sorted; `path` itself where it is none, there or not.
+
+    Of a list of ids by folder (OSWorld's `test_all.json`): the files that it names, in `examples` beside it or, where
+    there is no such folder, in folders beside it.
+    """
+    if path.is_dir():
+        return sorted(path.rglob("*.json"))
+    with suppress(OSError, ValueError, ValidationError):
+        listed = _LIST.validate_json(path.read_bytes())
+        root = path.parent / "examples" if (path.parent / "examples").is_dir() else path.parent
+        return [root / folder / f"{name}.json" for folder, names in listed.items() for name in names]
+    return [path]
+
+
+_ID = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+_LIST = TypeAdapter(Annotated[dict[_ID, list[_ID]], Field(min_length=1)])
 
 
 def score_osworld_state(_: Mapping[str, Any], state: Mapping[str, Any]) -> float:

@@ -1,0 +1,73 @@
+"""Read JSON that other programs wrote: what Python's reader lets pass in silence is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def parse_foreign_json(text: bytes) -> Any:
+    """Parse a JSON text in UTF-8, with a byte-order mark or without.
+
+    Raises ValueError for text that is not UTF-8 or not JSON, a field that stands twice in an object, a number that is
+    not finite, and nests too deep to read.
+    """
+    try:
+        return json.loads(
+            text.decode("utf-8-sig"),
+            object_pairs_hook=refuse_doubled_fields,
+            parse_constant=refuse_constant,
+            parse_float=_finite,
+        )
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def iter_json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield each line of a file of JSON lines with its number, from 1.
+
+    Lines end at U+000A alone: other signs that end lines may stand within a text. Lines of blanks are left out, and so
+    is a byte-order mark. Raises OSError where the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            line = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+            if line.strip():
+                yield number, line.rstrip(b"\r\n")
+
+
+def refuse_doubled_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its (name, value) pairs. Raises ValueError where a name stands twice: one value would be
+    lost."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)[:80]} stands twice")
+    return made
+
+
+def refuse_constant(name: str) -> None:
+    """Raise ValueError for `NaN` and its like, which Python's reader of JSON takes."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is no number that can be kept")
+    return number
+
+
+def describe_first_fault(error: ValidationError) -> str:
+    """Say in a line what is wrong first: the field, dotted from the outermost one, and what was expected of it."""
+    fault = error.errors(include_url=False)[0]
+    said = "Input should be an object" if fault["type"] in ("model_type", "dataclass_type") else fault["msg"]
+    return f"{'.'.join(map(str, fault['loc'])) or 'the whole'}: {said}"
