@@ -10,8 +10,8 @@ from typing import Any
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
 from flywheel.store.catalog import database
-from flywheel.store.versioning import backup, dvc_files, stage_records
-from flywheel.utils.errors import FlywheelError
+from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
+from flywheel.utils.errors import DataError, FlywheelError
 
 _SHOWN = 10
 
@@ -53,6 +53,10 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
         fault = str(error)
     if not begun:
         return WorkspaceStatus(begun, (), rows, fault, changed={})
+    try:
+        git_tags.check_line_ends(ws.root)
+    except DataError as error:
+        return WorkspaceStatus(begun, (), rows, fault, str(error))
     which = begun if everything else tuple(stage_records.active_iterations(ws))
     try:
         asked = stage_records.iterations_to_compare(ws, which)
