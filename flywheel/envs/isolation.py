@@ -74,12 +74,10 @@ def list_scratch_folders() -> tuple[str, ...]:
 
 
 @functools.cache
-def hide_secrets() -> tuple[str, ...]:
-    """Build bubblewrap's options that hide what below `list_settings_paths` not every user may read: private keys, say.
-
-    A process of root's could read it. They go behind the options that mount those paths.
-    """
-    words: list[str] = []
+def list_secrets() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """List the folders and the files below `list_settings_paths` that a session must not see, as those that not every
+    user may read: private keys, say. A process of root's could read them."""
+    hidden: tuple[list[str], list[str]] = ([], [])
     for top in list_settings_paths():
         for folder, folders, files in os.walk(top):
             for name in [*folders, *files]:
@@ -87,10 +85,17 @@ def hide_secrets() -> tuple[str, ...]:
                 mode = os.lstat(path).st_mode
                 if stat.S_ISDIR(mode) and (mode & 0o005 != 0o005 or path in _PRIVATE):
                     folders.remove(name)
-                    words += ["--tmpfs", path, "--remount-ro", path]
+                    hidden[0].append(path)
                 elif stat.S_ISREG(mode) and not mode & stat.S_IROTH:
-                    words += ["--ro-bind", "/dev/null", path]
-    return tuple(words)
+                    hidden[1].append(path)
+    return tuple(hidden[0]), tuple(hidden[1])
+
+
+def hide_secrets() -> list[str]:
+    """Build bubblewrap's options that hide `list_secrets`; they go behind those that mount what these lie in."""
+    folders, files = list_secrets()
+    words = [word for path in folders for word in ("--tmpfs", path, "--remount-ro", path)]
+    return words + [word for path in files for word in ("--ro-bind", "/dev/null", path)]
 
 
 def mount_scratch(places: Iterable[str], size_bytes: int, mode: str) -> list[str]:

@@ -202,7 +202,7 @@ def _mount_options(readable: Sequence[Path], written: Sequence[str], size_bytes:
 
 def _hiding_options() -> list[str]:
     """No secret is read, nothing of the system's written. It comes last: what was mounted below keeps what it has."""
-    words = [*isolation.hide_secrets()]
+    words = isolation.hide_secrets()
     for path in _root_only_proc_files():
         words += ["--ro-bind", "/dev/null", path]
     return [*words, *isolation.make_read_only()]

@@ -217,7 +217,10 @@ def _volume_options(image: str, readable: Sequence[Path]) -> list[str]:
     seen = {path: path for path in paths if Path(path).exists()}
     seen |= {place: str(file) for place, file in bwrap.list_etc_files().items()}
     seen[bwrap.SERVER_IN_MACHINE] = str(bwrap.SERVER_SOURCES)
-    return [word for place, path in seen.items() for word in ("--volume", f"{path}:{place}:ro")]
+    folders, files = ((), ()) if image else isolation.list_secrets()
+    seen |= dict.fromkeys(files, "/dev/null")
+    hidden = [word for path in folders for word in ("--tmpfs", f"{path}:ro,size=4k,mode=0")]
+    return [*(word for place, path in seen.items() for word in ("--volume", f"{path}:{place}:ro")), *hidden]
 
 
 def _python_options(image: str) -> list[str]:
