@@ -10,7 +10,8 @@ import computer_attacks as attacks
 import computer_hostile as hostile
 from bench_case import BenchCase
 
-from flywheel.envs.computer import desktop, launcher
+from flywheel.envs import cgroups
+from flywheel.envs.computer import desktop
 from flywheel.envs.computer.machine import Machine
 
 
@@ -24,7 +25,7 @@ def cases(options) -> Iterator[BenchCase]:
     extra = {"n": len(got), "bombs": len(attacks.BOMBS), "goal_of": "ours"}
     extra |= {
         "walls": options.walls,
-        "cgroups": not launcher.explain_missing_cgroups(),
+        "cgroups": not cgroups.explain_missing_cgroups(),
         "screen": not desktop.list_missing_packages(),
     }
     yield BenchCase("computer", "escape", "attacks that succeed", succeeded, None, "", None, 0, not succeeded, extra)

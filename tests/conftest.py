@@ -190,11 +190,13 @@ def isolation_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(scope="module")
 def prefect(tmp_path_factory: pytest.TempPathFactory):
-    """The server that `flywheel run` starts, and this process as its client: its address and its workspace."""
+    """The server that `flywheel run` starts, and this process as its client: its address and its workspace. As on
+    machines with a proxy in the environment, which serves none of this machine's own addresses."""
     from flows.ops.prefect_server import open_prefect_server
 
     ws = Workspace(tmp_path_factory.mktemp("served"))
-    with mock.patch.dict(os.environ), open_prefect_server(ws) as url:
+    proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    with mock.patch.dict(os.environ, proxies), open_prefect_server(ws) as url:
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()

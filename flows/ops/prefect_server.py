@@ -24,7 +24,7 @@ from flywheel.config.workspace import Workspace
 from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import write_json
-from flywheel.utils.local_ports import bind_local_port
+from flywheel.utils.local_ports import bind_local_port, bypass_proxies_on_loopback, check_connection_variables
 from flywheel.utils.processes import run_periodically, terminate_process
 from flywheel.utils.progress import announce
 
@@ -51,8 +51,11 @@ _LEASES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurren
 def configure_prefect(ws: Workspace, url: str = "") -> None:
     """Point Prefect at this workspace, by variables of this process and of those it starts; its telemetry is off.
 
-    url: of the workspace's own server, which gets its credentials; "": they stay.
+    url: of the workspace's own server, which gets its credentials; "": they stay. Raises BadInput where the
+    environment's proxies or certificates cannot be used.
     """
+    bypass_proxies_on_loopback()
+    check_connection_variables()
     os.environ.update(
         PREFECT_HOME=str(ws.prefect_home),
         PREFECT_SERVER_ANALYTICS_ENABLED="false",

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.local_ports import bypass_proxies_on_loopback
 from flywheel.utils.processes import Terminated
 
 
@@ -193,3 +194,4 @@ def main() -> None:
     Raises SystemExit with the exit code: 1 for an error, said in one line, 2 for bad input, 130 after Ctrl-C, 143 after
     SIGTERM.
     """
+    bypass_proxies_on_loopback()

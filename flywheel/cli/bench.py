@@ -39,14 +39,24 @@ def list_benchmarks() -> dict[str, str]:
 
 
 def run_benchmark(name: str, argv: Sequence[str]) -> int:
-    """Run one benchmark with its options; returns its exit code. Raises BadInput for a name that is not there."""
+    """Run one benchmark with its options; returns its exit code. Raises BadInput for a name that is not there, or
+    where a package for development is missing."""
     known = list_benchmarks()
     if name not in known:
         raise BadInput(f"no benchmark {name!r}", where="flywheel bench", fix=f"one of {', '.join(known)}")
     if renamed := describe_renamed_option(f"bench {name}", argv):
         raise BadInput(renamed, where=f"flywheel bench {name}", fix=f"see `flywheel bench {name} --help`")
     plain, underscored = BENCHMARKS_FOLDER / f"{name}.py", BENCHMARKS_FOLDER / f"{name}_.py"
-    return int(_load_script(plain if plain.is_file() else underscored).main(list(argv)) or 0)
+    try:
+        return int(_load_script(plain if plain.is_file() else underscored).main(list(argv)) or 0)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", "flywheel", "flows", "tasks"):
+            raise
+        what, fix = (
+            f"it needs the package {error.name}, which is not installed",
+            "type `make setup-test` in the source folder",
+        )
+        raise BadInput(what, where=f"flywheel bench {name}", fix=fix) from None
 
 
 def _load_script(path: Path) -> ModuleType:

@@ -43,6 +43,7 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
     chosen = config.load_settings(project / "params.yaml", overrides)
     (folder / "params.yaml").write_text(config.dump_commented_settings(chosen), encoding="utf-8")
     (folder / ".gitignore").write_text(_GITIGNORE, encoding="utf-8")
+    (folder / ".gitattributes").write_text(git_tags.GITATTRIBUTES, encoding="utf-8")
     # Workspaces may share a server, so each has deployments of its own name.
     text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), folder_slug(folder.resolve())
     text = text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")

@@ -6,6 +6,7 @@ A workspace is a folder with `params.yaml` and `dvc.yaml`. Paths that enter data
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 from dataclasses import dataclass
@@ -156,9 +157,11 @@ class Workspace:
     def relative(self, path: Path) -> str:
         """Return a path as it is written into datasets: relative to the workspace, with forward slashes.
 
-        Raises ValueError for one outside of it.
+        A file is what its name in the workspace says, wherever a link of DVC's leads. Raises ValueError for one outside
+        of it.
         """
-        return path.resolve().relative_to(self.root).as_posix()
+        named = Path(os.path.abspath(path))  # noqa: PTH100 - `resolve` would follow the link
+        return (named if named.is_relative_to(self.root) else path.resolve()).relative_to(self.root).as_posix()
 
     def resolve(self, path: str) -> Path:
         """Return the path of one read from a dataset or a setting: relative to the workspace, or absolute as it is."""

@@ -6,22 +6,39 @@ this user has; `explain_missing_bwrap` says so.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
+import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 _PROBE_S = 10.0
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-# Parts of /etc without secrets: libraries, certificates, time zone, names of types.
-_ETC_NAMES = "alternatives ca-certificates fonts group hosts ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types"
-ETC_FILES = tuple(f"/etc/{name}" for name in (*_ETC_NAMES.split(), "nsswitch.conf", "passwd", "ssl"))
-# Of /proc nothing may be written: for a process of root's, the kernel's own settings lie there.
+# What installed programs read of /etc and /var: names whose files come from packages and hold no secret.
+_SETTINGS = """
+/etc/alternatives /etc/ca-certificates /etc/fonts /etc/group /etc/hosts /etc/ld.so.* /etc/localtime /etc/mime.types
+/etc/nsswitch.conf /etc/passwd /etc/ssl
+/etc/ImageMagick-* /etc/OpenCL /etc/X11 /etc/dictionaries-common /etc/emacs /etc/ghostscript /etc/glvnd /etc/groff
+/etc/gtk-* /etc/java-* /etc/libpaper.d /etc/libreoffice /etc/locale.alias /etc/lua* /etc/magic* /etc/mailcap /etc/pango
+/etc/papersize /etc/perl /etc/php /etc/protocols /etc/python3* /etc/ruby* /etc/services /etc/sgml /etc/terminfo
+/etc/texmf /etc/vim /etc/vulkan /etc/xdg /etc/xml
+/var/cache/fontconfig /var/lib/aspell /var/lib/dictionaries-common /var/lib/ghostscript /var/lib/ispell /var/lib/texmf
+/var/lib/xfonts /var/lib/xkb /var/lib/xml-core
+"""
+# What packages leave in /etc for the system: no program reads its own settings there.
+_SYSTEM_SETTINGS = """
+apparmor.d apt bash_completion.d cron.d cron.daily cron.weekly default init.d logcheck logrotate.d modules-load.d pam.d
+profile.d rc0.d security skel sysctl.d systemd tmpfiles.d udev
+"""
+_PRIVATE = ("/etc/xdg/pip",)  # every user may read it, and a registry's password may stand in it
+TMPFS_FOLDERS = ("/dev/shm", "/tmp", "/run")  # what every program may write, in memory
+_TMPFS_BYTES = 64 * 2**20  # that a server may have in each of them
+_READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, which a process of root's may write
 _UNSHARE_FLAGS = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
-_UNSHARE_FLAGS += ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
 
 
 @functools.cache
@@ -30,7 +47,7 @@ def explain_missing_bwrap() -> str:
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed"
-    command = wrap_in_bwrap(["true"], Path("/"))
+    command = wrap_in_bwrap(["true"], "/")
     try:
         tried = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -39,19 +56,98 @@ def explain_missing_bwrap() -> str:
     return f"bubblewrap does not work here: {complaint[:200] or tried.returncode}" if tried.returncode else ""
 
 
+@functools.cache
+def list_settings_paths() -> tuple[str, ...]:
+    """List the paths of /etc and /var that installed programs read and that hold no secret, as far as they are here."""
+    return tuple(str(path) for name in _SETTINGS.split() for path in sorted(Path("/").glob(name[1:])))
+
+
+@functools.cache
+def list_scratch_folders() -> tuple[str, ...]:
+    """List the folders of /var that every user may write, such as the one of PHP's sessions: they are there, empty."""
+    found = ["/var/tmp"]
+    for path in sorted(Path("/var/lib").glob("*/*")):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(mode := path.lstat().st_mode) and mode & stat.S_IWOTH:
+                found.append(str(path))
+    return tuple(found)
+
+
+@functools.cache
+def list_secrets() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """List the folders and the files below `list_settings_paths` that a session must not see, as those that not every
+    user may read: private keys, say. A process of root's could read them."""
+    hidden: tuple[list[str], list[str]] = ([], [])
+    for top in list_settings_paths():
+        for folder, folders, files in os.walk(top):
+            for name in [*folders, *files]:
+                path = f"{folder}/{name}"
+                mode = os.lstat(path).st_mode
+                if stat.S_ISDIR(mode) and (mode & 0o005 != 0o005 or path in _PRIVATE):
+                    folders.remove(name)
+                    hidden[0].append(path)
+                elif stat.S_ISREG(mode) and not mode & stat.S_IROTH:
+                    hidden[1].append(path)
+    return tuple(hidden[0]), tuple(hidden[1])
+
+
+def hide_secrets() -> list[str]:
+    """Build bubblewrap's options that hide `list_secrets`; they go behind those that mount what these lie in."""
+    folders, files = list_secrets()
+    words = [word for path in folders for word in ("--tmpfs", path, "--remount-ro", path)]
+    return words + [word for path in files for word in ("--ro-bind", "/dev/null", path)]
+
+
+def mount_scratch(places: Iterable[str], size_bytes: int, mode: str) -> list[str]:
+    """Build bubblewrap's options for empty folders in memory. size_bytes: that each may hold. mode: in octal digits."""
+    return [word for place in places for word in ("--perms", mode, "--size", str(size_bytes), "--tmpfs", place)]
+
+
+def make_read_only() -> list[str]:
+    """Build bubblewrap's last options, by which nothing can be written but what was mounted below: bubblewrap's / and
+    /dev lie in this machine's memory without a limit."""
+    return [word for place in _READ_ONLY for word in ("--remount-ro", place)]
+
+
 def wrap_in_bwrap(
-    command: Sequence[str], working: Path, writable: Iterable[Path] = (), readable: Iterable[Path] = ()
+    command: Sequence[str], working: str, writable: Mapping[str, Path] = {}, readable: Mapping[str, Path] = {}
 ) -> list[str]:
     """Wrap a command in bubblewrap: no network and no process but its own, no file but the system's programs and these.
 
-    working: folder that it starts in. writable, readable: paths that it may write, or only read. Returns the command.
+    working: folder in there that it starts in. writable, readable: path in there -> path of this machine that it may
+    write, or only read. Beside them it may write 64 MiB in each of `TMPFS_FOLDERS` and `list_scratch_folders`. Returns
+    the command.
     """
-    words = ["bwrap", *_UNSHARE_FLAGS]
-    for path in (*SYSTEM_FOLDERS, *ETC_FILES, *readable, sys.base_prefix):
-        words += ["--ro-bind-try", str(path), str(path)]
-    for path in writable:
-        words += ["--bind", str(path), str(path)]
-    return [*words, "--chdir", str(working), "--", *command]
+    words = ["bwrap", *_UNSHARE_FLAGS, "--proc", "/proc", "--dev", "/dev"]
+    words += mount_scratch((*TMPFS_FOLDERS, *list_scratch_folders()), _TMPFS_BYTES, "1777")
+    for path in (*SYSTEM_FOLDERS, *list_settings_paths(), sys.base_prefix):
+        words += ["--ro-bind-try", path, path]
+    words += hide_secrets()
+    for place, path in readable.items():
+        words += ["--ro-bind-try", str(path), place]
+    for place, path in writable.items():
+        words += ["--bind", str(path), place]
+    return [*words, *make_read_only(), "--chdir", working, "--", *command]
+
+
+def list_unseen_settings(program: Path) -> list[str]:
+    """List the folders of /etc and /var where a program's Debian package keeps files that a server does not see.
+
+    program: its path. Without Debian's packages: none.
+    """
+
+    def ask(option: str, word: str) -> list[str]:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            asked = ["dpkg-query", option, word]
+            return subprocess.run(asked, capture_output=True, text=True, timeout=_PROBE_S, check=False).stdout.split()
+        return []
+
+    owner = next(iter(ask("--search", str(program.resolve()))), "").rstrip(":")
+    # Of /etc a package has a folder of its own, of /var one in lib or cache.
+    tops = ("/".join(path.split("/")[: 3 if path.startswith("/etc/") else 4]) for path in ask("--listfiles", owner))
+    found = {top for top in tops if top.startswith(("/etc/", "/var/lib/", "/var/cache/")) and Path(top).is_dir()}
+    found -= {*list_settings_paths(), *(f"/etc/{name}" for name in _SYSTEM_SETTINGS.split())}
+    return sorted(top for top in found if not any(one.startswith(top) for one in list_scratch_folders()))
 
 
 def list_program_folders(program: Path) -> list[Path]:

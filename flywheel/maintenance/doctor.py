@@ -116,13 +116,14 @@ def _workspace(root: Path) -> str:
 def check_recorded_data(root: Path) -> list[Finding]:
     """Check recorded files, tables' footers, and manifests of finished iterations; nothing in a new workspace."""
     from flywheel.store import manifest, partitions
-    from flywheel.store.versioning import backup
+    from flywheel.store.versioning import backup, git_tags
 
     try:
         ws = Workspace.find(root)
     except FlywheelError:  # told by `workspace`
         return []
     try:
+        git_tags.check_line_ends(ws.root)
         damage = backup.find_damaged_outputs(ws)
     except FlywheelError as error:
         return [Finding("data", "missing", error.what, error.fix)]

@@ -14,7 +14,7 @@ from flywheel.config.run_lock import RunAtWork, StageAtWork, format_moment
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
 from flywheel.store.catalog import database, run_history
-from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 from flywheel.utils.progress import format_duration
 
@@ -151,6 +151,10 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     found = WorkspaceStatus(begun, (), rows, fault, changed={}, work=work, holder=run_lock.workspace_holder(ws))
     if not begun:
         return found
+    try:
+        git_tags.check_line_ends(ws.root)
+    except DataError as error:
+        return replace(found, unknown=str(error))
     which = begun if everything else tuple(stage_records.active_iterations(ws))
     try:
         asked = stage_records.iterations_to_compare(ws, which)

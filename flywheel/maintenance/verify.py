@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.policy import checkpoint
 from flywheel.store import manifest, partitions
-from flywheel.store.versioning import dvc_files, stage_records
+from flywheel.store.versioning import dvc_files, git_tags, stage_records
 from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.files import sha256_file
 
@@ -20,8 +20,10 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
     """Yield a line for each fault of data, records, promotions and manifests; every byte is read, nothing is changed.
 
     iterations: to look at; default: all. Once the first line is asked for, raises BadInput for one that has not been
-    begun, DataError where DVC's own files are lost or damaged, or the list of what was pruned is damaged.
+    begun, DataError where DVC's own files are lost or damaged, the list of what was pruned is damaged, or Git changed
+    line ends; FlywheelError where git does not answer.
     """
+    git_tags.check_line_ends(ws.root)
     which = stage_records.list_iterations(ws) if iterations is None else list(iterations)
     stage_records.check_iterations_begun(ws, which)
     for k in which:
@@ -97,4 +99,6 @@ def _manifest_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[
 
 
 def _repair_hint(path: str) -> str:
+    if path.startswith("iterations/"):
+        return f"type `git checkout HEAD -- {path}`"
     return f"type `dvc checkout --force {path}`, or `dvc pull`"

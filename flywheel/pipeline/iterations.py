@@ -27,7 +27,7 @@ from flywheel.recordings import selection
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.store import manifest, partitions, routing_decisions
 from flywheel.store.catalog import database
-from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.training.rl import algorithm
 from flywheel.utils.errors import (
     BadInput,
@@ -49,8 +49,9 @@ def plan_iterations(
 
     iteration: the only one wanted; it wins over `iterations`. iterations: how many, one that is not complete being the
     first; None: what a killed run still owes, else `settings.iterations`. Raises BadInput for an iteration out of
-    order, and what `check_iteration_complete` does.
+    order, and what `check_iteration_complete` and `git_tags.check_line_ends` do.
     """
+    git_tags.check_line_ends(ws.root)
     newest = newest_iteration(ws)
     if iteration is not None:
         if not 1 <= iteration <= newest + 1:

@@ -8,6 +8,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -121,11 +122,11 @@ async def reap_process(process: subprocess.Popen) -> None:
 def list_process_group(leader: int) -> list[int]:
     """List the process ids of the group of `leader` (a process id), without dead ones that wait to be reaped."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for told in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, _, leads = stat.read_text().rsplit(")", 1)[1].split()[:3]
+            state, _, leads = told.read_text().rsplit(")", 1)[1].split()[:3]
             if int(leads) == leader and state not in "ZX":
-                found.append(int(stat.parent.name))
+                found.append(int(told.parent.name))
     return found
 
 
@@ -252,21 +253,54 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
     return found
 
 
+def measure_nameless_files(pids: Iterable[int]) -> dict[int, float]:
+    """Measure the open files of processes that have no name in any folder: deleted ones, and those in memory alone
+    (memfd). Returns MiB by the number of the device that they lie on."""
+    found: dict[tuple[int, int], float] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for one in descriptors:
+                with contextlib.suppress(OSError):
+                    if not (about := one.stat()).st_nlink and stat.S_ISREG(about.st_mode):
+                        found[about.st_dev, about.st_ino] = about.st_blocks * 512 / _MB
+    return {device: sum(mb for (on, _), mb in found.items() if on == device) for device, _ in found}
+
+
+def measure_folder(folder: Path) -> float:
+    """Measure what the files below `folder` take of the disk, in MiB; of an empty one, and of a folder, 4 KiB."""
+    taken: dict[int, int] = {}
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                about = os.lstat(f"{place}/{name}")
+                taken[about.st_ino] = max(about.st_blocks * 512, 4096)
+    return sum(taken.values()) / _MB
+
+
 MAX_OUTPUT_BYTES = 64_000  # bytes of output that are kept, the newest
-_FILE_LIMIT = "ulimit -f 2097152;"  # no file above 1 GiB
+_MAX_FILE_MB = 1024
 
 
 class ChildProgram:
     """Run a program of a page's server: its output is bounded, and it ends with all that it started.
 
     command: program and arguments. working: its folder. environment: all of its variables; ours are not among them.
-    megabytes: most private memory (MiB). It must be made in the event loop's own thread, since the kernel ends it with
-    the thread that started it. Raises OSError where it cannot be started.
+    megabytes: most private memory (MiB). file_mb: the largest file that it may write (MiB), 1 GiB at most. It must be
+    made in the event loop's own thread, since the kernel ends it with the thread that started it. Raises OSError where
+    it cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], working: Path, environment: Mapping[str, str], megabytes: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        working: Path,
+        environment: Mapping[str, str],
+        megabytes: int,
+        file_mb: int = _MAX_FILE_MB,
+    ) -> None:
+        limit = f"ulimit -f {min(file_mb, _MAX_FILE_MB) * 2048};"
         self.process = subprocess.Popen(
-            limit_command(command, megabytes, _FILE_LIMIT),
+            limit_command(command, megabytes, limit),
             bufsize=0,
             cwd=working,
             env=dict(environment),

@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Iterator
 
 from flywheel.utils.errors import BadInput
 
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _QUEUE = 2048  # connections that wait to be taken, as uvicorn has it
+
+
+def bypass_proxies_on_loopback() -> None:
+    """Let neither this process nor those it starts ask servers of this machine through a proxy of the environment.
+
+    Libraries obey HTTP_PROXY and the like for 127.0.0.1 too, unless NO_PROXY names it.
+    """
+    if any(name.lower() in _PROXIES for name in os.environ):
+        hosts = [host for name in ("no_proxy", "NO_PROXY") for host in os.environ.get(name, "").split(",") if host]
+        own = ",".join(dict.fromkeys([*hosts, "127.0.0.1", "localhost", "::1"]))
+        os.environ.update(no_proxy=own, NO_PROXY=own)
+
+
+def check_connection_variables() -> None:
+    """Check that connections can be made with the proxies and certificates that the environment names. Raises BadInput
+    naming the variables where libraries could make none at all."""
+    named = [name for name in os.environ if name.lower() in _PROXIES or name in _CERTIFICATES]
+    if not named:
+        return
+    import httpx  # only here: few have such variables, and it takes a tenth of a second
+
+    try:
+        httpx.Client().close()
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        why = " ".join(str(error).split())
+        raise BadInput(
+            f"no connection can be made as the environment says: {why}",
+            where=", ".join(sorted(named)),
+            fix="mend the one that is wrong, or unset it",
+        ) from None
 
 
 def bind_free_port() -> socket.socket:

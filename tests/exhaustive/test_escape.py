@@ -9,6 +9,7 @@ import pytest
 from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
 from flywheel.cli import bench
+from flywheel.envs import cgroups, isolation
 from flywheel.envs.computer import bwrap, desktop, launcher
 from flywheel.envs.computer.machine import Machine
 
@@ -19,8 +20,8 @@ BOMBS += ["watches of files without end"]
 NOT_DOCKER = ("other files of the kernel's", "watches of files without end")
 # What each part of a machine's walls keeps out.
 WALLS = {
-    "the kernel's settings": (bwrap, "_READ_ONLY", ("/dev", "/")),
-    "the system's files": (bwrap, "_READ_ONLY", ("/proc",)),
+    "the kernel's settings": (isolation, "_READ_ONLY", ("/dev", "/")),
+    "the system's files": (isolation, "_READ_ONLY", ("/proc",)),
     "keys of this user": (bwrap, "seccomp_program", lambda: b""),
     "sockets that no namespace keeps apart": (bwrap, "seccomp_program", lambda: b""),
 }
@@ -55,7 +56,7 @@ async def test_nothing_that_keeps_quiet_gets_anything(contained):
     assert len(got) >= 30
 
 
-@pytest.mark.skipif(bool(launcher.explain_missing_cgroups()), reason=launcher.explain_missing_cgroups() or "-")
+@pytest.mark.skipif(bool(cgroups.explain_missing_cgroups()), reason=cgroups.explain_missing_cgroups() or "-")
 async def test_bombs_harm_no_other_session(contained):
     hostile = contained
     async with hostile.target() as target:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import os
 import signal
@@ -15,10 +16,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from page_servers import lay
 from processes import PATIENCE_S
 
+from flywheel.envs import cgroups, isolation
+from flywheel.envs.browser.pages import server
 from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.browser.pages.server import PageServer
 from flywheel.utils.errors import EnvError, EnvTimeout
@@ -62,12 +66,12 @@ async def asked(backend, address):
 
 
 @pytest.mark.parametrize(
-    ("server", "error", "part"),
+    ("said", "error", "part"),
     [
         (
             {"command": ["python", "-c", "print('no luck'); raise SystemExit(4)"]},
             EnvError,
-            "ended with status 4 before it answered: no luck",
+            "ended before it answered: it ended by itself with status 4: no luck",
         ),
         (
             {"command": ["sh", "-c", "echo I wait; sleep " + NAP], "start_s": 3},
@@ -83,9 +87,9 @@ async def asked(backend, address):
     ],
     ids=["ends", "waits", "setup", "slow setup"],
 )
-async def test_a_server_that_does_not_come_up_is_told_in_one_line(tmp_path, isolation_mode, server, error, part):
+async def test_a_server_that_does_not_come_up_is_told_in_one_line(tmp_path, isolation_mode, said, error, part):
     with pytest.raises(error) as caught:
-        async with started(lay(tmp_path, server)):
+        async with started(lay(tmp_path, said)):
             pass
     assert part in str(caught.value)
     assert "page.yaml: server" in str(caught.value)
@@ -101,7 +105,8 @@ async def test_it_sees_its_own_folder_and_nothing_of_ours(tmp_path, isolation_mo
         port = listener.getsockname()[1]
         async with started(lay(tmp_path, {"environment": {"SHOP": "of {variant} {seed}"}})) as backend:
             ours = await asked(backend, f"/reach?port={port}&file={tmp_path}/secret.txt&write={tmp_path}/new.txt")
-            own = await asked(backend, f"/reach?port={backend.port}&file=/etc/hosts&write={backend.folder}/new.txt")
+            inside = backend.fill("{folder}")
+            own = await asked(backend, f"/reach?port={backend.port}&file=/etc/hosts&write={inside}/new.txt")
     assert "FLYWHEEL_TEST_KEY" not in ours["environment"]
     assert "SHOP" in ours["environment"]
     assert (own["port"], own["file"], own["write"]) == (True, True, True)
@@ -127,6 +132,56 @@ async def test_a_server_above_its_memory_is_ended(tmp_path):
     async with started(lay(tmp_path, server)) as backend:
         await until(lambda: backend.fault)
         assert "above server.memory_mb: 200" in backend.fault
+
+
+async def test_what_a_server_writes_in_memory_is_bounded(tmp_path, monkeypatch):
+    """Whichever folder it takes: bubblewrap's own are half of this machine's memory each, and / and /dev are too."""
+    if isolation.explain_missing_bwrap():
+        pytest.skip(isolation.explain_missing_bwrap())
+    monkeypatch.setattr(isolation, "_TMPFS_BYTES", 8 * 2**20)
+    async with started(lay(tmp_path)) as backend:
+        full = {where: await asked(backend, f"/take?where={where}&mb=16") for where in isolation.TMPFS_FOLDERS}
+        closed = {where: await asked(backend, f"/take?where={where}&mb=16") for where in ("/", "/dev", "/session")}
+        scratch = {where: await asked(backend, f"/take?where={where}&mb=16") for where in ("/var/tmp", "/var")}
+    for where in isolation.TMPFS_FOLDERS:
+        assert full[where] == {"mb": 8, "refused": "No space left on device"}
+    for where, what in (closed | {"/var": scratch["/var"]}).items():
+        assert what == {"mb": 0, "refused": "Read-only file system"}, where
+    assert scratch["/var/tmp"] == full["/tmp"]
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["cgroups", "no cgroups"])
+@pytest.mark.parametrize(
+    ("where", "field"),
+    [("memfd", "memory_mb"), ("deleted", "disk_mb"), (".", "disk_mb")],
+    ids=["memfd", "deleted", "files"],
+)
+async def test_a_server_that_takes_more_without_a_process_seeing_it_is_ended(
+    tmp_path, monkeypatch, where, field, groups
+):
+    monkeypatch.setattr(server, "_WATCH_INTERVAL_S", 0.05)
+    if not groups:
+        monkeypatch.setattr(cgroups, "create_cgroup", lambda *_: None)
+    elif cgroups.explain_missing_cgroups():
+        pytest.skip(cgroups.explain_missing_cgroups())
+    async with started(lay(tmp_path, {field: 100})) as backend:
+        with contextlib.suppress(httpx.HTTPError):
+            await backend.answer(f"/take?where={where}&mb=140")
+        await until(lambda: backend.fault)
+        assert f"above server.{field}: 100" in backend.fault
+
+
+async def test_its_own_messages_are_the_same_in_each_session(tmp_path):
+    """A folder of a random name in a program's own message would be on the screen, and no replay like another."""
+    if isolation.explain_missing_bwrap():
+        pytest.skip(isolation.explain_missing_bwrap())
+    seen = set()
+    for _ in range(2):
+        async with started(lay(tmp_path)) as backend:
+            seen.add(json.dumps(await backend.output(["python", "-c", "import os; print(os.getcwd())"])))
+            seen.add(json.dumps(await asked(backend, "/where")))
+    assert len(seen) == 2
+    assert all("/session/files" in one for one in seen)
 
 
 _HOLDER = """
@@ -248,3 +303,37 @@ async def test_what_the_policy_left_in_the_folder_is_no_part_of_a_command(tmp_pa
             status, _ = await backend.output(["touch", "planted"])
             assert status != 0
             assert not (backend.folder / "planted").exists()
+
+
+def shown(path):
+    """What a program reads of a path: a folder's names, a file's text, or why not."""
+    try:
+        return sorted(one.name for one in Path(path).iterdir()) if Path(path).is_dir() else Path(path).read_text()
+    except OSError as error:
+        return error.strerror
+
+
+SEEN = f"import json, os, sys\nfrom pathlib import Path\n{inspect.getsource(shown)}"
+SEEN += "print(json.dumps({path: shown(path) for path in sys.argv[1:]}))"
+SETTINGS = ("/etc/X11", "/etc/xdg", "/etc/php", "/etc/gtk-3.0", "/etc/fonts", "/var/cache/fontconfig", "/var/lib/xkb")
+
+
+async def test_a_server_sees_what_installed_programs_keep_in_etc_and_var(tmp_path, isolation_mode, monkeypatch):
+    """With bubblewrap as without; and what every program may write in /var is there, in it of the session's own."""
+    monkeypatch.setattr(isolation, "list_scratch_folders", lambda: ("/var/tmp", "/var/lib/php/sessions"))
+    async with started(lay(tmp_path)) as backend:
+        _, said = await backend.output(["python", "-c", SEEN, *SETTINGS, "/var/lib/php/sessions", "/etc/shadow"])
+    found = json.loads(said)
+    assert {path: found[path] for path in SETTINGS} == {path: shown(path) for path in SETTINGS}
+    if isolation_mode == "apart":
+        assert found["/var/lib/php/sessions"] == []
+        assert found["/etc/shadow"] == "No such file or directory"
+
+
+async def test_no_key_and_no_password_is_seen_even_by_root(tmp_path):
+    if isolation.explain_missing_bwrap():
+        pytest.skip(isolation.explain_missing_bwrap())
+    places = ("/etc/ssl/private", "/etc/xdg/pip")
+    async with started(lay(tmp_path)) as backend:
+        found = json.loads((await backend.output(["python", "-c", SEEN, *places]))[1])
+    assert all(found[path] in ([], "No such file or directory", "Permission denied") for path in places)

@@ -17,8 +17,7 @@ import pytest
 
 from flywheel.agent.actions import CallUser, Finished, Terminal, Wait
 from flywheel.config import Settings, parse_settings
-from flywheel.envs import registry
-from flywheel.envs.computer import launcher
+from flywheel.envs import cgroups, registry
 from flywheel.envs.computer.checker import Checker, CheckerFailed, CheckerVerdict, run_task_checker
 from flywheel.envs.computer.home import MachineHome
 from flywheel.envs.registry import open_environments
@@ -133,7 +132,7 @@ async def test_one_that_does_not_end_is_ended_with_all_that_it_began(home):
 
 
 @computers.needed
-@pytest.mark.skipif(bool(launcher.explain_missing_cgroups()), reason="no cgroups")
+@pytest.mark.skipif(bool(cgroups.explain_missing_cgroups()), reason="no cgroups")
 async def test_memory_and_processes_have_limits(home):
     with pytest.raises(CheckerFailed, match="ended with status"):
         await judged(home, "x = bytearray(2**28)\nprint('{\"score\": 1}')", memory_mb=64)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import tarfile
 from io import BytesIO
+from pathlib import Path
 
 import computers
 import processes
 import pytest
 from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
-from flywheel.envs.computer import home, launcher
+from flywheel.envs import cgroups
+from flywheel.envs.computer import home
 from flywheel.envs.computer.env import read_home_files
 from flywheel.envs.computer.machine import Machine, MachineRefused, MachineSettings
 from flywheel.utils.errors import EnvError, EnvTimeout
@@ -76,8 +79,25 @@ async def test_its_programs_are_told_with_groups_and_without(monkeypatch, apart)
 
     assert (await told())[0] == ["a name 999", "sleep 998"]
     for way in ("create_cgroup", "find_own_cgroup"):
-        monkeypatch.setattr(launcher, way, lambda *_: None)
+        monkeypatch.setattr(cgroups, way, lambda *_: None)
     assert await told() == (["a name 999", "sleep 998"], 0)
+
+
+def names(place: str) -> list[str]:
+    return sorted(path.name for path in Path(place).glob("*"))
+
+
+async def test_it_sees_what_installed_programs_keep_in_etc_and_var(apart, tmp_path):
+    """As outside: an application's look, fonts, templates; and what the settings name beside. No password."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "own.conf").write_text("x")
+    places = ("/etc/X11", "/etc/xdg", "/var/lib/xkb", str(tmp_path))
+    wanted = {place: names(place) for place in places if names(place)}
+    async with computers.machine(walls=apart, reads=(str(tmp_path),)) as machine:
+        found = {place: sorted((await run(machine, f"ls {place}")).split()) for place in wanted}
+        closed = await machine.call("/shell/run", {"command": "cat /etc/xdg/pip/* /etc/shadow", "wait_s": 9.0}, 9.0)
+    assert found == wanted
+    assert re.fullmatch("(cat: .*: (No such file or directory|Permission denied)\\s*){2}", closed["text"])
 
 
 async def test_ports_and_programs_are_handed_on(apart):

@@ -54,7 +54,7 @@ def test_their_own_files_are_read_and_those_that_cannot_be_played_are_told(works
         (example(RIGHT, [{"type": "launch", "parameters": {"command": "xterm"}}]), "a screen, .*: launches xterm"),
         (example(RIGHT, [execute("cd /tmp; FOO=1 no-such -x | cat")]), "not installed: no-such"),
         (example(RIGHT, [execute(["bash", "-c", "true && no-such"])]), "not installed: no-such"),
-        (example(RIGHT, [execute("echo 'a; sudo b' | sh -c 'x' && sudo ls")]), "the rights of root: sudo"),
+        (example(RIGHT, [execute("echo 'a; sudo b' | sh -c 'true' && sudo ls")]), "the rights of root: sudo"),
         (example(RIGHT, [execute("python3 -c 'import urllib' https://x.org/a")]), "the internet: https://x.org/a"),
         (example(RIGHT, proxy=True), "the internet: it asks for a proxy"),
         (example(RIGHT, related_apps=["os", "no gimp"]), ""),
@@ -77,6 +77,80 @@ def test_what_cannot_be_played_is_left_out_by_name(workspace, task, why):
     if why:
         assert [*world.left_out] == ["tasks_it"]
         assert re.search(why, world.left_out["tasks_it"]), world.left_out["tasks_it"]
+
+
+ASKS = "gsettings get org.gnome.desktop.interface text-scaling-factor"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"X=$(timeout 10 {ASKS}); echo $X",
+        f'echo "it is $(timeout -k 5 --signal=TERM 10 {ASKS})"',
+        f'echo "a (b" "`env -u A B=1 {ASKS}`"',
+        f"for x in 1; do nice -n 5 nohup {ASKS} >/tmp/x 2>&1 & done",
+        f'bash -lc "setsid {ASKS}"',
+        f"eval '{ASKS}'",
+        "find . -name '*.ini' -exec gsettings get x {} ';'",
+        f"echo a | xargs -n 1 -I X {ASKS}",
+        f"""python3 -c "import os; os.system('{ASKS}')" """,
+        ["timeout", "10", "sh", "-c", f"echo $({ASKS})"],
+        ["python", "-c", "import subprocess as s; s.run(['gsettings', 'list-schemas'])"],
+    ],
+    ids=str,
+)
+def test_what_a_task_needs_is_looked_for_in_each_of_its_commands(workspace, command):
+    """In what is substituted, and behind what starts it: the machine's settings of GNOME are those of one process."""
+    asked = {**printed(command), "shell": isinstance(command, str)}
+    workspace.add("it", example({**RIGHT, "result": asked}))
+    workspace.add("good", example(RIGHT))
+    assert workspace.load().left_out == {"tasks_it": "GNOME or a service of the system: gsettings"}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("which no-such", "a program that is not installed: no-such"),
+        ("command -v no-such || echo none", "a program that is not installed: no-such"),
+        ("cat /etc/timezone", "a place outside of the home: /etc/timezone"),
+        ("[ -d /opt/mine ] && echo yes", "a place outside of the home: /opt/mine"),
+        ("echo $(cat /home/user/a /tmp/b) 2>/dev/null; ls ~/x $HOME; which ls; head -c 4 /dev/zero", ""),
+        ("echo '$(gsettings)' \"'\" $((1 + 2)) \\`", ""),
+    ],
+)
+def test_what_nobody_can_change_here_is_not_played(workspace, command, why):
+    workspace.add("it", example({**RIGHT, "result": printed(command)}))
+    workspace.add("good", example(RIGHT))
+    assert workspace.load().left_out == ({"tasks_it": why} if why else {})
+
+
+@pytest.mark.parametrize("command", ["mkdir -p /opt/x", "echo a > /etc/x", "cp /etc/hosts /srv/x", "cd / && touch /a"])
+def test_what_cannot_be_set_up_here_is_not_played(workspace, command):
+    workspace.add("it", example(RIGHT, [execute(command)]))
+    workspace.add("good", example(RIGHT, [execute("mkdir -p ~/a /tmp/b; cp /etc/hosts b >/dev/null 2>&1")]))
+    assert workspace.load().left_out["tasks_it"].startswith("a place outside of the home: /")
+    assert [*workspace.load().tasks] == ["tasks_good"]
+
+
+def test_a_list_of_ids_chooses_tasks(workspace):
+    """In the form of OSWorld's test_all.json, beside its folder of tasks."""
+    examples = workspace.root / "examples"
+    for domain, name in (("os", "1"), ("os", "2"), ("gimp", "3")):
+        (examples / domain).mkdir(parents=True, exist_ok=True)
+        (examples / domain / f"{name}.json").write_text(json.dumps({**example(RIGHT), "id": name}))
+    (workspace.root / "some.json").write_text(json.dumps({"os": ["2"], "gimp": ["3"]}))
+    workspace.said["tasks"] = ["some.json"]
+    assert [*workspace.load().tasks] == ["os_2", "gimp_3"]
+    asked = ["env", "osworld", str(workspace.root / "some.json"), "--kind", "terminal", "--json"]
+    assert json.loads(CliRunner().invoke(main, asked).output)["played"] == ["gimp_3", "os_2"]
+    shutil.move(workspace.root / "some.json", examples / "some.json")
+    workspace.said["tasks"] = ["examples"]  # no task itself
+    assert len(workspace.load().tasks) == 3
+    (workspace.root / "lost.json").write_text(json.dumps({"os": ["2", "9"]}))
+    workspace.said["tasks"] = ["lost.json"]
+    lost = workspace.load()
+    assert ([*lost.tasks], [*lost.left_out]) == (["os_2"], ["os_9"])
+    assert "No such file" in lost.left_out["os_9"]
 
 
 @pytest.mark.parametrize(

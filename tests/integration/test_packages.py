@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import zipfile
 
@@ -49,6 +50,7 @@ def manifest(tmp_path, **more):
         "max_steps": 2,
         **more,
     }
+    said = {name: value for name, value in said.items() if value is not None}
     (tmp_path / "lampgame.yaml").write_text(yaml.safe_dump(said))
     return pages_manifest.load_page_manifest(tmp_path / "lampgame.yaml")
 
@@ -82,7 +84,10 @@ def test_a_manifest_gets_the_package_that_it_was_written_for(tmp_path, cache):
 
 @pytest.mark.parametrize(
     ("package", "part"),
-    [("pypi:lampgame==2.0", "could not fetch it: ERROR"), ("pypi:no-such-game==1.0", "could not fetch it: ERROR")],
+    [
+        ("pypi:lampgame==2.0", r"there is no lampgame 2\.0 for Python 3\.\d+; the newest are 1\.0 \("),
+        ("pypi:no-such-game==1.0", r"no-such-game 1\.0 for Python 3\.\d+, nor any other version of that name \("),
+    ],
 )
 def test_a_package_that_is_not_there_is_told_with_what_the_client_said(tmp_path, cache, package, part):
     wheel(tmp_path)
@@ -90,6 +95,44 @@ def test_a_package_that_is_not_there_is_told_with_what_the_client_said(tmp_path,
         packages.fetch_page_packages(manifest(tmp_path, package=package))
     assert package in str(caught.value)
     assert list(cache.iterdir()) == []
+
+
+def client(tmp_path, monkeypatch, name, script):
+    """A registry's client of our own, first on PATH."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH'].removeprefix(str(tmp_path / 'bin') + ':')}")
+
+
+def test_each_registry_is_asked_for_the_newest_versions(tmp_path, monkeypatch):
+    listed = '["0.9.0", "1.0.0", "1.1.0", "1.2.0", "2.0.0-rc.1"]'
+    client(tmp_path, monkeypatch, "npm", f"[ $1 = view ] && echo '{listed}' && exit; exit 1")
+    client(tmp_path, monkeypatch, "apt-get", "echo \"E: Version '9' for 'lamp' was not found\" >&2; exit 100")
+    client(
+        tmp_path, monkeypatch, "apt-cache", "echo ' lamp | 1.2-3 | http://x main'; echo ' lamp | 1.2-1 | http://x main'"
+    )
+    for package, what in {
+        "npm:lamp@9.0.0": "npm could not fetch it: there is no lamp 9.0.0; the newest are 1.2.0, 1.1.0, 1.0.0",
+        "deb:lamp=9": "apt-get could not fetch it: there is no lamp 9; the newest are 1.2-3, 1.2-1",
+    }.items():
+        with pytest.raises(EnvError) as caught:
+            packages.fetch_page_packages(manifest(tmp_path, package=package))
+        assert str(caught.value).startswith(f"{what} ({package})")
+
+
+def test_a_servers_package_of_no_such_version_is_told_in_one_line(tmp_path):
+    """And not by hundreds of versions that there are, nor of those for another Python."""
+    for number in range(40):
+        wheel(tmp_path, f"1.{number}")
+    wheel(tmp_path, "1.40rc1")
+    server = {"packages": ["lampgame==2.0"], "command": ["lamp"]}
+    found = manifest(tmp_path, package=None, folder=None, server=server)
+    with pytest.raises(
+        EnvError, match=r"no lampgame 2\.0 for Python 3\.\d+; the newest are 1\.39, 1\.38, 1\.37 \("
+    ) as caught:
+        packages.install_server_packages(found)
+    assert len(str(caught.value)) < 300
 
 
 def test_a_wrong_folder_of_a_package_is_told_with_what_there_is(tmp_path):

@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 from click.testing import CliRunner
+from page_servers import lay as lay_orders
 
 from flywheel.cli import main
 
@@ -50,7 +51,7 @@ def test_trying_a_page_tells_all_and_draws_it(tmp_path):
         "state.seed         5",
         "/lost.png was asked for",
         "page says",
-        "check determinism",
+        "check determinism  holds (1 of ",
     ):
         assert part in said
     assert said.splitlines()[-1] == "counter: it works"
@@ -61,6 +62,21 @@ def test_trying_a_wrong_page_ends_in_one_line_and_in_status_1(tmp_path):
     status, said = tried(tmp_path / "wrong")
     assert status == 1
     assert said.splitlines()[-1].startswith("wrong: it does not work: page.yaml: reward: it gives undefined")
+
+
+def test_what_a_manifest_runs_is_told_before_anything_runs(tmp_path):
+    lay_orders(
+        tmp_path, {"command": ["python", "-c", "raise SystemExit('no')", "{port}"], "reads": ["/opt/x y"]},
+        state={"free": {"command": ["df", "a b"]}},
+    )  # fmt: skip
+    status, said = typed("try", tmp_path / "page.yaml", "--screenshot", tmp_path / "screen.png")
+    assert status == 1
+    assert [line.split(maxsplit=1) for line in said.splitlines()[:4]] == [
+        ["server.reads", "/opt/x y"],
+        ["server.setup", "python '{manifest}/make.py' '{seed}'"],
+        ["server.command", "python -c 'raise SystemExit('\"'\"'no'\"'\"')' '{port}'"],
+        ["state.free", "df 'a b'"],
+    ]
 
 
 def test_a_task_that_is_solved_at_once_is_none(tmp_path):

@@ -9,7 +9,7 @@ import computers
 import pytest
 
 from flywheel.agent.actions import Hotkey, ListFiles, ReadFile, RunPython, Terminal, Type, Wait, WriteFile
-from flywheel.envs.computer import launcher
+from flywheel.envs import cgroups
 from flywheel.envs.computer.computer import encode_terminal_keys
 from flywheel.envs.computer.desktop import UnsupportedAction
 from flywheel.envs.computer_server.terminal import TerminalEmulator as Shown
@@ -196,7 +196,7 @@ async def test_what_jobs_print_is_seen_and_still_read_later():
 SMALL = {"machine": {"memory_mb": 128, "home_mb": 8, "processes": 32}, "run_s": 5.0}
 
 
-@pytest.mark.skipif(bool(launcher.explain_missing_cgroups()), reason=launcher.explain_missing_cgroups() or "-")
+@pytest.mark.skipif(bool(cgroups.explain_missing_cgroups()), reason=cgroups.explain_missing_cgroups() or "-")
 @pytest.mark.parametrize(
     ("action", "told"),
     [

@@ -159,6 +159,16 @@ async def test_a_task_says_what_it_begins_with_and_what_is_held():
         assert (state["answer"], state["terminated"]) == ("42", True)
 
 
+ASKED = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:8000%s\").read().decode())'"
+
+
+async def test_pages_of_a_site_are_named_as_in_a_browser():
+    """With the first / or without; / is index.html."""
+    async with opened("terminal", site={"/": "first", "/a/b.txt": "second"}) as (env, _):
+        for path, text in {"/": "first", "/index.html": "first", "/a/b.txt": "second"}.items():
+            assert (await env.step(Terminal(ASKED % path))).info["result"].strip() == text
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
@@ -167,6 +177,7 @@ async def test_a_task_says_what_it_begins_with_and_what_is_held():
         ({"files": {"a": 1}}, "params.files.a"),
         ({"binary": {"a": "???"}}, "not base64"),
         ({"allowed": "all"}, "params.allowed"),
+        ({"site": {"/": "1", "index.html": "2"}}, "params.site: .*two texts of one page"),
         ({"files": {"/usr/x": "1"}}, "Read-only"),
     ],
 )

@@ -22,6 +22,7 @@ from flywheel.config import Settings
 from flywheel.envs import conformance, isolation
 from flywheel.envs.base import StepResult, Task
 from flywheel.envs.browser.pages.manifest import PageManifest
+from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
 from flywheel.envs.conformance import ConformanceCase, NotReproducible, SeedComparison
@@ -258,6 +259,8 @@ async def check_page(
     where its files cannot be served; whatever page and browser do is in the result.
     """
     trial = PageCheck()
+    for field_name, words in manifest.programs:
+        say(field_name, words)
     async with ManifestPages({manifest.name: manifest}) as pages, BrowserPool(settings.sandbox, pages) as pool:
         try:
             async with pool.env() as env:
@@ -269,6 +272,9 @@ async def check_page(
                         seconds, why = time.monotonic() - began, isolation.explain_missing_bwrap()
                         apart = f"not kept apart from this machine: {why}" if why else "kept apart by bubblewrap"
                         say("server", f"{apart}; a reset, its start included, takes {seconds:.1f} s")
+                        program = ServerPrograms(manifest).find(manifest.server.command[0])
+                        if not why and (unseen := ", ".join(isolation.list_unseen_settings(program))):
+                            say("not seen", f"{unseen}, of the package of {program.name}: see server.reads")
                     _report_state(manifest, first, say)
                     _check_first_screen(first, picture, say, trial)
                     await _play_at_random(env, task, say, trial)
@@ -289,24 +295,31 @@ async def _check_conformance(
 ) -> None:
     """The conformance suite, then what only a page has: seeds by their own words, form controls, drags."""
     checked = ConformanceCase(pool.env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)))
+    more = {"controls": partial(_check_controls, pool, task, trial), "drags": partial(_check_drags, pool, task, trial)}
+    more |= {"other seeds": partial(_check_seeds, pool, manifest, task, trial)} if manifest.seeded else {}
+    number, checks = 0, len(conformance.CLAUSES) + len(more)
+
+    def tell(name: str, found: str) -> None:
+        nonlocal number
+        number += 1
+        say(f"check {name}", f"{found} ({number} of {checks})")
+
     for name, clause in conformance.CLAUSES.items():
         try:
             await clause(checked)
         except FlywheelError as error:
             differs = isinstance(error, NotReproducible)
             may = differs and not manifest.exact
-            say(f"check {name}", "differs, as exact: false says" if may else "does not hold")
+            tell(name, "differs, as exact: false says" if may else "does not hold")
             advice = _advise_on_difference(trial.used) if differs and not may else ""
             (trial.doubtful if may else trial.wrong).append(f"{name}: {error}{advice}")
         else:
-            say(f"check {name}", "holds")
-    more = {"controls": partial(_check_controls, pool, task, trial), "drags": partial(_check_drags, pool, task, trial)}
-    more |= {"other seeds": partial(_check_seeds, pool, manifest, task, trial)} if manifest.seeded else {}
+            tell(name, "holds")
     for name, part in more.items():
         try:
-            say(f"check {name}", await part())
+            tell(name, await part())
         except FlywheelError as error:
-            say(f"check {name}", "does not hold")
+            tell(name, "does not hold")
             trial.wrong.append(f"{name}: {error}")
 
 

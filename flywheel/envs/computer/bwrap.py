@@ -114,11 +114,7 @@ SERVER_SOURCES = Path(__file__).resolve().parent.parent / "computer_server"
 _CAPABILITIES = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # with which the guest limits its machine, and gives them up
 _USER_LIMITS_FOLDER = "/proc/sys/user"  # of each machine's own, and to be written with that right alone
 _ETC = Path(__file__).parent / "etc"
-_READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, which a process of root's may write
-_PRIVATE_KEYS = "/etc/ssl/private"  # of this machine's servers
-_FONT_CACHE = "/var/cache/fontconfig"  # without it each program reads all fonts again: a third of a second
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-TMPFS_FOLDERS = ("/dev/shm", "/tmp", "/run")
 MACHINE_ENVIRONMENT = {
     "HOME": MACHINE_HOME,
     "USER": "user",
@@ -143,7 +139,7 @@ def build_machine_command(
     words = [*_unshare_options(rules), "--as-pid-1"]
     for right in _CAPABILITIES:
         words += ["--cap-add", right]
-    words += _mount_options(readable, (*TMPFS_FOLDERS, MACHINE_HOME), home_bytes)
+    words += _mount_options(readable, (*list_written_folders(), MACHINE_HOME), home_bytes)
     words += ["--ro-bind", str(served), f"/run/{SERVED_FOLDER}"]
     words += ["--ro-bind", str(SERVER_SOURCES), SERVER_IN_MACHINE, "--bind", *[_USER_LIMITS_FOLDER] * 2]
     words += _hiding_options()
@@ -154,7 +150,12 @@ def build_machine_command(
 
 def list_system_paths() -> tuple[str, ...]:
     """List the paths of the system's programs and of what they read."""
-    return (*isolation.SYSTEM_FOLDERS, *isolation.ETC_FILES, _FONT_CACHE, sys.base_prefix)
+    return (*isolation.SYSTEM_FOLDERS, *isolation.list_settings_paths(), sys.base_prefix)
+
+
+def list_written_folders() -> tuple[str, ...]:
+    """List the folders in memory that every program may write, beside the home."""
+    return (*isolation.TMPFS_FOLDERS, *isolation.list_scratch_folders())
 
 
 def list_etc_files() -> dict[str, Path]:
@@ -174,7 +175,7 @@ def build_checker_command(
 
     bound: path in there -> path of this machine. rules: descriptor of `open_seccomp_program`.
     """
-    words = [*_unshare_options(rules), *_mount_options(readable, TMPFS_FOLDERS, memory_bytes)]
+    words = [*_unshare_options(rules), *_mount_options(readable, list_written_folders(), memory_bytes)]
     for place, path in bound.items():
         words += ["--ro-bind", str(path), place]
     words += _hiding_options()
@@ -191,9 +192,7 @@ def _unshare_options(rules: int) -> list[str]:
 
 def _mount_options(readable: Sequence[Path], written: Sequence[str], size_bytes: int) -> list[str]:
     """What of this machine is seen, and the places in memory that may be written."""
-    words = ["--proc", "/proc", "--dev", "/dev"]
-    for place in written:
-        words += ["--perms", "0700", "--size", str(size_bytes), "--tmpfs", place]
+    words = ["--proc", "/proc", "--dev", "/dev", *isolation.mount_scratch(written, size_bytes, "0700")]
     for path in (*list_system_paths(), *map(str, readable)):
         words += ["--ro-bind-try", path, path]
     for place, file in list_etc_files().items():
@@ -203,13 +202,10 @@ def _mount_options(readable: Sequence[Path], written: Sequence[str], size_bytes:
 
 def _hiding_options() -> list[str]:
     """No secret is read, nothing of the system's written. It comes last: what was mounted below keeps what it has."""
-    hidden = [_PRIVATE_KEYS] if Path(_PRIVATE_KEYS).is_dir() else []
-    words = ["--tmpfs", *hidden] if hidden else []
+    words = isolation.hide_secrets()
     for path in _root_only_proc_files():
         words += ["--ro-bind", "/dev/null", path]
-    for place in (*hidden, *_READ_ONLY):
-        words += ["--remount-ro", place]
-    return words
+    return [*words, *isolation.make_read_only()]
 
 
 def _setenv_options(variables: Mapping[str, str]) -> list[str]:

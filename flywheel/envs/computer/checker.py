@@ -21,8 +21,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from flywheel.envs import isolation
-from flywheel.envs.computer import bwrap, launcher
+from flywheel.envs import cgroups, isolation
+from flywheel.envs.computer import bwrap
 from flywheel.envs.computer import home as computer_home
 from flywheel.envs.computer.home import MachineHome
 from flywheel.utils.errors import EnvError, last_line
@@ -143,7 +143,7 @@ async def _run_program(
 ) -> bytes:
     """What it printed. Whatever it began has ended then."""
     memory, rules = chosen.memory_mb * 2**20, bwrap.open_seccomp_program()
-    group = launcher.create_cgroup(chosen.memory_mb, chosen.processes + _N_BWRAP_PROCESSES, _CORES)
+    group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes + _N_BWRAP_PROCESSES, _CORES)
     limit = "" if group else f"ulimit -v {memory // 1024}; "
     inside = ["/bin/sh", "-c", f'{limit}exec "$@"', "sh", *words]
     command = bwrap.build_checker_command(inside, seen, [Path(sys.prefix)], memory, rules)

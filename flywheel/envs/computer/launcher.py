@@ -18,154 +18,20 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from flywheel.envs import cgroups, isolation
+from flywheel.envs.cgroups import Cgroup
 from flywheel.envs.computer import bwrap
 from flywheel.envs.computer_server.init_process import OPEN_FILE_LIMITS, USER_LIMITS
 from flywheel.utils.errors import EnvError, last_line
 
 if TYPE_CHECKING:
     from flywheel.envs.computer.machine import MachineSettings
-
-
-# Cgroups limit memory, processes and processor time of one machine: of version 2 where this user may make groups there,
-# else of version 1. Where neither may be used only the limits of single processes hold.
-
-_ROOT = Path("/sys/fs/cgroup")
-_CONTROLLERS = ("memory", "pids", "cpu")  # of version 1
-_KILL_S = 5.0
-
-
-@dataclass(frozen=True)
-class Cgroup:
-    """One machine's group. folders: of version 1 one for each controller; of version 2 one."""
-
-    folders: tuple[Path, ...]
-
-    def entering(self, command: list[str]) -> list[str]:
-        """Wrap a command so that it joins the group before it starts."""
-        files = " ".join(str(folder / "cgroup.procs") for folder in self.folders)
-        return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 99; done; exec "$@"', "sh", *command]
-
-    def processes(self) -> list[int]:
-        """Ids of its processes, as this machine numbers them."""
-        with contextlib.suppress(OSError):
-            return [int(line) for line in (self.folders[0] / "cgroup.procs").read_text().split()]
-        return []
-
-    def kill(self) -> None:
-        """Kill what is in it."""
-        until = time.monotonic() + _KILL_S
-        while self.processes() and time.monotonic() < until:
-            for pid in self.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.002)
-
-    def end(self) -> None:
-        """Kill what is in it, and remove it."""
-        self.kill()
-        for folder in self.folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-
-    @property
-    def memory(self) -> int:
-        """Bytes in use, files in memory included."""
-        for folder in self.folders:
-            for name in ("memory.current", "memory.usage_in_bytes"):
-                with contextlib.suppress(OSError):
-                    return int((folder / name).read_text())
-        return 0
-
-
-def create_cgroup(memory_mb: int, processes: int, cores: float) -> Cgroup | None:
-    """Create a group with these limits; None where this machine has none (`explain_missing_cgroups`)."""
-    found, name = _find_cgroup_parents(), f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
-    if found is None:
-        return None
-    version, parents = found
-    made = Cgroup(tuple(dict.fromkeys(parent / name for parent in parents)))
-    memory = memory_mb * 2**20
-    try:
-        for folder in made.folders:
-            folder.mkdir()
-            if version == 2:
-                _write_limits(folder, {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes})
-                _write_limits(folder, {"cpu.max": f"{int(cores * 100_000)} 100000", "memory.oom.group": 0})
-            else:
-                _write_limits(folder, {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory})
-                _write_limits(folder, {"pids.max": processes, "cpu.cfs_quota_us": int(cores * 100_000)})
-    except OSError:
-        made.end()
-        raise
-    return made
-
-
-def find_own_cgroup(pid: int) -> Cgroup | None:
-    """Find the cgroup that a process has for itself alone; None where none can be seen from here."""
-    with contextlib.suppress(OSError):
-        for _, folders in _list_cgroup_folders(pid):
-            found = Cgroup(tuple(dict.fromkeys(folders)))
-            if found.processes() == [pid]:
-                return found
-    return None
-
-
-def explain_missing_cgroups() -> str:
-    """Explain why machines have no limits together here; "" where they have."""
-    return "" if _find_cgroup_parents() else "this user may make no cgroups (memory, pids)"
-
-
-@functools.cache
-def _find_cgroup_parents() -> tuple[int, list[Path]] | None:
-    """The version of cgroups, and where groups can be made, tried for real."""
-    for version, parents in _list_cgroup_folders("self"):
-        if all(_can_create_cgroup(parent, version) for parent in parents):
-            return version, parents
-    return None
-
-
-def _list_cgroup_folders(process: int | str) -> list[tuple[int, list[Path]]]:
-    """The groups of a process by version: one of version 2, one for each controller of version 1."""
-    own = dict(line.split(":", 2)[1:] for line in Path(f"/proc/{process}/cgroup").read_text().splitlines())
-    return [(2, [_ROOT / own.get("", "/").lstrip("/")]), (1, [_v1_folder(own, one) for one in _CONTROLLERS])]
-
-
-def _v1_folder(own: dict[str, str], controller: str) -> Path:
-    return next(
-        (_ROOT / controller / path.lstrip("/") for names, path in own.items() if controller in names.split(",")),
-        _ROOT / controller,
-    )
-
-
-def _can_create_cgroup(parent: Path, version: int) -> bool:
-    tried = parent / f"flywheel-tried-{os.getpid()}-{secrets.token_hex(4)}"
-    if version == 2:
-        with contextlib.suppress(OSError):
-            (parent / "cgroup.subtree_control").write_text("+memory +pids +cpu")
-    try:
-        tried.mkdir()
-    except OSError:
-        return False
-    wanted = ("memory.max", "pids.max") if version == 2 else ()
-    found = all((tried / name).exists() for name in wanted)
-    tried.rmdir()
-    return found
-
-
-def _write_limits(folder: Path, values: dict[str, object]) -> None:
-    """Those that this kernel and this controller have."""
-    for name, value in values.items():
-        if (folder / name).exists():
-            with contextlib.suppress(OSError) if "sw" in name or "oom" in name else contextlib.nullcontext():
-                (folder / name).write_text(str(value))
 
 
 async def receive_home_descriptor(ours: socket.socket) -> int | None:
@@ -204,7 +70,7 @@ class BubblewrapProcess:
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> BubblewrapProcess:
         """Start a machine. folder: its own, on this machine. listening: where its server answers. Raises OSError."""
-        group = create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
+        group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
         (ours, theirs), rules = socket.socketpair(), bwrap.open_seccomp_program()
         try:
             descriptors = (listening.fileno(), theirs.fileno(), rules)
@@ -299,7 +165,8 @@ def build_container_command(chosen: MachineSettings, name: str, readable: Sequen
     engine, image, memory = chosen.walls, chosen.image, f"{chosen.memory_mb}m"
     words = [*_isolation_options(engine, folder), "--name", name, "--memory", memory, "--memory-swap", memory]
     words += ["--pids-limit", str(chosen.processes), "--cpus", f"{chosen.cores:g}"]
-    for place in (*bwrap.TMPFS_FOLDERS, bwrap.MACHINE_HOME):
+    written = isolation.TMPFS_FOLDERS if image else bwrap.list_written_folders()
+    for place in (*written, bwrap.MACHINE_HOME):
         words += _tmpfs_options(engine, place, chosen.home_mb * 2**20)
     served = f"{folder / bwrap.SERVED_FOLDER}:/run/{bwrap.SERVED_FOLDER}:ro"
     words += [*_volume_options(image, readable), "--volume", served]
@@ -350,7 +217,10 @@ def _volume_options(image: str, readable: Sequence[Path]) -> list[str]:
     seen = {path: path for path in paths if Path(path).exists()}
     seen |= {place: str(file) for place, file in bwrap.list_etc_files().items()}
     seen[bwrap.SERVER_IN_MACHINE] = str(bwrap.SERVER_SOURCES)
-    return [word for place, path in seen.items() for word in ("--volume", f"{path}:{place}:ro")]
+    folders, files = ((), ()) if image else isolation.list_secrets()
+    seen |= dict.fromkeys(files, "/dev/null")
+    hidden = [word for path in folders for word in ("--tmpfs", f"{path}:ro,size=4k,mode=0")]
+    return [*(word for place, path in seen.items() for word in ("--volume", f"{path}:{place}:ro")), *hidden]
 
 
 def _python_options(image: str) -> list[str]:
@@ -440,7 +310,7 @@ class ContainerProcess:
             return None
         self._guest = struct.unpack("iII", self._ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         self._held = os.pidfd_open(self._guest)
-        self.group = find_own_cgroup(self._guest)
+        self.group = cgroups.find_own_cgroup(self._guest)
         await self._limit()
         socket.send_fds(self._ours, [b"listen"], [self._hands.fileno()])
         self._hands.close()

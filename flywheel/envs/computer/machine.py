@@ -51,6 +51,8 @@ class MachineSettings(SettingsBlock):
     """Processor cores that it may keep busy. Without cgroups: not held to."""
     start_s: float = Field(20.0, gt=0)
     """Seconds until it must have started."""
+    reads: tuple[str, ...] = ()
+    """More folders of this machine that its programs may read, such as an application's own in /etc or /opt."""
     walls: Literal["bubblewrap", "podman", "docker"] = "bubblewrap"
     """What keeps it apart: bubblewrap, or a container of an engine of this machine's."""
     image: str = Field("", pattern=r"^([A-Za-z0-9]\S*)?$")
@@ -134,7 +136,7 @@ class Machine:
         try:
             listening.bind(str(folder / "guest"))
             (folder / bwrap.SERVED_FOLDER).mkdir()
-            begun = await way.begin(chosen, readable, folder, listening)
+            begun = await way.begin(chosen, [*readable, *map(Path, chosen.reads)], folder, listening)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from flywheel.envs.base import Task
 from flywheel.envs.computer.bwrap import SERVER_IN_MACHINE
@@ -105,6 +105,15 @@ class ComputerTaskSpec(BaseModel):
     checker: Checker | None = None
     values: dict[str, str] = {}
     osworld: OsworldTask | None = None
+
+    @field_validator("site")
+    @classmethod
+    def _site(cls, value: dict[str, str]) -> dict[str, str]:
+        """By path without the first /, of which none is `index.html`."""
+        pages = {path.removeprefix("/") or "index.html": text for path, text in value.items()}
+        if len(pages) < len(value):
+            raise ValueError("two texts of one page: / is index.html, and a path may begin with /")
+        return pages
 
     @property
     def judging_s(self) -> float:

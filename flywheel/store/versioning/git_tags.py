@@ -10,13 +10,14 @@ import subprocess
 from pathlib import Path
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.utils.errors import FlywheelError
+from flywheel.utils.errors import DataError, FlywheelError
 
 # Files of an iteration that git tracks; DVC has all others.
 _TRACKED = (
     *("params.yaml", "prefect.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml"),
-    *("iterations", "reviews", ".dvc/config"),
+    *("iterations", "reviews", ".dvc/config", ".gitattributes"),
 )
+GITATTRIBUTES = "# These files are recorded by their bytes: Git changes no line ends\n* -text\n"
 _DEADLINE_S = 600  # for a workspace on a slow disk
 
 
@@ -63,6 +64,25 @@ def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
         return []
     lines = _git(ws.root, "for-each-ref", "refs/tags/iteration-*", "--format=%(refname:short) %(objectname)")
     return [tuple(line.split(" ", 1)) for line in lines.splitlines()]
+
+
+def check_line_ends(root: Path) -> None:
+    """Check that Git changed no line ends of what iterations recorded, as `core.autocrlf` does in a clone.
+
+    root: the workspace; without git nothing is wrong. Raises DataError with the commands that bring them back,
+    FlywheelError as `init_git`.
+    """
+    if not (root / ".git").exists() or not shutil.which("git"):
+        return
+    about = [line.split("\t") for line in _git(root, "ls-files", "--eol", "--", "iterations").splitlines()]
+    changed = [path for ends, path in about if ends.split()[:2] in (["i/lf", "w/crlf"], ["i/lf", "w/mixed"])]
+    if changed:
+        raise DataError(
+            f"{len(changed)} files have other line ends than were recorded, {changed[0]} first: Git changed them "
+            "(core.autocrlf)",
+            where=root,
+            fix="type `git config core.autocrlf false && git rm -rq --cached . && git reset -q --hard` there",
+        )
 
 
 def is_tracked_by_git(root: Path, path: str) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from flywheel import config
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import manifest
-from flywheel.store.versioning import dvc_files
+from flywheel.store.versioning import dvc_files, git_tags
 from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError, DiskFull, FlywheelError
 from flywheel.utils.files import disk_full_errors, file_signature, is_changed_just_now, write_json, write_text
@@ -71,6 +71,8 @@ def init_dvc_project(ws: Workspace) -> None:
         write_text(dvc / ".gitignore", "/config.local\n/tmp\n/cache\n")
     if not (ws.root / ".dvcignore").exists():
         write_text(ws.root / ".dvcignore", dvc_files.DVCIGNORE)
+    if in_git and not (ws.root / ".gitattributes").exists():
+        write_text(ws.root / ".gitattributes", git_tags.GITATTRIBUTES)
     begun = list_iterations(ws)
     manifest.init_manifests(ws, begun)
     dvc_files.write_workspace_dvc_yaml(ws, max(begun, default=0))

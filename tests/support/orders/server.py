@@ -10,10 +10,11 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 LOGIN = """<form method=post action=/login>
 <input name=user><input name=password type=password><button>Log in</button></form>"""
@@ -43,6 +44,23 @@ class Handler(BaseHTTPRequestHandler):
     def known(self):
         return "session=ada" in self.headers.get("Cookie", "") or self.headers.get("X-Key") == "ada"
 
+    def taken(self, where, mb):
+        """Take so many MB of the machine in pieces of 4: in memory without a name, or in a folder's files."""
+        for number in range(int(mb) // 4):
+            try:
+                if where == "memfd":
+                    file = os.memfd_create("x")
+                elif where == "deleted":
+                    file, name = tempfile.mkstemp()
+                    Path(name).unlink()
+                else:
+                    file = os.open(f"{where}/{number}", os.O_WRONLY | os.O_CREAT)
+                if os.write(file, bytes(4 * 2**20)) < 4 * 2**20:
+                    os.write(file, b"x")  # which says why
+            except OSError as error:
+                return {"mb": 4 * number, "refused": error.strerror}
+        return {"mb": int(mb), "refused": ""}
+
     def do_GET(self):
         path = urlsplit(self.path).path
         if path == "/login":
@@ -53,6 +71,11 @@ class Handler(BaseHTTPRequestHandler):
             with self.base() as base:
                 rows = [{"item": item} for (item,) in base.execute("select item from orders")]
             self.say(200, json.dumps({"rows": rows}), "application/json")
+        elif path == "/where":
+            names = ("HOME", "TMPDIR", "PWD")
+            self.say(200, json.dumps([str(Path.cwd()), *map(os.environ.get, names)]), "application/json")
+        elif path == "/take":
+            self.say(200, json.dumps(self.taken(**dict(parse_qsl(urlsplit(self.path).query)))), "application/json")
         elif path == "/slow":
             time.sleep(60)
         elif path == "/die":

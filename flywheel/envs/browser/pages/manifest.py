@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -173,7 +174,8 @@ class ServerSpec(ManifestPart):
     ready: Local = "/"  # it has started when this address answers
     start_s: float = Field(60, gt=0, le=600)  # deadline of copy, setup and start
     read_s: float = Field(10, gt=0, le=60)  # deadline of one reading
-    memory_mb: int = Field(2048, ge=64)  # of all its processes
+    memory_mb: int = Field(2048, ge=64)  # of all its processes, and of what they write in memory
+    disk_mb: int = Field(2048, ge=1)  # of all files of its session
     reads: tuple[str, ...] = ()  # more folders of this machine that it may read
 
 
@@ -324,6 +326,19 @@ class PageManifest(ManifestPart):
             told = self.instruction
             found["instruction"] = told.expression if isinstance(told, PageExpression) else told
         return found | {f"state.{name}": what for name, what in self.state.items()}
+
+    @property
+    def programs(self) -> list[tuple[str, str]]:
+        """What the manifest runs on this machine, and what it may read there: (field, words), in their order."""
+        if self.server is None:
+            return []
+        found = [("server.packages", " ".join(self.server.packages)), ("server.reads", " ".join(self.server.reads))]
+        found += [("server.setup", shlex.join(words)) for words in self.server.setup]
+        found.append(("server.command", shlex.join(self.server.command)))
+        commands = {field: what for field, what in self.readings.items() if isinstance(what, CommandOutput)}
+        return [one for one in found if one[1]] + [
+            (field, shlex.join(what.command)) for field, what in commands.items()
+        ]
 
     @property
     def follows(self) -> bool:

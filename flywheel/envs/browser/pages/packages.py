@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -190,11 +193,53 @@ def _run_registry_client(command: list[str], folder: Path, package: str) -> None
     except FileNotFoundError:
         raise EnvError(f"{command[0]} is not installed", where=package, fix=f"install {command[0]}") from None
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines[-1:]
-        reason = errors[0].strip() if errors else f"exit status {done.returncode}"
+        reason = _explain_failure(package.partition(":")[0], package.partition(":")[2], done)
         fix = "check name and version, and that the registry is reachable"
-        raise EnvError(f"{command[0]} could not fetch it: {reason}", where=package, fix=fix)
+        raise EnvError(f"{Path(command[0]).name} could not fetch it: {reason}", where=package, fix=fix)
+
+
+_PIP_FOUND_NONE = re.compile(r"requirement ([\w.-]+)(?:\[[^]]*\])?==(\S+) \(from versions: ([^)]*)\)")
+_NEWEST = 3  # versions that are told
+
+
+def _explain_failure(registry: str, package: str, done: subprocess.CompletedProcess[str]) -> str:
+    """Say in one line why a registry's client failed: a version that is not there, with the newest ones that are; else
+    the last line that it calls an error. package: as the client was given it, or several."""
+    said = done.stderr + done.stdout
+    if found := _PIP_FOUND_NONE.search(said):
+        name, version, there = found.groups()
+        needs = re.search(rf"(?<![\w.]){re.escape(version)} Requires-Python ([^;\s]+)", said)
+        ours = f"{version} for Python {sys.version_info[0]}.{sys.version_info[1]}"
+        ours += f" (it needs {needs[1]})" if needs else ""
+        return _tell_versions(name, ours, [] if there == "none" else there.split(", "))
+    name, _, version = package.rpartition("@" if registry == "npm" else "=")
+    if registry in ("npm", "deb") and version:
+        versions = _list_versions(registry, name)
+        if version not in versions:
+            return _tell_versions(name, version, versions)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"ERROR|E:|npm error (?!code|A complete)", line)] or lines
+    return errors[-1] if errors else f"exit status {done.returncode}"
+
+
+def _tell_versions(name: str, version: str, versions: list[str]) -> str:
+    """versions: those that there are, the newest last; releases are told before others."""
+    if not versions:
+        return f"there is no {name} {version}, nor any other version of that name"
+    newest = ([one for one in versions if not re.search(r"\d(a|b|rc|\.dev|-\D)", one)] or versions)[-_NEWEST:]
+    return f"there is no {name} {version}; the newest are {', '.join(reversed(newest))}"
+
+
+def _list_versions(registry: str, name: str) -> list[str]:
+    """Of a package, the newest last; none where the registry names none."""
+    command = ["npm", "view", name, "versions", "--json"] if registry == "npm" else ["apt-cache", "madison", name]
+    with contextlib.suppress(FileNotFoundError, EnvError, ValueError):
+        said = _run(command, command[0], name, FETCH_TIMEOUT_S).stdout
+        if registry == "npm":
+            told = json.loads(said)
+            return [told] if isinstance(told, str) else [one for one in told if isinstance(one, str)]
+        return list(reversed([line.split("|")[1].strip() for line in said.splitlines() if line.count("|") > 1]))
+    return []
 
 
 # The programs of a manifest's server: in an environment of its own where the manifest names packages, else on PATH.
@@ -281,5 +326,5 @@ def _is_complete(own: Path) -> bool:
 def _run_installer(command: list[str], manifest: PageManifest) -> None:
     done = _run(command, command[2], manifest.path, _INSTALL_TIMEOUT_S)
     if done.returncode:
-        output = " ".join(done.stderr.split())[-400:]
-        raise EnvError(f"its server's packages were not installed: {output}", where=manifest.path)
+        reason = _explain_failure("", "", done)
+        raise EnvError(f"its server's packages were not installed: {reason}", where=manifest.path)

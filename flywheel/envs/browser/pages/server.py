@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
-from flywheel.envs import isolation
+from flywheel.envs import cgroups, isolation
 from flywheel.envs.browser.pages import manifest as pages_manifest
 from flywheel.envs.browser.pages.manifest import DatabaseValue, OutsideReading, PageManifest
 from flywheel.envs.browser.pages.packages import ServerPrograms
@@ -138,7 +138,9 @@ def _check_field_type(field: str, value: Any) -> Any:
 log = logging.getLogger(__name__)
 _READY_INTERVAL_S = 0.05  # between two questions whether it has started
 _READY_TIMEOUT_S = 2.0  # for such a question
-_MEMORY_INTERVAL_S = 2.0  # between looks at its memory
+_WATCH_INTERVAL_S = 2.0  # between looks at its memory and its files
+_MAX_PROCESSES = 1024  # and threads, at once, where this user may make cgroups
+_INSIDE = Path("/session")  # the session's folder under bubblewrap: its random name would be on pages and screens
 _PYTHON = os.path.realpath(sys.executable)  # as it is without our environment
 _RELAY = Path(stream_relay.__file__)
 _EPOCH = 1767258000  # 2026-01-01 09:00 UTC, as in scripts/document/clock.js
@@ -168,8 +170,11 @@ class PageServer:
         self._why = ""  # it was ended by us
         self._mark = f"FLYWHEEL_SERVER={secrets.token_hex(8)}"
         self._profile = PrivateFolder("server")
+        self._group: cgroups.Cgroup | None = None
         self.folder = self._profile.path / "files"
-        self._names = {"port": str(self.port), "seed": str(seed), "variant": variant, "folder": str(self.folder)}
+        self._root = self._profile.path if isolation.explain_missing_bwrap() else _INSIDE  # as its programs see it
+        folder = str(self._root / "files")
+        self._names = {"port": str(self.port), "seed": str(seed), "variant": variant, "folder": folder}
         self.seed, self.variant = seed, variant
 
     # -- its life -------------------------------------------------------------------------------------------------
@@ -185,7 +190,7 @@ class PageServer:
             raise EnvTimeout(late, where=self._where, fix="see server.ready, or raise server.start_s") from None
         except OSError as error:
             raise EnvError(f"the page's server could not be started: {error}", where=self._where) from None
-        self._watch = asyncio.create_task(self._watch_memory())
+        self._watch = asyncio.create_task(self._watch_limits())
 
     def stop(self) -> None:
         """End it now; may be called twice. What is left of it is removed soon: `gone` waits for that."""
@@ -217,14 +222,14 @@ class PageServer:
         """Tell why the server is gone, with its last words; "" while it runs."""
         if self._child is None or not (self._why or self._child.code is not None):
             return ""
-        why = self._why or f"it ended by itself with status {self._child.code}"
+        why = self._why or self._end_reason
         return f"the page's server is gone: {why}: {self._words}"
 
     async def output(self, command: Sequence[str]) -> tuple[int, str]:
         """Run a command that sees the session's folder and cannot change it; gives status and output."""
         # What the policy may have put into the folder, or into the server's home, is no part of the command.
         safe = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "HOME": "/nonexistent", "TMPDIR": "/tmp"}
-        return await self._run(command, {**self._environment, **safe}, ())
+        return await self._run(command, {**self._environment, **safe}, {})
 
     async def answer(self, address: str) -> tuple[int, bytes]:
         """Get an address of the server; gives status and body."""
@@ -249,8 +254,7 @@ class PageServer:
     # -- inside ---------------------------------------------------------------------------------------------------
     @property
     def _environment(self) -> dict[str, str]:
-        root = self._profile.path
-        own = {"HOME": str(root / "home"), "TMPDIR": str(root / "tmp"), "LANG": "C.UTF-8", "TZ": "UTC"}
+        own = {"HOME": str(self._root / "home"), "TMPDIR": str(self._root / "tmp"), "LANG": "C.UTF-8", "TZ": "UTC"}
         given = {name: self.fill(value) for name, value in self._said.environment.items()}
         name, _, value = self._mark.partition("=")
         return {"PATH": self._programs.path, "PYTHONUNBUFFERED": "1", **own, **given, name: value}
@@ -271,21 +275,24 @@ class PageServer:
                 raise EnvError(what, where=self._where)
 
     @property
-    def _own(self) -> list[Path]:
-        return [self._profile.path / name for name in ("files", "home", "tmp", "door")]
+    def _own(self) -> dict[str, Path]:
+        return {str(self._root / name): self._profile.path / name for name in ("files", "home", "tmp", "door")}
+
+    def _sees(self, program: Path, *more: Path) -> dict[str, Path]:
+        paths = (*more, *isolation.list_program_folders(program), *map(Path, self._said.reads))
+        return {str(path): path for path in paths}
 
     async def _run(
-        self, command: Sequence[str], environment: Mapping[str, str], writable: Sequence[Path]
+        self, command: Sequence[str], environment: Mapping[str, str], writable: Mapping[str, Path]
     ) -> tuple[int, str]:
         here = self._manifest.path.parent
         words = [self.fill(word, {"manifest": str(here)}) for word in command]
         program = self._programs.find(words[0])
         words[0] = str(program)
         if not isolation.explain_missing_bwrap():
-            readable = [here, *isolation.list_program_folders(program), *map(Path, self._said.reads)]
-            readable += () if writable else (self.folder,)
-            words = isolation.wrap_in_bwrap(words, self.folder, writable, readable)
-        child = ChildProgram(words, self.folder, environment, self._said.memory_mb)
+            readable = self._sees(program, here) | ({} if writable else {self._names["folder"]: self.folder})
+            words = isolation.wrap_in_bwrap(words, self._names["folder"], writable, readable)
+        child = ChildProgram(words, self.folder, environment, self._said.memory_mb, self._said.disk_mb)
         try:
             return await child.done(), child.said
         finally:
@@ -299,7 +306,9 @@ class PageServer:
             self._listener.close()  # the server takes its port
         else:
             words = await self._behind_a_door(words, program)
-        self._child = ChildProgram(words, self.folder, self._environment, self._said.memory_mb)
+        self._group = await asyncio.to_thread(cgroups.create_cgroup, self._said.memory_mb, _MAX_PROCESSES)
+        words = self._group.entering(words) if self._group else words
+        self._child = ChildProgram(words, self.folder, self._environment, self._said.memory_mb, self._said.disk_mb)
         # Under bubblewrap its processes cannot leave it; elsewhere they are known by their environment.
         mark = self._mark if isolation.explain_missing_bwrap() else ""
         self._guard = child_processes.ProcessGuard(self._child.pid, self._profile.path, mark)
@@ -310,9 +319,8 @@ class PageServer:
             raise EnvError("the folder for temporary files has too long a name", where=door, fix="set another TMPDIR")
         self._relay = await asyncio.start_server(partial(self._join, door), sock=self._listener)
         self._listener = None
-        readable = [_RELAY, *isolation.list_program_folders(program), *map(Path, self._said.reads)]
-        inside = [_PYTHON, "-I", "-S", str(_RELAY), door, str(self.port), *words]
-        return isolation.wrap_in_bwrap(inside, self.folder, self._own, readable)
+        inside = [_PYTHON, "-I", "-S", str(_RELAY), str(self._root / "door" / "socket"), str(self.port), *words]
+        return isolation.wrap_in_bwrap(inside, self._names["folder"], self._own, self._sees(program, _RELAY))
 
     def _join(self, door: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_door = partial(asyncio.open_unix_connection, door)
@@ -325,7 +333,7 @@ class PageServer:
             while True:
                 if self._child.code is not None:
                     await self._child.done()
-                    ended = f"the page's server ended with status {self._child.code} before it answered: {self._words}"
+                    ended = f"the page's server ended before it answered: {self._end_reason}: {self._words}"
                     raise EnvError(ended, where=self._where, fix="try server.command by hand")
                 with contextlib.suppress(httpx.HTTPError):
                     answer = await client.get(self.origin + self.fill(self._said.ready))
@@ -333,17 +341,36 @@ class PageServer:
                         return
                 await asyncio.sleep(_READY_INTERVAL_S)
 
-    async def _watch_memory(self) -> None:
+    async def _watch_limits(self) -> None:
         while True:
-            await asyncio.sleep(_MEMORY_INTERVAL_S)
-            most = self._said.memory_mb
-            pids = [self._child.pid]
-            family = await asyncio.to_thread(child_processes.measure_memory, pids, one_mb=most, all_mb=most)
-            taken = sum(process.mb for process in family.get(self._child.pid, ()))
-            if taken > most:
-                self._why = f"it took {taken:.0f} MB, above server.memory_mb: {most}"
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            self._why = await asyncio.to_thread(self._explain_excess)
+            if self._why:
                 self._end()
                 return
+
+    def _explain_excess(self) -> str:
+        """Which limit it is above; "" for none. Files that were deleted and are open still are counted too."""
+        pid, most = self._child.pid, self._said.memory_mb
+        family = child_processes.measure_memory([pid], one_mb=most, all_mb=most)[pid]
+        nameless = child_processes.measure_nameless_files(process.pid for process in family)
+        deleted = nameless.pop(self._profile.path.stat().st_dev, 0)
+        memory = sum(process.mb for process in family) + sum(nameless.values())
+        disk = child_processes.measure_folder(self._profile.path) + deleted
+        for field, taken in (("memory_mb", memory), ("disk_mb", disk)):
+            if taken > (limit := getattr(self._said, field)):
+                return f"it took {taken:.0f} MB, above server.{field}: {limit}"
+        return self._out_of_memory
+
+    @property
+    def _out_of_memory(self) -> str:
+        if self._group is None or not self._group.out_of_memory:
+            return ""
+        return f"the kernel ended a process of it, above server.memory_mb: {self._said.memory_mb}"
+
+    @property
+    def _end_reason(self) -> str:
+        return self._out_of_memory or f"it ended by itself with status {self._child.code}"
 
     def _end(self) -> None:
         if self._child is None:
@@ -366,6 +393,8 @@ class PageServer:
                 await child_processes.wait_marked_gone(self._mark)
         if self._guard is not None:
             await self._guard.release()
+        if self._group is not None:
+            await asyncio.to_thread(self._group.end)
         await asyncio.to_thread(self._profile.remove)
 
     @property

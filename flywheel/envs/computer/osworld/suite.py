@@ -25,7 +25,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from flywheel.envs.base import TaskSuite, TaskTemplate
-from flywheel.envs.computer.bwrap import MACHINE_HOME, PROGRAM_PATH
+from flywheel.envs.computer.bwrap import MACHINE_HOME, PROGRAM_PATH, list_written_folders
 from flywheel.envs.computer.osworld.judge import EXPECTS_FILE, EXPECTS_RULES, METRICS
 from flywheel.envs.computer.task_spec import OsworldMetric, OsworldTask
 from flywheel.utils.errors import BadInput
@@ -165,19 +165,25 @@ def read_example(path: Path) -> OsworldExample:
 
 OsworldCommand = str | list[str]
 _PROGRAMS = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text(encoding="utf-8"))
-_ROOT_PROGRAMS, _SYSTEM_PROGRAMS, _SHELL_BUILTINS, _PREFIX_WORDS = (
-    frozenset(_PROGRAMS[name].split()) for name in ("root", "system", "builtins", "prefixes")
+_ROOT_PROGRAMS, _SYSTEM_PROGRAMS, _SHELL_BUILTINS, _PREFIX_WORDS, _WRITERS, _COPIERS = (
+    frozenset(_PROGRAMS[name].split()) for name in ("root", "system", "builtins", "prefixes", "writers", "copiers")
 )
+_SHELLS, _FINDERS = ("sh", "bash", "dash", "zsh"), ("which", "command", "type", "whereis")
 _SHELL_SIGNS = "();<>|&\n"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_ARITHMETIC = re.compile(r"\$\(\((?:[^()]|\([^()]*\))*\)\)")
 _REMOTE_ADDRESS = re.compile(r"(https?|ftp)://(?!localhost|127\.|0\.0\.0\.0)")
+_QUOTED_PROGRAM = re.compile(r"""["'](?:/[\w/]*/)?(\w[\w-]*)""")  # in code of another language
+_WRITABLE_FOLDERS = (MACHINE_HOME, *list_written_folders())  # the places of a machine that can be written
 
 
-def check_command(command: OsworldCommand, shell: bool, screen: bool) -> None:
-    """Check that a machine has what a command needs. screen: whether it has one. Raises UnsupportedTask."""
+def check_command(command: OsworldCommand, shell: bool, screen: bool, judges: bool = False) -> None:
+    """Check that a machine has what a command needs, in each command of it. screen: whether it has one. judges: by what
+    it prints the task is judged. Raises UnsupportedTask."""
     text = command if isinstance(command, str) else shlex.join(command)
-    for program in _list_programs(text if shell or isinstance(command, str) else command, shell):
-        _check_program(program)
+    for words in _list_commands(text if shell or isinstance(command, str) else command, shell):
+        _check_program(words[0])
+        _check_arguments(words, judges)
     if "DBUS_SESSION_BUS_ADDRESS" in text:
         raise UnsupportedTask(NEEDS_SYSTEM_SERVICE, "the session's D-Bus")
     if found := _REMOTE_ADDRESS.search(text):
@@ -195,33 +201,115 @@ def _check_program(program: str) -> None:
         raise UnsupportedTask(NEEDS_PROGRAM, program)
 
 
-def _list_programs(command: OsworldCommand, shell: bool) -> Iterator[str]:
-    """The first word of each command of a shell's text; of words, or a text that no shell takes, the first."""
+def _check_arguments(words: list[str], judges: bool) -> None:
+    """What it writes can be written; what is judged can have been changed: no place outside, no program to install."""
+    name, given = PurePosixPath(words[0]).name, [word for word in words[1:] if not word.startswith("-")]
+    if judges and name in _FINDERS:
+        for program in given:
+            _check_program(program)
+    known = (*_WRITABLE_FOLDERS, "/dev", "/proc")
+    paths = given if judges or name in _WRITERS else given[-1:] if name in _COPIERS else []
+    for path in paths:
+        if path.startswith("/") and not any(PurePosixPath(path).is_relative_to(one) for one in known):
+            raise UnsupportedTask(NEEDS_PLACE_OUTSIDE_HOME, path)
+
+
+def _list_commands(command: OsworldCommand, shell: bool) -> Iterator[list[str]]:
+    """The words of each command: of a shell's text, with what it substitutes and what wrappers start; of words, or a
+    text that no shell takes, likewise. A file that is written to by `>` is one of `tee`."""
     if not shell:
-        words = shlex.split(command) if isinstance(command, str) else command
-        if words[0] != "python":  # for which OSWorld's server takes its own
-            yield words[0]
-        if PurePosixPath(words[0]).name in ("sh", "bash", "dash") and words[1:2] == ["-c"] and len(words) > 2:
-            yield from _list_programs(words[2], True)
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        if words[0] == "python":  # for which OSWorld's server takes its own
+            words[0] = "python3"
+        yield from _unwrap_command(words)
         return
+    command = _ARITHMETIC.sub("0", command)
+    for inner in _list_substitutions(command):
+        yield from _list_commands(inner, True)
     lexer = shlex.shlex(command, posix=True, punctuation_chars=_SHELL_SIGNS)
     lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True
     try:
         words = list(lexer)
     except ValueError:  # nested quotes: left to the shell
         return
-    begins = True
-    for word in words:
+    simple: list[str] = []
+    sign = ""  # of a redirection, whose file comes next
+    for word in (*words, ";"):
         if word and set(word) <= set(_SHELL_SIGNS):
-            begins = not set(word) <= {"<", ">"} and (word != ">&")
-        elif begins and not (_ASSIGNMENT.match(word) or word in _PREFIX_WORDS):
-            begins = False
-            if not word.startswith(("$", "~", "`", "-")):
-                yield word
+            sign = word if {"<", ">"} & set(word) else ""
+            if sign and simple and simple[-1].isdigit():
+                simple.pop()  # a descriptor's number
+            if not sign:
+                yield from _unwrap_command(simple)
+                simple = []
+        elif sign:
+            if ">" in sign and word not in ("-", "1", "2"):
+                yield ["tee", word]
+            sign = ""
+        else:
+            simple.append(word)
+
+
+def _list_substitutions(text: str) -> Iterator[str]:
+    """What stands in `$( )` and backquotes, within double quotes too, the outermost of nested ones; not in single."""
+    place, quoted = 0, False
+    while place < len(text):
+        letter = text[place]
+        end = -1
+        if letter == "\\":
+            place += 2
+            continue
+        if letter == '"':
+            quoted = not quoted
+        elif letter == "'" and not quoted:
+            end = text.find("'", place + 1)
+            place = len(text) if end < 0 else end + 1
+            continue
+        elif letter == "`":
+            end = text.find("`", place + 1)
+        elif text.startswith("$(", place):
+            place += 1
+            depth = 0
+            for end in range(place, len(text)):
+                depth += {"(": 1, ")": -1}.get(text[end], 0)
+                if not depth:
+                    break
+        if end > place:
+            yield text[place + 1 : end]
+            place = end
+        place += 1
+
+
+def _unwrap_command(words: list[str]) -> Iterator[list[str]]:
+    """A command, and the one that it starts, in turn."""
+    while words and (_ASSIGNMENT.match(words[0]) or words[0] in _PREFIX_WORDS):
+        words = words[1:]
+    if not words or words[0].startswith(("$", "~", "`", "-")):
+        return
+    yield words
+    name, rest = PurePosixPath(words[0]).name, words[1:]
+    if name in _PROGRAMS["wrappers"]:
+        operands, *valued = str(_PROGRAMS["wrappers"][name]).split()
+        while rest and (rest[0].startswith("-") or _ASSIGNMENT.match(rest[0])):
+            rest = rest[2 if rest[0] in valued else 1 :]
+        yield from _unwrap_command(rest[int(operands) :])
+    elif name in _SHELLS:
+        at = next((at for at, word in enumerate(rest) if re.fullmatch(r"-\w*c", word)), len(rest))
+        for text in rest[at + 1 : at + 2]:
+            yield from _list_commands(text, True)
+    elif name == "eval":
+        yield from _list_commands(" ".join(rest), True)
+    elif name == "find":
+        for at, word in enumerate(rest):
+            if word in ("-exec", "-execdir"):
+                yield from _unwrap_command(rest[at + 1 :])
+    elif {"-c", "-e"} & set(rest):  # code of another language, in which a service may be asked too
+        for program in _QUOTED_PROGRAM.findall(" ".join(rest)):
+            if program in _SYSTEM_PROGRAMS - {"service"}:
+                yield [program]
 
 
 INFEASIBLE_METRIC = "infeasible"  # the metric of tasks that cannot be done
-_WRITABLE_FOLDERS = (MACHINE_HOME, "/tmp")  # the places of a machine that can be written
 
 
 def convert_example(example: OsworldExample, copies: DownloadCopies, screen: bool, seconds: float) -> OsworldTask:
@@ -277,11 +365,11 @@ class _ExampleConverter:
             raise UnsupportedTask(NEEDS_PLACE_OUTSIDE_HOME, path)
         return {"path": path, "content": self._copies.of(url, place.name)}
 
-    def _command(self, said: Mapping[str, Any]) -> dict[str, Any]:
+    def _command(self, said: Mapping[str, Any], judges: bool = False) -> dict[str, Any]:
         command, shell = said["command"], bool(said.get("shell"))
         if not command or not (isinstance(command, str) or all(isinstance(word, str) for word in command)):
             raise ValueError("command is not a text or a list of words")
-        check_command(command, shell, self._screen)
+        check_command(command, shell, self._screen, judges)
         return {"command": command, "shell": shell}
 
     def _execute(self, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,8 +422,8 @@ class _ExampleConverter:
     def _got(self, field: str, said: OsworldGetter) -> dict[str, Any]:
         getters: dict[str, Callable[[OsworldGetter], dict[str, Any]]] = {
             "rule": lambda said: {"value": said["rules"]},
-            "vm_command_line": lambda said: {**self._command(said), "stream": "output"},
-            "vm_command_error": lambda said: {**self._command(said), "stream": "error"},
+            "vm_command_line": lambda said: {**self._command(said, True), "stream": "output"},
+            "vm_command_error": lambda said: {**self._command(said, True), "stream": "error"},
             "vm_file": self._vm_file, "cloud_file": self._cloud_file,
             "list_directory": lambda said: {"tree": _path_from_home(said["path"])},
         }  # fmt: skip
@@ -379,9 +467,10 @@ def _path_from_home(path: str) -> str:
 class OsworldFiles(BaseModel):
     """Declare the block `osworld` of a manifest.
 
-    tasks: files, and folders of files that end in .json. files: a folder with copies of what the tasks download
-    (`DownloadCopies`); "": none. max_steps: of each. seconds: for the set-up of one, and again for what judges it.
-    allowed: by screen (gui), functions (sdk) or both. leave_out: why, by the file's name without .json.
+    tasks: files, folders of files that end in .json, and lists of ids (`list_task_files`). files: a folder with copies
+    of what the tasks download (`DownloadCopies`); "": none. max_steps: of each. seconds: for the set-up of one, and
+    again for what judges it. allowed: by screen (gui), functions (sdk) or both. leave_out: why, by the file's name
+    without .json.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -482,18 +571,24 @@ def read_task_files(
 
 
 def list_task_files(path: Path) -> list[Path]:
-    """List the JSON files in the folder `path` and below, sorted; `path` itself where it is none, there or not.
+    """List the task files that a path stands for.
 
-    Of a list of ids by folder (OSWorld's `test_all.json`): the files that it names, in `examples` beside it or, where
-    there is no such folder, in folders beside it.
+    path: a folder (its JSON files and those below, sorted, but for lists of ids), a list of ids by folder as OSWorld's
+    `test_all.json` is, whose tasks lie in `examples` beside it or beside it, or a file, there or not.
     """
     if path.is_dir():
-        return sorted(path.rglob("*.json"))
+        return [one for one in sorted(path.rglob("*.json")) if not _read_id_list(one)]
+    if not (ids := _read_id_list(path)):
+        return [path]
+    root = path.parent / "examples" if (path.parent / "examples").is_dir() else path.parent
+    return [root / domain / f"{name}.json" for domain, names in ids.items() for name in names]
+
+
+def _read_id_list(path: Path) -> dict[str, list[str]] | None:
+    """Ids by folder; None where the file is anything else."""
     with suppress(OSError, ValueError, ValidationError):
-        listed = _LIST.validate_json(path.read_bytes())
-        root = path.parent / "examples" if (path.parent / "examples").is_dir() else path.parent
-        return [root / folder / f"{name}.json" for folder, names in listed.items() for name in names]
-    return [path]
+        return _LIST.validate_json(path.read_bytes())
+    return None
 
 
 _ID = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
