@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections import Counter
 from graphlib import TopologicalSorter
@@ -30,7 +31,7 @@ from flywheel.pipeline.stage import StageContext, clear_staging, run_stage
 from flywheel.pipeline.stages import ingest
 from flywheel.store import manifest
 from flywheel.store.catalog import compaction
-from flywheel.store.versioning import backup, git_tags, stage_records
+from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.ui.report import pages
 from flywheel.utils.errors import FlywheelError, WorkerLost
 from flywheel.utils.files import write_json
@@ -214,7 +215,11 @@ def _run_stages_and_close(ws: Workspace, chosen: Settings, k: int, until: str | 
             with contextlib.suppress(httpx.HTTPError):
                 _write_run_history(ws, k, error=str(error) or type(error).__name__)
         raise
-    notify(ws, rules, "done", _summary(ws, k))
+    cost, low = _describe_cost(ws, k)
+    notify(ws, rules, "done", f"{_summary(ws, k)}; {cost}")
+    announce("run", f"iteration {iteration_label(k)} {cost}")
+    if low:
+        notify(ws, rules, "disk", f"the disk of {ws.root} fills: {cost}")
     return None
 
 
@@ -240,6 +245,14 @@ def _summary(ws: Workspace, k: int) -> str:
     promoted = manifest.read_promotion(ws, k)
     verdict = f"{'yes' if promoted['promoted'] else 'no'}, {promoted['reason']}"
     return f"iteration {iteration_label(k)} is done; promoted: {verdict}"
+
+
+def _describe_cost(ws: Workspace, k: int) -> tuple[str, bool]:
+    """What an iteration added to the disk, what is free, and whether fewer than three more of its size fit."""
+    stages = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, k)).values()
+    added = sum(out.get("size", 0) for stage in stages for out in stage.get("outs", ()))
+    free = shutil.disk_usage(ws.root).free
+    return f"added {added / 1e6:,.0f} MB, {free / 1e9:,.1f} GB are free", free < 3 * added
 
 
 def _begin_iteration(ws: Workspace, settings: Settings, k: int) -> None:

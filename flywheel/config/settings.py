@@ -643,12 +643,24 @@ class OperationsSettings(SettingsBlock):
     as JSON on its input and in the variables FLYWHEEL_EVENT and FLYWHEEL_TEXT. Empty: none."""
     notify_block: str = ""
     """A notification block of Prefect's that is told the same, as `slack-webhook/night`. Empty: none."""
+    notify_url: str = ""
+    """Where the same is sent: a web hook, http:// or https://, which gets it as JSON (Slack and Mattermost show its
+    `text`), or smtp://HOST:PORT/ADDRESS, which gets it as mail (smtps:// for TLS from the start; USER:PASSWORD@ before
+    the host where it asks for them). `$NAME` stands for an environment variable, so that no secret is kept here.
+    Empty: none."""
 
     @field_validator("schedule", "ingest_schedule", "checkup_schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
         if value and not (_CRON_PATTERN.fullmatch(value) and _are_in_cron_ranges(value.split())):
             raise ValueError(f'{value} is no cron schedule; "0 1 * * *" is each night at one')
+        return value
+
+    @field_validator("notify_url")
+    @classmethod
+    def _web_hook_or_mail(cls, value: str) -> str:
+        if value and not re.match(r"\$|https?://[^/]|smtps?://.*[^/]/[^/@]+@[^/@]+$", value):
+            raise ValueError(f"{value} is neither http(s)://... nor smtp://HOST:PORT/ADDRESS, nor begins with a $NAME")
         return value
 
     @field_validator("timezone")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import email.policy
 import http.server
 import json
+import socketserver
 import threading
 from unittest import mock
 
@@ -50,6 +52,63 @@ def test_a_command_that_hangs_has_a_deadline(ws, said):
         notify(ws, command("sleep 60"), "done", "iteration 001 is done")
     assert len(said) == 1
     assert "timed out" in said[0]
+
+
+def test_a_web_hook_gets_it_as_json_and_its_address_is_never_told(ws, said, monkeypatch):
+    with http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        server.got = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("NIGHT", f"http://127.0.0.1:{server.server_port}/secret")
+        notify(ws, OperationsSettings(notify_url="$NIGHT"), "done", TEXT)
+        server.shutdown()
+    assert server.got == [{"event": "done", "text": TEXT, "workspace": str(ws.root)}]
+    assert said == []
+    notify(ws, OperationsSettings(notify_url="$NIGHT"), "done", TEXT)  # it listens no more
+    monkeypatch.delenv("NIGHT")
+    notify(ws, OperationsSettings(notify_url="$NIGHT"), "done", TEXT)
+    assert [line.split(": ", 2)[1:] for line in said] == [
+        ["nobody could be told (operations.notify_url)", "ConnectError"],
+        [
+            "nobody could be told (operations.notify_url)",
+            "its variable is not set, or holds neither http(s):// nor smtp(s)://",
+        ],
+    ]
+
+
+class MailServer(socketserver.StreamRequestHandler):
+    """What a client of SMTP wants to hear (RFC 5321)."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline():
+            word = line[:4].upper()
+            self.server.got.append(line)
+            if word == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                while (line := self.rfile.readline()) != b".\r\n":
+                    self.server.got.append(line)
+            self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
+
+
+def test_mail_is_sent(ws, said):
+    with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
+        server.got = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"smtp://127.0.0.1:{server.server_address[1]}/ada@example.org"
+        notify(ws, OperationsSettings(notify_url=url), "failed", "the last word: ü")
+        server.shutdown()
+    commands, _, rest = b"".join(server.got).partition(b"data\r\n")
+    mail = email.message_from_bytes(rest.removesuffix(b"QUIT\r\n"), policy=email.policy.default)
+    assert said == []
+    assert b"rcpt TO:<ada@example.org>" in commands
+    assert (mail["To"], mail["Subject"]) == ("ada@example.org", "flywheel: failed")
+    assert mail.get_content().replace("\r", "") == f"the last word: ü\n\n{ws.root}\n"
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "smtp://x", "smtp://x/nobody", "hooks.slack.com/x", "http://"])
+def test_an_address_that_cannot_be_told_is_refused(url):
+    with pytest.raises(ValueError, match="is neither"):
+        OperationsSettings(notify_url=url)
 
 
 def test_nobody_is_told_where_nobody_is_named(ws, said):
