@@ -561,9 +561,20 @@ def _check_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns
         raise DataError(
             f"columns differ from table {table} of this version",
             where=ws.relative(path),
-            fix="`flywheel doctor` looks at all of them",
+            fix="`flywheel workspace migrate` writes those of an earlier version anew",
         )
     return data
+
+
+def check_file_schema(ws: Workspace, table: str, path: Path) -> None:
+    """Hold the columns of one Parquet file of a table, and their types, against the schema, by its footer alone.
+
+    ws, table: whose. path: of the file. Raises DataError where they differ or it is damaged, PartMissing where it is
+    gone.
+    """
+    with _name_damaged_file(path):
+        schema = pq.read_schema(path)
+    _check_schema(ws, table, path, schema.empty_table(), None)
 
 
 def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None:
