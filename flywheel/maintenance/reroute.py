@@ -285,10 +285,10 @@ def _create_judgements(connection: duckdb.DuckDBPyConnection, iteration: int, ru
     own = f"FROM scores WHERE iteration = {iteration} AND stage = 'score'"
     if not held:
         connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
-        return connection.execute("SELECT count(*) FROM judgements").fetchone()[0]
+        return connection.execute("SELECT count(*) FROM judgements").fetchall()[0][0]
     connection.execute(f"CREATE TEMP TABLE scores_before AS {own}")
     connection.execute(_QUERIES["judgements"], {"iteration": iteration, "threshold": rule.threshold})
-    return connection.execute(_QUERIES["changed_judgements"]).fetchone()[0]
+    return connection.execute(_QUERIES["changed_judgements"]).fetchall()[0][0]
 
 
 def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
@@ -305,7 +305,7 @@ def compare_routes(
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
     moved = database.query_rows(connection, _QUERIES["moved_routes"])
-    (routes,) = connection.execute(_QUERIES["changed_routes"]).fetchone()
+    ((routes,),) = connection.execute(_QUERIES["changed_routes"]).fetchall()
     built = training_stores.count_routed(connection)
     stale = stale_stages(ws, iteration) if moved else ()
     return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, stale)

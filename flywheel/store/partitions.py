@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # sees the old rows or the new ones: files are named by their content, those of the old list are removed once the new
 # one is in place, and a reader that then misses one starts again.
 
+# DuckDB 2 says so at each reading; what is without the copy, `sql`, runs nothing but a SELECT in DuckDB 1.5.
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy", UserWarning)
 E = TypeVar("E", bound=DataError)
 PARTS_FILE = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
 _PARTS_VERSION = 1
