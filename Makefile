@@ -1,6 +1,6 @@
 # Every target sets up what it needs. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help flywheel explorer test test-all test-fast test-worlds test-deepspeed lint format setup setup-test clean
+.PHONY: help flywheel explorer test test-all test-fast test-worlds test-deepspeed test-newest lint format setup setup-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -30,6 +30,12 @@ test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment
 	@scripts/deepspeed
 	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/integration/test_engines.py tests/integration/test_workers.py tests/integration/test_supervised.py \
 		tests/e2e/test_trainers.py::test_deepspeed_comes_to_the_same_on_two_nodes
+
+test-newest: setup-test ## the tests that hold us to DuckDB, Prefect, pandas and others, with their newest releases (.venv-newest)
+	@scripts/newest
+	.venv-newest/bin/python -m pytest -n 2 --dist loadfile -m "not exhaustive" tests/unit/test_library_surprises.py tests/unit/test_partitions.py tests/unit/test_dataset.py \
+		tests/integration/test_catalog.py tests/integration/test_catalog_file.py tests/integration/test_catalog_views.py tests/integration/test_contracts.py tests/integration/test_reroute.py \
+		tests/integration/test_explorer_sql.py tests/integration/test_exchange.py tests/integration/test_tools.py tests/integration/test_versioning.py tests/e2e/test_flows.py tests/e2e/test_notebook.py
 
 explorer: ## build the pages that need Node (20): the explorer's and the viewers of desktops and terminals; kept in git
 	cd flywheel/ui/explorer/web && npm ci --no-audit --no-fund && npm run build

@@ -146,7 +146,7 @@ def _choose_rows(
     database.run_query(
         connection, f"CREATE TEMP TABLE chosen AS SELECT {keys}, reason, detail FROM {rows} WHERE {where}"
     )
-    (count,) = connection.execute("SELECT count(*) FROM chosen").fetchone()
+    ((count,),) = connection.execute("SELECT count(*) FROM chosen").fetchall()
     if not count:
         what = f"no row of {table} that iteration {iteration_label(iteration)} set aside is so"
         raise BadInput(what, where=f"--where {where}", fix=f"`flywheel data quarantine {iteration} --rows` shows them")
@@ -177,7 +177,7 @@ def _rewrite_partition(
     found = {}
     for path in partitions.partition_files(ws, table, iteration, stage):
         connection.register("file", partitions.read_partition_file(ws, table, path))
-        (touched,) = connection.execute(f"SELECT count(*) FROM file SEMI JOIN chosen USING ({keys})").fetchone()
+        ((touched,),) = connection.execute(f"SELECT count(*) FROM file SEMI JOIN chosen USING ({keys})").fetchall()
         sql = f"SELECT {columns} FROM (FROM file) f LEFT JOIN (FROM chosen) chosen USING ({keys}) ORDER BY {keys}"
         found[path] = database.run_query(connection, sql) if touched else None
         connection.unregister("file")

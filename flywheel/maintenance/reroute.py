@@ -295,7 +295,7 @@ def _create_judgements(
         own = f"FROM scores WHERE iteration = {iteration} AND stage = 'score'"
         connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
         changed = "SELECT count(*) FROM judgements"
-    return tuple(connection.execute(sql).fetchone()[0] for sql in (changed, _QUERIES["changed_verdicts"]))
+    return tuple(connection.execute(sql).fetchall()[0][0] for sql in (changed, _QUERIES["changed_verdicts"]))
 
 
 def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
@@ -313,7 +313,7 @@ def compare_routes(
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
     moved = database.query_rows(connection, _QUERIES["moved_routes"])
-    (routes,) = connection.execute(_QUERIES["changed_routes"]).fetchone()
+    ((routes,),) = connection.execute(_QUERIES["changed_routes"]).fetchall()
     built = training_stores.count_routed(connection)
     stale = stale_stages(ws, iteration) if moved else ()
     return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, verdicts, stale)

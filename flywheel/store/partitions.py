@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # sees the old rows or the new ones: files are named by their content, those of the old list are removed once the new
 # one is in place, and a reader that then misses one starts again.
 
+# DuckDB 2 says so at each reading; what is without the copy, `sql`, runs nothing but a SELECT in DuckDB 1.5.
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy", UserWarning)
 E = TypeVar("E", bound=DataError)
 PARTS_FILE = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
 _PARTS_VERSION = 1
@@ -561,9 +564,20 @@ def _check_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns
         raise DataError(
             f"columns differ from table {table} of this version",
             where=ws.relative(path),
-            fix="`flywheel doctor` looks at all of them",
+            fix="`flywheel workspace migrate` writes those of an earlier version anew",
         )
     return data
+
+
+def check_file_schema(ws: Workspace, table: str, path: Path) -> None:
+    """Hold the columns of one Parquet file of a table, and their types, against the schema, by its footer alone.
+
+    ws, table: whose. path: of the file. Raises DataError where they differ or it is damaged, PartMissing where it is
+    gone.
+    """
+    with _name_damaged_file(path):
+        schema = pq.read_schema(path)
+    _check_schema(ws, table, path, schema.empty_table(), None)
 
 
 def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None:

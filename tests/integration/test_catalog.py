@@ -308,6 +308,23 @@ def test_a_file_with_other_columns_fails_its_tables_queries_alone(tmp_path, newe
     assert database.query_catalog(ws, "FROM tasks").num_rows == 0
 
 
+@pytest.mark.parametrize("place", [1, 3], ids=["first", "last"])
+def test_a_file_with_other_types_is_told_and_no_value_is_rounded_to_them(tmp_path, place):
+    """Of several files DuckDB takes the first one's types: 0.6 would be 1 beside a file of integers."""
+    ws = Workspace(tmp_path)
+    row = {"trajectory_id": "t", "scorer": "judge", "threshold": 1.0, "success": False}
+    for k in (1, 2, 3):
+        written = partitions.write_partition(ws, "scores", k, "score", [{**row, "score": 0.0 if k == place else 0.6}])
+        if k == place:
+            path = ws.root / written.folder / written.parts[0].name
+    rows = pq.ParquetFile(path).read()
+    whole = rows.set_column(rows.column_names.index("score"), "score", rows["score"].cast(pa.int32()))
+    pq.write_table(whole.replace_schema_metadata(rows.schema.metadata), path)
+    with pytest.raises(DataError, match=rf"columns differ from table scores .*iteration=00{place}.*workspace migrate"):
+        database.query_catalog(ws, "SELECT max(score) FROM scores")
+    assert database.query_catalog(ws, "FROM tasks").num_rows == 0
+
+
 def test_a_table_that_is_damaged_fails_filters_too(tmp_path):
     """A filter on what the damaged table stands for must not be answered with no rows."""
     ws = Workspace(tmp_path)

@@ -65,7 +65,7 @@ def test_pandas_has_it_as_a_frame(ws, file):
     with duckdb.connect(file, read_only=True) as connection:
         frame = connection.sql("FROM p_v1").df()
         meaning = connection.sql("SELECT comment FROM duckdb_columns() WHERE table_name = 'p_v1' AND column_name = 'p'")
-        assert meaning.fetchone() == ("verified / scored; `low`, `high`: its 95% interval",)
+        assert meaning.fetchall() == [("verified / scored; `low`, `high`: its 95% interval",)]
     assert frame["p"].tolist() == (frame["verified"] / frame["scored"]).tolist()
     assert frame["domain"].tolist() == database.query_catalog(ws, "SELECT domain FROM p_v1")["domain"].to_pylist()
 

@@ -260,7 +260,7 @@ def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
     broken = "reason LIKE 'contract: logprobs_match%'"
     wrong = ["data", "quarantine", 2, "--table", "steps", "--where", broken, "--set", "logprobs=[0.5]"]
     assert "contract: logprobs_match" in flywheel(recorded, *wrong)[1]
-    right = "logprobs=list_transform(token_ids, x -> -0.5)"
+    right = "logprobs=list_transform(token_ids, lambda x: -0.5)"
     assert (
         flywheel(recorded, "data", "quarantine", 2, "--table", "steps", "--where", broken, "--set", right, "--write")[0]
         == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dvc import lock
 from fsspec.implementations.memory import MemoryFileSystem
 from minimal_iterations import frozen, run_stage
 from night import by_day
@@ -22,6 +23,7 @@ from flywheel.pipeline import dag
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
 from flywheel.store.versioning import backup, dvc_files, stage_records
+from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
@@ -51,6 +53,26 @@ def done(one_iteration: Path, tmp_path: Path) -> Workspace:
 def test_a_fresh_workspace_is_clean(ws):
     assert stage_records.changed_stages(ws) == {}
     assert stage_records.list_iterations(ws) == []
+
+
+def test_a_dvc_command_of_a_person_is_waited_for(ws, monkeypatch):
+    """DVC itself gives up after six tries in three seconds, which a `dvc push` takes any day."""
+    monkeypatch.setattr(lock, "DEFAULT_TIMEOUT", 0)
+    take, tries = lock.Lock._do_lock, []
+
+    def busy_at_first(self) -> None:
+        tries.append(self)
+        if len(tries) < 20:
+            raise lock.LockError("busy")
+        take(self)
+
+    monkeypatch.setattr(lock.Lock, "_do_lock", busy_at_first)
+    with dvc_files.open_dvc(ws) as repo, repo.lock:
+        assert len(tries) == 20
+    tries.clear()
+    monkeypatch.setattr(dvc_files, "_LOCK_TIMEOUT_S", -1)
+    with pytest.raises(VersioningError, match="busy"), dvc_files.open_dvc(ws) as repo, repo.lock:
+        pass
 
 
 @pytest.mark.exhaustive

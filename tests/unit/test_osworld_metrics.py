@@ -197,3 +197,43 @@ def test_what_was_found_is_looked_at_where_it_lies(files, tmp_path):
 
 def test_none_scores_where_there_is_nothing():
     assert {_judge_metric(func, None, {"expected": []}, {})[0] for func in METRICS} == {0.0}
+
+
+# A result without content that gets the full score: the task's author must ask for more beside it (docs/libraries.md).
+_PLEASED_BY_NOTHING = {"is_included_all_json_objects"}
+_EMPTY = {
+    "check_json": ("{}", {"expect": [{"key": ["a"], "method": "eq", "ref": 1}]}),
+    "check_csv": ("", {"expect": [{"a": "1"}]}),
+    "check_list": ("", {"expect": ["a"]}),
+    "check_line_number": ("", {"expected": "1"}),
+    "check_json_settings": ("{}", {"expected": {"a": 1}}),
+    "check_json_keybindings": ("[]", {"expected": {"key": "x"}}),
+    "compare_config": ("", {"expected": "a"}),
+    "file_contains": ("", {"expected": ["a"]}),
+    "is_included_all_json_objects": ("{}", '{"a": 1}'),
+    "diff_text_file": ("", "a\n"),
+    "run_sqlite3": ("", {"sql": "SELECT count(*) FROM t"}),
+}
+_WITHOUT_FILE = {
+    "check_include_exclude": ("", {"include": ["a"]}),
+    "is_extension_installed": ("", {"type": "contain", "expected": "a"}),
+    "check_direct_json_object": ("{}", {"expected": {"a": "b"}}),
+    "check_moved_jpgs": ({"children": []}, {"expected": ["a"]}),
+    "is_in_list": ([], {"expected": "a"}),
+    "match_in_list": ("", {"expected": ["a"]}),
+    "literal_match": ("", "a"),
+    "exact_match": ("", {"expected": "a"}),
+    "compare_answer": ("", {"expected": "a"}),
+}
+_SPREADSHEETS_AND_ARCHIVES = {"compare_table", "compare_zip_files"}  # an empty file is none of theirs
+
+
+def test_a_result_without_content_is_no_success(files):
+    others = {
+        func: ("", "a\n") for func in METRICS if func not in {*_EMPTY, *_WITHOUT_FILE, *_SPREADSHEETS_AND_ARCHIVES}
+    }
+    found = {func: score(func, nothing, wanted) for func, (nothing, wanted) in _WITHOUT_FILE.items()}
+    for func, (nothing, wanted) in {**_EMPTY, **others}.items():
+        found[func] = score(func, files("a", nothing), files("gold", wanted) if isinstance(wanted, str) else wanted)
+    assert found.keys() | _SPREADSHEETS_AND_ARCHIVES == METRICS.keys()
+    assert {func for func, value in found.items() if value} == _PLEASED_BY_NOTHING

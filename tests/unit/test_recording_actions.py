@@ -48,6 +48,14 @@ def test_enter_right_after_typing_submits_but_not_on_a_new_screen():
     assert [one.action for one in events_to_actions([typed, later])] == [act.Type("tom"), act.Hotkey(("enter",))]
 
 
+def test_a_key_that_is_held_stays_beside_what_is_done_with_it_and_scrolls_stay_apart():
+    click = act.Click(act.Point(0.5, 0.5))
+    held = [act.Press("ctrl"), click, act.Hotkey(("c",)), act.Release("ctrl")]
+    scrolls = [act.Scroll(act.Point(x, 0.5), "down") for x in (0.1, 0.6)]
+    done = [event for at, action in enumerate((*held, *scrolls)) for event in action_to_events(action, 60.0 * at, 0)]
+    assert [one.action for one in events_to_actions(done)] == [*held, *scrolls]
+
+
 @pytest.mark.parametrize(
     ("events", "what"),
     [

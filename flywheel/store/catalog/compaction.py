@@ -210,6 +210,8 @@ def _large(ws: Workspace, iteration: int) -> dict[str, dict[int, list[str]]]:
     large: dict[str, dict[int, list[str]]] = {}
     for table, _, files in _partitions(ws, iteration):
         if _size(files) >= _LARGE_BYTES:
+            for path in files:
+                partitions.check_file_schema(ws, table, path)
             large.setdefault(table, {}).setdefault(iteration, []).extend(map(ws.relative, files))
     return large
 

@@ -226,10 +226,15 @@ def _create_table_view(
         new = partitions.table_files(staged, table) if staged else []
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
         own = partitions.table_files(ws, table, done.iterations)
-        files = [*done.large[table], *(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
+        new = [*(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
+        for path in new:  # of several files DuckDB takes the first one's types, and rounds what the others hold to them
+            partitions.check_file_schema(ws, table, path)
     except DataError as fault:
+        if isinstance(fault, PartMissing) and not lost:
+            raise
         _create_fault_view(connection, name, kinds, fault)
         return
+    files = [*done.large[table], *new]
     try:
         select = f"SELECT {', '.join(map(_quote_name, kinds))} FROM read_parquet"
         read = []

@@ -371,7 +371,7 @@ def _write_signatures(
     with partitions.open_partition_writer(staged, "trajectory_hashes", iteration, ROUTE_STAGE) as writer:
         if signed:
             partitions.link_partition_files(ws, writer, "trajectory_hashes", iteration, ROUTE_STAGE)
-        if connection.execute("SELECT count(*) FROM unsigned").fetchone()[0]:
+        if connection.execute("SELECT count(*) FROM unsigned").fetchall()[0][0]:
             if again:
                 create_task_contents(connection, iteration, stages["tasks"])
             with connection.cursor() as cursor:

@@ -115,14 +115,14 @@ def check_row_contracts(
     connection.execute(_SQL["tables"].format(scored=scored))
     found = []
     for rows, held in (("judged", TRAJECTORY_CONTRACTS), ("judgements", SCORE_CONTRACTS)):
-        total = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
+        total = connection.execute(f"SELECT count(*) FROM {rows}").fetchall()[0][0]
         for contract in held:
             promise = f"{contract.name}: {contract.promise}"
-            (broken,) = connection.execute(
+            ((broken,),) = connection.execute(
                 f"INSERT INTO faults SELECT {len(found)}, trajectory_id, ?, {contract.detail} FROM {rows} "
                 f"WHERE {contract.fault}",
                 [promise],
-            ).fetchone()
+            ).fetchall()
             found.append(ContractResult(contract, total, broken))
     connection.execute(_SQL["broken"])
     return [*found, *_find_orphans(connection, new, scored)]
@@ -154,7 +154,7 @@ def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) 
         where = scored if table == "scores" else new
         reason = f"contract: {contract.name}: {promise}"
         connection.execute(_SQL["insert_orphans"].format(table=table, where=where), [table, reason])
-        rows, broken = connection.execute(_SQL["count_orphans"].format(table=table, where=where)).fetchone()
+        ((rows, broken),) = connection.execute(_SQL["count_orphans"].format(table=table, where=where)).fetchall()
         found.append(ContractResult(contract, rows, broken))
     return found
 

@@ -202,13 +202,13 @@ def publish_training_stores(
 
 
 def _refuse_too_many_broken(connection: duckdb.DuckDBPyConnection, iteration: int, limit: float) -> None:
-    came, broken = connection.execute(_SQL["count_broken"]).fetchone()
+    ((came, broken),) = connection.execute(_SQL["count_broken"]).fetchall()
     where = f"data/trajectories/iteration={iteration_label(iteration)}"
     if not came:
         fix = "give it tasks (synthesis.train_tasks) or recordings, and run it again"
         raise DataError("nothing came in: neither a recording nor a rollout", where=where, fix=fix)
     if broken > limit * came:
-        reason, n = connection.execute(_SQL["commonest_fault"]).fetchone()
+        ((reason, n),) = connection.execute(_SQL["commonest_fault"]).fetchall()
         what = f"{broken} of {came} trajectories break a contract, {n} of them {reason.partition(' (')[0]}"
         fix = "look at them with `flywheel query`, mend what wrote them, or raise routing.max_invalid_fraction"
         raise ContractBroken(what, where=where, fix=fix)
@@ -243,5 +243,5 @@ def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
         routed[destination] += count
         rows.append(metric_row(f"to_{destination}", count, domain=domain or ""))
     rows = [metric_row(f"to_{destination}", count) for destination, count in routed.items()] + rows
-    (orphans,) = connection.execute("SELECT count(*) FROM orphans").fetchone()
+    ((orphans,),) = connection.execute("SELECT count(*) FROM orphans").fetchall()
     return BuiltStores(tuple(rows), routed, orphans)

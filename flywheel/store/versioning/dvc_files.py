@@ -8,8 +8,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -295,11 +297,25 @@ def open_dvc(ws: Workspace) -> Iterator:
     with lock_dvc(ws):
         try:
             with Repo(str(ws.root)) as repo:
+                repo.lock.lock = partial(_await_dvc_lock, repo.lock.lock)
                 yield repo
         except DvcException as error:
             raise VersioningError(f"DVC: {error}", where=ws.root, fix="type `dvc status` there for more") from error
         finally:
             forget_dvc_listings()
+
+
+def _await_dvc_lock(lock: Callable[[], None]) -> None:
+    """Take DVC's own lock. A person's `dvc push` holds it for as long as it takes; DVC gives up after three seconds."""
+    from dvc.lock import LockError
+
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            return lock()
+        except LockError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def forget_dvc_listings() -> None:
