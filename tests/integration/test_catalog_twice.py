@@ -42,7 +42,7 @@ def arguments(rows: awkward_rows.Rows) -> dict[str, list[tuple]]:
     pairs = [(0, 1), (1, 2), (2, 3), (3, 3), (1, 4), (4, 2), (2, 9)]
     asked = {"pass_at": [(1,), (2,), (4,)], "training_of": models, "model_lineage": [*models, ("none",)]}
     asked["pass_at_by_world"] = asked["pass_at"]
-    asked |= {"matched_templates": pairs, "held_out_between": pairs}
+    asked |= {"matched_templates": pairs, "held_out_between": pairs, "lost_between": pairs}
     return asked | dict.fromkeys(("steps_of", "replay", "lineage_of"), some)
 
 

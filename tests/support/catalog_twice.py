@@ -785,3 +785,42 @@ def held_out_between(w: World, first: int, last: int) -> list[Row]:
             | pick(promotions.get(last, {}), "promoted")
         )
     return found
+
+
+@second("iteration", "stage", "trajectory_id")
+def episode_ends(w: World) -> list[Row]:
+    steps = groups(sorted(w["steps"], key=lambda row: row["step"]), "iteration", "stage", "trajectory_id")
+    found = []
+    for row in w["trajectories"]:
+        key = pick(row, "iteration", "stage", "trajectory_id")
+        own = steps.get(tuple(key.values()), [])
+        actions = Counter(step.get("action") for step in own if step.get("action") is not None)
+        last = own[-1].get("action_type") if own else None
+        if row["status"] in ("crashed", "invalid"):
+            ending = {"crashed": "the environment crashed", "invalid": "invalid"}[row["status"]]
+        elif last in ("finished", "call_user"):
+            ending = {"finished": "says it is finished", "call_user": "asks the user"}[last]
+        elif row["status"] == "completed":
+            ending = "the environment ended it"
+        elif 2 * (len(own) - actions.total()) > len(own):
+            ending = "limit: most texts held no action"
+        elif own and 2 * max(actions.values(), default=0) > len(own):
+            ending = "limit: one action, over and over"
+        else:
+            ending = "limit"
+        found.append({**key, "ending": ending})
+    return found
+
+
+@second("ending")
+def lost_between(w: World, first: int, last: int) -> list[Row]:
+    ends = {row["trajectory_id"]: row["ending"] for row in episode_ends(w)}
+    found = defaultdict(list)
+    for row in held_out_between(w, first, last):
+        if row["before"] and not row["after"]:
+            found[ends[row["trajectory_after"]]].append(row)
+    return [
+        {"ending": ending, "tasks": len(rows), "worlds": sorted({row["world"] for row in rows})}
+        | {"example": min(row["trajectory_after"] for row in rows)}
+        for ending, rows in found.items()
+    ]

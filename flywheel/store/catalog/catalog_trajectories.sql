@@ -154,3 +154,30 @@ CREATE MACRO held_out_between(first, last) AS TABLE
     ORDER BY after = before, after, world, task_id;
 COMMENT ON MACRO TABLE held_out_between IS
     'Held-out tasks that the newest model after one iteration and the merged model of another both played, those lost and gained first; `promoted`: whether the merged model was, which is compared also where it was refused: `FROM held_out_between(1, 2)`. Solved: more than half of its episodes';
+
+CREATE VIEW episode_ends AS
+    WITH acted AS (
+        SELECT iteration, stage, trajectory_id, arg_max(coalesce(action_type, ''), step) AS last_action,
+            count(*) FILTER (WHERE action IS NULL) / count(*) AS invalid, max(times) / count(*) AS repeated
+        FROM (SELECT *, count(action) OVER (PARTITION BY iteration, stage, trajectory_id, action) AS times FROM steps)
+        GROUP BY ALL)
+    SELECT iteration, stage, trajectory_id, CASE
+        WHEN status = 'crashed' THEN 'the environment crashed'
+        WHEN status = 'invalid' THEN 'invalid'
+        WHEN last_action = 'finished' THEN 'says it is finished'
+        WHEN last_action = 'call_user' THEN 'asks the user'
+        WHEN status = 'completed' THEN 'the environment ended it'
+        WHEN invalid > 0.5 THEN 'limit: most texts held no action'
+        WHEN repeated > 0.5 THEN 'limit: one action, over and over'
+        ELSE 'limit' END AS ending
+    FROM trajectories LEFT JOIN acted USING (iteration, stage, trajectory_id);
+COMMENT ON VIEW episode_ends IS
+    'How each episode ended: `SELECT ending, count(*) FROM episode_ends NATURAL JOIN trajectory_outcomes WHERE NOT success GROUP BY ALL`';
+COMMENT ON COLUMN episode_ends.ending IS 'in words; one action over and over: more than half of its steps are the same';
+
+CREATE MACRO lost_between(first, last) AS TABLE
+    SELECT ending, count(*) AS tasks, list(DISTINCT world ORDER BY world) AS worlds, min(trajectory_after) AS example
+    FROM held_out_between(first, last) JOIN (SELECT DISTINCT trajectory_id, ending FROM episode_ends) ON trajectory_id = trajectory_after
+    WHERE before AND NOT after GROUP BY ending ORDER BY tasks DESC, ending;
+COMMENT ON MACRO TABLE lost_between IS
+    'How the merged model''s episodes end on held-out tasks that it lost, those of `held_out_between`: `FROM lost_between(1, 2)`; `example`: a trajectory_id';
