@@ -530,7 +530,8 @@ def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str
     """
     with open_partition_file(table, path, wholly=columns is None) as file, _name_damaged_file(path):
         data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
-    return _check_schema(ws, table, path, data, columns)
+    _check_schema(ws, table, path, data.schema, columns)
+    return data
 
 
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
@@ -557,16 +558,15 @@ def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.P
     return file
 
 
-def _check_schema(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
-    """Hold columns against the schema. Raises DataError where they differ."""
-    expected = empty_table(table) if columns is None else empty_table(table).select(columns)
-    if not data.schema.equals(expected.schema):
+def _check_schema(ws: Workspace, table: str, path: Path, found: pa.Schema, columns: list[str] | None) -> None:
+    """Hold columns against the table's schema. Raises DataError where they differ."""
+    expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
+    if not found.equals(expected):
         raise DataError(
             f"columns differ from table {table} of this version",
             where=ws.relative(path),
             fix="`flywheel workspace migrate` writes those of an earlier version anew",
         )
-    return data
 
 
 def check_file_schema(ws: Workspace, table: str, path: Path) -> None:
@@ -577,7 +577,7 @@ def check_file_schema(ws: Workspace, table: str, path: Path) -> None:
     """
     with _name_damaged_file(path):
         schema = pq.read_schema(path)
-    _check_schema(ws, table, path, schema.empty_table(), None)
+    _check_schema(ws, table, path, schema, None)
 
 
 def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None:
@@ -603,7 +603,7 @@ def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> N
     def once() -> None:
         for path in partition_files(ws, table, iteration, stage):
             with open_partition_file(table, path, wholly=True) as file:
-                _check_schema(ws, table, path, file.schema_arrow.empty_table(), None)
+                _check_schema(ws, table, path, file.schema_arrow, None)
 
     retry_while_replaced(once)
 
@@ -710,7 +710,8 @@ def iter_matching_rows(
                     data = _read_row_group(file, path, group, [name for name in names if name != key]).take(places)
                     data = data.append_column(keys.schema.field(key), keys[key].take(places))
                     data = data.select([name for name in names if name in data.column_names])
-                    yield _check_schema(ws, table, path, data, names)
+                    _check_schema(ws, table, path, data.schema, names)
+                    yield data
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
@@ -722,7 +723,8 @@ def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Coll
     for path in files:
         with open_partition_file(table, path) as file, _name_damaged_file(path):
             for batch in file.iter_batches(_SCAN_ROWS, columns=names, use_threads=False):
-                yield _check_schema(ws, table, path, pa.Table.from_batches([batch]), names)
+                _check_schema(ws, table, path, batch.schema, names)
+                yield pa.Table.from_batches([batch])
 
 
 def _in_table_order(table: str, columns: Collection[str]) -> list[str]:

@@ -116,3 +116,24 @@ COMMENT ON COLUMN iterations.conserved IS 'every trajectory that came in lies in
 COMMENT ON COLUMN iterations.held_out_success_before IS 'held-out success of the predecessor, by domain';
 COMMENT ON COLUMN iterations.held_out_success IS 'of the merged model, by domain, such as `held_out_success[''games'']`';
 COMMENT ON COLUMN iterations.model IS 'the newest after this iteration';
+
+-- The frozen parameters are YAML of blocks, each of a name and a value a line; what stands deeper belongs to the value.
+CREATE VIEW parameters AS
+    WITH lines AS (
+        SELECT iteration, unnest(string_split(content, chr(10))) AS line,
+            generate_subscripts(string_split(content, chr(10)), 1) AS place FROM parameter_files
+    ), named AS (
+        SELECT iteration, place, line,
+            last_value(nullif(regexp_extract(line, '^(\w+):', 1), '') IGNORE NULLS) OVER so_far AS block,
+            last_value(CASE WHEN line ~ '\w+:.*' THEN '' ELSE nullif(regexp_extract(line, '^  (\w+):', 1), '') END
+                IGNORE NULLS) OVER so_far AS own
+        FROM lines WHERE line <> '' AND line[1] NOT IN ('#', '.')
+        WINDOW so_far AS (PARTITION BY iteration ORDER BY place)
+    )
+    SELECT iteration, concat_ws('.', block, nullif(own, '')) AS name,
+        trim(string_agg(regexp_replace(line, '^(  )?\w+: ?|^    ', ''), chr(10) ORDER BY place), chr(10)) AS value
+    FROM named GROUP BY iteration, block, own HAVING own <> '' OR value <> '' ORDER BY iteration, min(place);
+COMMENT ON VIEW parameters IS 'The parameters of each iteration, as it was begun: `FROM parameters WHERE name = ''rl.steps''`';
+COMMENT ON COLUMN parameters.name IS 'block.name, as in params.yaml';
+COMMENT ON COLUMN parameters.value IS 'YAML, as text';
+COMMENT ON VIEW parameter_files IS 'The files `iterations/NNN/params.yaml` as they are, of which the view `parameters` is made';

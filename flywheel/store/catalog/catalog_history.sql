@@ -93,24 +93,3 @@ COMMENT ON VIEW stage_artifacts IS
 COMMENT ON COLUMN stage_artifacts.role IS 'input or output';
 COMMENT ON COLUMN stage_artifacts.kind IS 'partition, checkpoint, or a record: a small file of the iteration';
 COMMENT ON COLUMN stage_artifacts.md5 IS 'of the file, or DVC''s of the folder';
-
--- The frozen parameters are YAML of blocks, each of a name and a value a line; what stands deeper belongs to the value.
-CREATE VIEW parameters AS
-    WITH lines AS (
-        SELECT iteration, unnest(string_split(content, chr(10))) AS line,
-            generate_subscripts(string_split(content, chr(10)), 1) AS place FROM parameter_files
-    ), named AS (
-        SELECT iteration, place, line,
-            last_value(nullif(regexp_extract(line, '^(\w+):', 1), '') IGNORE NULLS) OVER so_far AS block,
-            last_value(CASE WHEN line ~ '\w+:.*' THEN '' ELSE nullif(regexp_extract(line, '^  (\w+):', 1), '') END
-                IGNORE NULLS) OVER so_far AS own
-        FROM lines WHERE line <> '' AND line[1] NOT IN ('#', '.')
-        WINDOW so_far AS (PARTITION BY iteration ORDER BY place)
-    )
-    SELECT iteration, concat_ws('.', block, nullif(own, '')) AS name,
-        trim(string_agg(regexp_replace(line, '^(  )?\w+: ?|^    ', ''), chr(10) ORDER BY place), chr(10)) AS value
-    FROM named GROUP BY iteration, block, own HAVING own <> '' OR value <> '' ORDER BY iteration, min(place);
-COMMENT ON VIEW parameters IS 'The parameters of each iteration, as it was begun: `FROM parameters WHERE name = ''rl.steps''`';
-COMMENT ON COLUMN parameters.name IS 'block.name, as in params.yaml';
-COMMENT ON COLUMN parameters.value IS 'YAML, as text';
-COMMENT ON VIEW parameter_files IS 'The files `iterations/NNN/params.yaml` as they are, of which the view `parameters` is made';
