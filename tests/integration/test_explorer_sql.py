@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 
+import duckdb
 import hostile_sql
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+DUCKDB_2 = int(duckdb.__version__.partition(".")[0]) >= 2
 LIMITS = SqlLimits(seconds=30.0, memory=128 * 2**20, rows=100, export_rows=1000, bytes=4 * 2**20)
 
 
@@ -145,7 +147,9 @@ async def test_a_plan_is_told_line_by_line_and_a_pivot_leaves_nothing(sql):
         ("CREATE TABLE t AS FROM (PIVOT tasks ON world USING count(*))", "a PIVOT within a command names its values"),
         ("CREATE TEMP TABLE t AS FROM tasks; PIVOT t ON world USING count(*)", "these are several statements"),
         ("SELECT error('mine')", "the query cannot be answered: Invalid Input Error: mine"),
-        ("SELECT '\0'", "the query cannot be answered"),
+        pytest.param(
+            "SELECT '\0'", "the query cannot be answered", marks=pytest.mark.skipif(DUCKDB_2, reason="it has an answer")
+        ),
     ],
 )
 async def test_what_is_no_question_is_one_line(sql, text, said):

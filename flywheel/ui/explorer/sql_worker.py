@@ -37,6 +37,7 @@ from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout, first_l
 # Queries: which statements of DuckDB's are allowed.
 
 _SELECT, _EXPLAIN, _CREATE = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.CREATE)
+_MULTI = duckdb.StatementType.MULTI
 _KINDS = "SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN"
 
 
@@ -60,7 +61,11 @@ def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQu
     *types, last = (one.type for one in found)
     if set(types) == {_CREATE} and last == _SELECT:
         return ParsedQuery(tuple(found))
-    if len(found) != 1:
+    # DuckDB 2 tells the several statements of such a PIVOT as one, of a command's too, which a read-only transaction
+    # does not let write.
+    if found[0].type == _MULTI and _tokens(sql)[0].split()[0].lower() in (b"pivot", b"from", b"select", b"with"):
+        return ParsedQuery((found[0],))
+    if len(found) != 1 or found[0].type == _MULTI:
         raise _unnamed_pivot()
     if found[0].type == _SELECT:
         return ParsedQuery((found[0],))
@@ -85,7 +90,7 @@ def _explain_text(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 def _tokens(sql: str) -> list[bytes]:
     """Each token with what follows it up to the next: blanks, comments. What precedes the first is left out."""
     text = sql.encode()
-    starts = [place for place, _ in duckdb.tokenize(sql)]
+    starts = [place for place, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]  # DuckDB 2 tells them
     return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
