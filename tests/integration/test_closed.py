@@ -85,6 +85,7 @@ def test_it_reads_the_files_of_closed_iterations_there_alone(ws):
 
 
 @pytest.mark.parametrize("wide", by_day([False, True]))
+@pytest.mark.exhaustive
 def test_a_partition_that_is_another_by_now_is_read_anew(ws, wide):
     compaction.compact_iterations(ws)
     if wide:

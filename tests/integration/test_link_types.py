@@ -60,6 +60,7 @@ def typed(ws: Workspace, command: str) -> None:
     subprocess.run(["sh", "-c", f"{path}; {command}"], cwd=ws.root, check=True, capture_output=True)
 
 
+@pytest.mark.exhaustive
 def test_what_is_printed_as_a_mend_mends(ws):
     """Of a file of a partition by links, of a record that Git keeps."""
     linked(ws, "symlink", None)

@@ -81,6 +81,7 @@ def test_other_commands_say_what_to_type(old):
         assert "`flywheel workspace migrate`" in output, words
 
 
+@pytest.mark.exhaustive
 def test_what_was_recorded_stands_by_the_names_of_today(old, three_iterations):
     code, output = flywheel(old, "workspace", "migrate")
     assert code == 0

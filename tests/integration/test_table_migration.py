@@ -151,6 +151,7 @@ def test_killed_between_any_two_changes_it_goes_on(old, three_iterations, monkey
     assert not (old.state / "migrating").exists()
 
 
+@pytest.mark.exhaustive
 def test_what_was_changed_and_not_recorded_is_still_told(old):
     """A migration does not make DVC believe in what it had not recorded."""
     path = dvc_files.dvc_lock_path(old, 2)
