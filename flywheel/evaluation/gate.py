@@ -247,7 +247,7 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
     rule: block `promotion`. against: whom the model was compared with, in words.
     """
     superiority, margin = rule.rule == "superiority", f"{rule.margin:g}"
-    wanted = "better" if superiority else f"worse by less than {margin}"
+    wanted = "better" if superiority else f"not worse by {margin} or more"
     refuted = f"better by less than {margin}" if superiority else "worse"
     verdict = {"pass": "shown", "fail": f"refuted: it is {refuted}", "undecided": "neither shown nor refuted"}
     differ = f"compared with {against}"
@@ -259,8 +259,8 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
     too_bad = "one that is no better" if superiority else f"one that is worse by {margin}"
     good = f"one that is better by {margin}" if superiority else "an equal one"
     return (
-        f"of {found.n} fresh tasks (at most {rule.tasks}) {differ}: success {success}; to be shown was that it is "
-        f"{wanted}, which is {verdict[found.verdict]}; of models that differ as often, this test promotes {too_bad} in "
+        f"of {found.n} fresh tasks (at most {rule.tasks}) {differ}: success {success}; to be shown: {wanted}; "
+        f"that is {verdict[found.verdict]}; of models that differ as often, this test promotes {too_bad} in "
         f"{rates.type_i_error:.1%} of cases and keeps {good} back in {rates.type_ii_error:.1%}"
     )
 

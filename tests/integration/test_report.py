@@ -186,7 +186,7 @@ def test_a_turn_under_way_is_shown_as_far_as_it_is(tmp_path):
     ws, settings = synthetic.workspace(tmp_path)
     synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
     told = Page(pages.write_report(ws).read_text())
-    assert "1 turn of the flywheel" in told.text
+    assert "1 iteration of the flywheel" in told.text
     assert "not conserved" not in told.text, "what is not yet routed is not lost"
     assert cli_console.build_summary_table(ws).row_count == 1
 

@@ -177,11 +177,11 @@ def test_the_reason_tells_what_was_to_be_shown_and_whether_it_is():
     clear, equal = [1.0] * 30 + [0.0] * 10, [0.0] * 10
     worse = [-1.0] * 30
     for rule, differences, words in (
-        ("non_inferiority", clear, "worse by less than 0.1, which is shown;"),
-        ("non_inferiority", equal, "worse by less than 0.1, which is neither shown nor refuted;"),
-        ("non_inferiority", worse, "worse by less than 0.1, which is refuted: it is worse;"),
-        ("superiority", clear, "to be shown was that it is better, which is shown;"),
-        ("superiority", worse, "better, which is refuted: it is better by less than 0.1;"),
+        ("non_inferiority", clear, "to be shown: not worse by 0.1 or more; that is shown;"),
+        ("non_inferiority", equal, "not worse by 0.1 or more; that is neither shown nor refuted;"),
+        ("non_inferiority", worse, "not worse by 0.1 or more; that is refuted: it is worse;"),
+        ("superiority", clear, "to be shown: better; that is shown;"),
+        ("superiority", worse, "better; that is refuted: it is better by less than 0.1;"),
     ):
         chosen = PromotionSettings(rule=rule)
         assert words in explain_judgement(judge_differences(differences, chosen), chosen, "the model before it")

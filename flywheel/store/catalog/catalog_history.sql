@@ -11,7 +11,7 @@ CREATE VIEW run_history AS
     ORDER BY r.iteration, r.started_at, r.run_id;
 COMMENT ON VIEW run_history IS
     'Flow and task runs of complete iterations, earlier tries too, each with the stage that it is a part of';
-COMMENT ON COLUMN run_history.stage IS 'empty for the turn, and for tasks of its own';
+COMMENT ON COLUMN run_history.stage IS 'empty for the iteration, and for tasks of its own';
 COMMENT ON COLUMN run_history.failed IS 'Failed, Crashed (killed, or stopped by Ctrl-C), TimedOut or Cancelled';
 COMMENT ON COLUMN run_history.parent_id IS 'of a task: its flow run; of a flow run within another: the task that stands for it there';
 COMMENT ON COLUMN run_history.attempts IS 'more than 1: Prefect did the task again';

@@ -72,7 +72,7 @@ def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | 
 
 
 def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
-    """Held-out success before and after each turn after `since`, a chart a domain."""
+    """Held-out success before and after each iteration after `since`, a chart a domain."""
     result = []
     for domain in list_evaluated_domains(rows):
         groups = []
