@@ -98,10 +98,11 @@ def test_a_checkup_says_what_came_of_it_by_its_state(served, monkeypatch):
 
 
 def test_a_schedule_that_is_none_is_named(served):
+    """Which the settings would refuse."""
     from flows.ops.deployments import deploy_workspace
 
     with pytest.raises(BadInput, match=r"not a cron schedule: 99 3 \* \* \* \(operations.ingest_schedule\)"):
-        deploy_workspace(served, OperationsSettings(ingest_schedule="99 3 * * *"))
+        deploy_workspace(served, OperationsSettings().model_copy(update={"ingest_schedule": "99 3 * * *"}))
 
 
 def test_what_is_due_begins_once_whoever_watches(served, monkeypatch):
