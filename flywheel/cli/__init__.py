@@ -161,7 +161,7 @@ def _print_error(markup: str, **options: bool) -> None:
 def _fail(line: str, code: int) -> NoReturn:
     from rich.markup import escape
 
-    from flywheel.cli.typed import name_commands
+    from flywheel.cli.command_names import name_commands
 
     _print_error(f"[red]flywheel:[/red] {escape(name_commands(line))}", highlight=False)
     sys.exit(code)

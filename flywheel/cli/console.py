@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from flywheel.cli.typed import name_commands
+from flywheel.cli.command_names import name_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.progress import Announcement, TimeLeft, format_duration
 

@@ -16,9 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from flywheel.cli.command_names import echo_with_commands, name_command, name_commands
 from flywheel.cli.console import plain_table
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION
-from flywheel.cli.typed import echo_with_commands, name_command, name_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from flywheel.cli.command_names import echo_with_commands
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides, set_option
-from flywheel.cli.typed import echo_with_commands
 from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import BadInput
 

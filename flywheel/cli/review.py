@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from flywheel.cli.command_names import echo_with_commands
 from flywheel.cli.options import WORKSPACE_OPTION
-from flywheel.cli.typed import echo_with_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput
 

@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from flywheel.cli.command_names import name_command, name_commands
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides, set_option
-from flywheel.cli.typed import name_command, name_commands
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.processes import raise_on_sigterm
 

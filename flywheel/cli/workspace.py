@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flywheel.cli.command_names import echo_with_commands, name_command
 from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION, find_workspace_here
-from flywheel.cli.typed import echo_with_commands, name_command
 from flywheel.config.workspace import Workspace
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput

@@ -187,39 +187,39 @@ def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
         return tuple(database.query_json_rows(connection, sql))
 
 
-def status_lines(standing: WorkspaceStatus) -> Iterator[tuple[str, str]]:
+def status_lines(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
     """Yield the report as (style, line); a style is a colour's name, "" for none.
 
-    standing: what `read_workspace_status` returned.
+    status: what `read_workspace_status` returned.
     """
-    if standing.work:
-        yield from (("cyan", line) for line in standing.work.lines())
-    elif standing.holder:
-        yield "cyan", f"another flywheel command is at work here (process {standing.holder})"
-    if standing.unknown:
-        yield "yellow", standing.unknown
+    if status.work:
+        yield from (("cyan", line) for line in status.work.lines())
+    elif status.holder:
+        yield "cyan", f"another flywheel command is at work here (process {status.holder})"
+    if status.unknown:
+        yield "yellow", status.unknown
         return
-    yield from _damage_lines(standing.damage)
+    yield from _damage_lines(status.damage)
     waiting = []
-    for name, changes in (standing.changed or {}).items():
+    for name, changes in (status.changed or {}).items():
         stage, _, iteration = name.partition("@")
-        if stage not in standing.recorded.get(int(iteration), ()):
+        if stage not in status.recorded.get(int(iteration), ()):
             waiting.append(int(iteration))
-        elif not set(changes) <= {one.path for one in standing.damage}:  # damage is told already
+        elif not set(changes) <= {one.path for one in status.damage}:  # damage is told already
             changed_paths = ", ".join(f"{path} ({change})" for path, change in changes.items())
             yield "yellow", f"{name}: changed since it was recorded: {changed_paths}"
     for k in sorted(set(waiting)):
-        if standing.work and standing.work.run.iteration == k:
+        if status.work and status.work.run.iteration == k:
             continue
-        done, ways = len(standing.recorded.get(k, ())), standing.ways_on.get(k, "`flywheel run` goes on with it")
+        done, ways = len(status.recorded.get(k, ())), status.ways_on.get(k, "`flywheel run` goes on with it")
         yield (
             "yellow",
             f"iteration {iteration_label(k)} is not complete ({done} of {done + waiting.count(k)} stages): {ways}",
         )
-    if standing.begun and not standing.changed and not standing.damage:
+    if status.begun and not status.changed and not status.damage:
         yield "", "every stage is recorded in DVC and unchanged"
-    if len(standing.looked_at) < len(standing.begun):
-        looked_at = " and ".join(map(iteration_label, standing.looked_at))
+    if len(status.looked_at) < len(status.begun):
+        looked_at = " and ".join(map(iteration_label, status.looked_at))
         yield "", f"looked at is {looked_at}: `flywheel status --all` looks at all"
 
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from flywheel.cli.command_names import name_command, name_commands
 from flywheel.cli.console import RunConsole
-from flywheel.cli.typed import name_command, name_commands
 from flywheel.utils.progress import announce, replace_listener, report_progress, report_time_left
 
 
