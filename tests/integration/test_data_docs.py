@@ -45,7 +45,7 @@ def test_the_page_asks_for_nothing_else(tmp_path):
     assert not re.search(r"(src|href|url|import|@import|script)\s*[=(\"']", page(Workspace(tmp_path)))
 
 
-@pytest.mark.parametrize("damaged", ["", "[1]", '{"x": {}}', "\0"])
+@pytest.mark.parametrize("damaged", ["", "[1]", '{"x": {}}', "\0", '{"1": 5}', '{"1": {"a": 3}}'])
 def test_what_was_found_before_may_be_lost(tmp_path, damaged):
     ws = Workspace(tmp_path)
     ws.state.mkdir()

@@ -214,8 +214,11 @@ _Results = dict[int, dict[str, list[int]]]  # iteration -> name of a contract ->
 def _read_results(path: Path, iteration: int) -> _Results:
     """Of the iterations before; none where there is no such file, or it is damaged: it only looks back."""
     try:
-        found = {int(k): results for k, results in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError):
+        found = {
+            int(k): {name: [int(rows), int(broken)] for name, (rows, broken) in results.items()}
+            for k, results in json.loads(path.read_text(encoding="utf-8")).items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
         return {}
     return {k: found[k] for k in sorted(found) if k < iteration}
 
