@@ -367,6 +367,11 @@ class OptimizerSettings(SettingsBlock):
     zero_stage: Literal[1, 2, 3] = 2
     """What the processes share out (ZeRO): 1 the optimizer's state, 2 gradients too, 3 weights too. For engine
     deepspeed."""
+    zero_offload: bool = False
+    """Whether the optimizer's state, and with ZeRO 3 the weights, lie in the machine's memory and not on the GPU. For
+    engine deepspeed."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """adamw_8bit keeps AdamW's two means in 8 bits instead of 32. It needs bitsandbytes and a GPU, and engine torch."""
     processes: int = Field(1, ge=1, le=64)
     """Processes that train together, on one machine or on cluster.training_nodes. Each has a GPU of its own where there
     are GPUs."""
@@ -376,6 +381,14 @@ class OptimizerSettings(SettingsBlock):
     """AdamW's weight decay."""
     beta2: float = Field(0.95, ge=0, lt=1)
     """AdamW's decay rate of the squared gradient's mean. beta1 is 0.9."""
+
+    @model_validator(mode="after")
+    def _of_the_engine(self) -> OptimizerSettings:
+        if self.zero_offload and self.engine == "torch":
+            raise ValueError("zero_offload is DeepSpeed's: set engine to deepspeed, or zero_offload to false")
+        if self.optimizer == "adamw_8bit" and self.engine == "deepspeed":
+            raise ValueError("adamw_8bit is for engine torch: set optimizer to adamw, or engine to torch")
+        return self
 
 
 class TrainingSettings(OptimizerSettings):
@@ -389,6 +402,49 @@ class TrainingSettings(OptimizerSettings):
     """Samples of one padded forward pass. It changes the memory needed, not the result."""
     freeze_vision: bool = False
     """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the products in training. bfloat16 is several times as fast on a GPU. Trained weights, optimizer, V and
+    log-probabilities stay float32. With adapter.base_dtype bfloat16 or nf4 products are bfloat16 in any case."""
+    gradient_checkpointing: bool = False
+    """Keep what goes into each layer alone, and compute the rest again for the gradient: less memory, a third more
+    arithmetic."""
+
+
+class AdapterSettings(SettingsBlock):
+    """Whether CT, SFT and RL train an adapter (LoRA, by PEFT) of a frozen base, or all weights; and which adapter."""
+
+    method: Literal["none", "lora"] = "none"
+    """lora: each model is an adapter of policy.base. A stage goes on training the adapter that it begins with; one that
+    begins with a whole checkpoint makes a new one. none: all weights are trained, and an adapter that a stage begins
+    with is merged into them first."""
+    rank: int = Field(16, ge=1, le=4096)
+    """Columns of a layer's matrix B, and rows of A. More learn more and cost more memory."""
+    alpha: int = Field(32, ge=1)
+    """What B A is added with: alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of an adapter's inputs that CT and SFT leave out at random. RL leaves none out."""
+    targets: list[Literal["language_model", "merger", "vision_tower"]] = Field(["language_model"], min_length=1)
+    """The parts of the model whose linear layers are adapted. merger: from the vision tower's patches to tokens."""
+    rslora: bool = False
+    """Scale by alpha / sqrt(rank), which suits high ranks (rsLoRA)."""
+    dora: bool = False
+    """Train the size of each row by itself (DoRA): a little better and slower. Specialists are then merged as whole
+    weights."""
+    base_dtype: Literal["float32", "bfloat16", "nf4"] = "float32"
+    """Type that the frozen base has in memory while an adapter is trained. nf4: 4 bits, by bitsandbytes on a GPU."""
+
+    @field_validator("targets")
+    @classmethod
+    def _each_once(cls, targets: list[str]) -> list[str]:
+        if len(set(targets)) < len(targets):
+            raise ValueError("one of the targets stands there twice")
+        return targets
+
+    @model_validator(mode="after")
+    def _possible(self) -> AdapterSettings:
+        if self.dora and self.base_dtype == "nf4":
+            raise ValueError("adapter.dora cannot be computed on a base in nf4: set adapter.base_dtype to bfloat16")
+        return self
 
 
 class SupervisedSettings(TrainingSettings):
@@ -538,6 +594,9 @@ class MergeSettings(SettingsBlock):
 
     weights: dict[str, float] = Field({"games": 0.34, "sites": 0.33, "control": 0.33})
     """The weight of each domain's specialist. They sum to 1."""
+    adapter_rank: int = Field(0, ge=0, le=4096)
+    """Rank that a merged adapter is brought to, by the best approximation; its error is told. 0: adapter.rank, so that
+    the next iteration goes on training it. The exact sum has the ranks of all specialists together."""
 
     @model_validator(mode="after")
     def _convex(self) -> MergeSettings:
@@ -723,6 +782,7 @@ class Settings(SettingsBlock):
     synthesis: SynthesisSettings = SynthesisSettings()
     rollout: RolloutSettings = RolloutSettings()
     routing: RoutingSettings = RoutingSettings()
+    adapter: AdapterSettings = AdapterSettings()
     ct: CtSettings = CtSettings()
     sft: SftSettings = SftSettings()
     rl: RlSettings = RlSettings()

@@ -261,6 +261,9 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
         raise DiskFull(f"{free_mb} MB free, a run needs {NEEDED_MB}", where=ws.root, fix="free some space")
     with errors_of_setting("policy.base"):
         checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(settings.policy.base, ws.root))
+    if ws.promotion(iteration - 1).exists():
+        newest = manifest.read_promotion(ws, iteration - 1)["model"]
+        checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(newest, ws.root))
     _check_devices(settings)
     algorithm.check_algorithm(settings.rl.algorithm)
     _check_recording(ws, settings)
@@ -298,6 +301,14 @@ def _check_devices(settings: Settings) -> None:
         raise BadInput(
             "DeepSpeed is not installed", where=f"{wanted[0]}.engine", fix="pip install 'flywheel[deepspeed]'"
         )
+    bits = {f"{name}.optimizer": blocks[name] for name in ("ct", "sft", "rl") if blocks[name].optimizer == "adamw_8bit"}
+    if settings.adapter.method != "none" and settings.adapter.base_dtype == "nf4":
+        bits["adapter.base_dtype"] = settings.ct
+    if bits and settings.cluster.engine == "local":
+        from flywheel.policy.model import require_bitsandbytes
+
+        for where, block in bits.items():
+            require_bitsandbytes(where, block.device)
 
 
 def _check_recording(ws: Workspace, settings: Settings) -> None:

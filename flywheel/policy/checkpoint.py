@@ -2,13 +2,20 @@
 
 The library's own errors for a broken checkpoint are many, long and late (after gigabytes were read), so what can be
 seen from names, sizes and headers is checked here first, each fault by name.
+
+A folder holds a whole checkpoint, or an adapter of one (LoRA): PEFT's two files, and `base.json`, which names the
+checkpoint that it belongs to and the digest of its weights. All else (config.json, tokeniser, image settings) is the
+base's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +28,7 @@ _INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]  # of a repository: no weights in other formats
 _COPY = "copy the whole checkpoint"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
 
 
 def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
@@ -47,13 +55,19 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
 def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
     """Check that a checkpoint's folder is whole, from headers alone, and return its config.json.
 
-    folder: of the checkpoint. weights: False looks at no weights. Raises ModelError for a folder that is not there, or
-    without configuration, weights, tokeniser or image settings, for a damaged config.json or index of shards, a model
-    of another family, a missing shard, and a weights file that is cut off or no safetensors file.
+    folder: of the checkpoint, or of an adapter, whose base is checked too. weights: False looks at no weights. Raises
+    ModelError for a folder that is not there, or without configuration, weights, tokeniser or image settings, for a
+    damaged config.json or index of shards, a model of another family, a missing shard, a weights file that is cut off
+    or no safetensors file, and as `read_adapter_config` and `base_checkpoint`.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError("no such model folder", where=folder, fix="set policy.base to a checkpoint's folder")
+    if is_adapter(folder):
+        if weights:
+            read_adapter_config(folder)
+            count_parameters(folder)
+        return check_checkpoint(base_checkpoint(folder), weights=weights)
     if not (folder / "config.json").is_file():
         raise ModelError("not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint")
     config = read_json_object(folder / "config.json")
@@ -73,8 +87,122 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 def checkpoint_digest(folder: Path | str) -> str:
     """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files, which
-    are read once in a process, and again where they change. Raises ModelError as `weight_files`."""
-    return cached_sha256(*weight_files(folder))[:16]
+    are read once in a process, and again where they change. An adapter's name covers its base's. Raises ModelError as
+    `weight_files` and `read_adapter_base`."""
+    own = cached_sha256(*weight_files(folder))
+    if is_adapter(folder):
+        own = hashlib.sha256(f"{own} on {adapter_base_digest(Path(folder))}".encode()).hexdigest()
+    return own[:16]
+
+
+# Fields of PEFT's adapter_config.json that are understood here, or do not change what an adapter means. Every other one
+# must be off (null, false, "none", empty): a newer PEFT may have more of them.
+_ADAPTER_FIELDS = {
+    *("peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision", "inference_mode"),
+    *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "exclude_modules"),
+    *("layers_to_transform", "layers_pattern", "init_lora_weights", "loftq_config", "eva_config", "corda_config"),
+    *("auto_mapping", "megatron_core", "qalora_group_size", "runtime_config", "ensure_weight_tying"),
+}
+_OFF = (None, False, "none", "", [], {})
+_MOVED_BASE = ("pissa", "olora", "corda", "loftq")  # ways to begin an adapter that change the base's weights
+
+
+def is_adapter(folder: Path | str) -> bool:
+    """Tell whether a folder holds an adapter, and no whole checkpoint."""
+    return (Path(folder) / ADAPTER_CONFIG).is_file()
+
+
+@dataclass(frozen=True)
+class AdapterBase:
+    """Name the checkpoint that an adapter belongs to. model: its folder, absolute or relative to the adapter's, or its
+    Hugging Face name. digest: of its weights."""
+
+    model: str
+    digest: str
+
+
+def read_adapter_base(folder: Path) -> AdapterBase | None:
+    """Read an adapter's `base.json`; None where there is none (an adapter made elsewhere). Raises ModelError where it
+    is damaged."""
+    if not (folder / ADAPTER_BASE).is_file():
+        return None
+    raw = read_json_object(folder / ADAPTER_BASE)
+    model, digest = raw.get("model"), raw.get("digest")
+    if not (isinstance(model, str) and model and isinstance(digest, str) and digest):
+        raise ModelError(f"{ADAPTER_BASE} names no model and digest", where=folder, fix="copy it again")
+    return AdapterBase(model, digest)
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """Read an adapter's adapter_config.json: PEFT's fields, LoRA alone.
+
+    Raises ModelError where it is damaged, or is of another kind or has parts that training and merging here do not
+    take: then it is named.
+    """
+    raw = read_json_object(folder / ADAPTER_CONFIG)
+    where = folder / ADAPTER_CONFIG
+    if raw.get("peft_type") != "LORA":
+        what = f"an adapter of the kind {str(raw.get('peft_type'))[:40]!r} is not understood here"
+        raise ModelError(what, where=where, fix="make a LoRA")
+    if strange := next((name for name in sorted(raw.keys() - _ADAPTER_FIELDS) if raw[name] not in _OFF), ""):
+        what = f"an adapter with {strange} {json.dumps(raw[strange])[:60]} is not understood here"
+        by = f" (PEFT {raw['peft_version']} wrote it)" if raw.get("peft_version") else ""
+        raise ModelError(what + by, where=where, fix=f"make one without {strange}")
+    if str(raw.get("init_lora_weights", "")).lower().startswith(_MOVED_BASE):
+        what = f"an adapter that began by {raw['init_lora_weights']} belongs to changed weights of its base"
+        raise ModelError(what, where=where, fix="let PEFT convert it to a plain LoRA")
+    rank, alpha = raw.get("r"), raw.get("lora_alpha")
+    if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and math.isfinite(alpha)):
+        raise ModelError("it has no rank and alpha", where=where, fix="copy it again")
+    return raw
+
+
+def base_checkpoint(folder: Path | str) -> Path:
+    """Return the folder of the whole checkpoint: `folder` itself, or the base of an adapter.
+
+    Raises ModelError where an adapter's base is not there, is an adapter itself, or has other weights than those that
+    the adapter was trained on.
+    """
+    folder = Path(folder)
+    if not is_adapter(folder):
+        return folder
+    named = read_adapter_base(folder)
+    base = _find_base(folder, named)
+    if is_adapter(base):
+        fix = "merge the lower one first: flywheel model merge-adapter"
+        raise ModelError(f"its base, {base}, is an adapter too", where=folder, fix=fix)
+    if named is not None and (found := checkpoint_digest(base)) != named.digest:
+        what = f"the adapter belongs to the weights {named.digest}, and its base, {base}, now has {found}"
+        raise ModelError(what, where=folder, fix="bring those weights back: an adapter is of no use on others")
+    return base
+
+
+def _find_base(folder: Path, named: AdapterBase | None) -> Path:
+    by_peft = str(read_json_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path") or "")
+    if named is not None and (folder / named.model).is_dir():
+        return folder / named.model
+    for name in filter(None, (named.model if named else "", by_peft)):
+        if _HUB_NAME.fullmatch(name) or Path(name).is_dir():
+            return resolve_checkpoint(name)
+    what = f"the base of the adapter, {named.model if named else by_peft or 'not named'}, is not there"
+    fix = f"put it there, or name its folder in {ADAPTER_BASE if named else ADAPTER_CONFIG}"
+    raise ModelError(what, where=folder, fix=fix)
+
+
+def adapter_base_digest(folder: Path) -> str:
+    """Return the digest of an adapter's base: as it is noted, without reading it, or of the weights where it is not."""
+    named = read_adapter_base(folder)
+    return named.digest if named else checkpoint_digest(base_checkpoint(folder))
+
+
+def name_adapter_base(base: Path, folder: Path) -> AdapterBase:
+    """Name a base as `base.json` in `folder` does: a snapshot of the hub by its name, another folder by its path from
+    `folder`, so that a workspace can be moved. Raises ModelError as `checkpoint_digest`."""
+    digest, base = checkpoint_digest(base), base.absolute()
+    if base.parent.name == "snapshots" and base.parent.parent.name.startswith("models--"):
+        return AdapterBase(base.parent.parent.name.removeprefix("models--").replace("--", "/", 1), digest)
+    outside = len(Path(os.path.commonpath([base, folder.absolute()])).parts) < 2
+    return AdapterBase(str(base) if outside else Path(os.path.relpath(base, folder.absolute())).as_posix(), digest)
 
 
 def weight_files(folder: Path | str) -> list[Path]:

@@ -149,11 +149,12 @@ class Encoder:
     def from_folder(cls, folder: Path | str, *, max_image_side: int = prompt.MAX_SIDE) -> Encoder:
         """Load the encoder of a checkpoint of the Qwen-VL family; its weights are not read.
 
-        folder: of the checkpoint. max_image_side: as in the class. Raises ModelError where config.json, tokeniser, chat
-        template or the image processor's settings are missing or broken, or do not belong to one model of the family.
+        folder: of the checkpoint, or of an adapter, whose base has all of it. max_image_side: as in the class. Raises
+        ModelError where config.json, tokeniser, chat template or the image processor's settings are missing or broken,
+        or do not belong to one model of the family.
         """
-        folder = Path(folder)
         checkpoint.check_checkpoint(folder, weights=False)
+        folder = checkpoint.base_checkpoint(folder)
         config = _load_part("config.json", AutoConfig, folder)
         tokenizer = _load_part("the tokeniser", AutoTokenizer, folder)
         images = _load_part("preprocessor_config.json", Qwen2VLImageProcessorPil, folder)

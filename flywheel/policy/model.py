@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterable
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +24,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from flywheel.policy import checkpoint
+from flywheel.policy.adapter import merge_adapter
 from flywheel.utils.errors import ModelError
 from flywheel.utils.files import atomic_folder, disk_full_errors
 
@@ -135,20 +137,27 @@ def _sine_positions(side: int, width: int) -> torch.Tensor:
 
 
 def load_model(
-    folder: Path | str, *, dtype: Literal["float32", "bfloat16"] = "float32", device: str = "cpu"
+    folder: Path | str, *, dtype: Literal["float32", "bfloat16", "nf4"] = "float32", device: str = "cpu"
 ) -> PreTrainedModel:
-    """Load the checkpoint in `folder`, in evaluation mode; nothing is fetched.
+    """Load the checkpoint in `folder`, in evaluation mode; nothing is fetched. An adapter is merged into its base.
 
     dtype: of the weights in memory, whatever is on disk; training wants float32: its weights, and log-probabilities to
-    1e-4. device: cpu, cuda, or auto (cuda if there is one). Weights that have no place in the model are left out, with
-    a warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the
-    Qwen-VL family (`check_checkpoint`), or whose weights are cut off, incomplete or of other shapes.
+    1e-4. nf4: 4 bits, for a base that adapters are trained on, by bitsandbytes on a GPU. device: cpu, cuda, or auto
+    (cuda if there is one). Weights that have no place in the model are left out, with a warning. Raises ModelError, in
+    one line, for a device that is not there, a folder that is not a model of the Qwen-VL family (`check_checkpoint`),
+    or whose weights are cut off, incomplete or of other shapes, for bitsandbytes that is missing, and as
+    `merge_adapter`.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("there is no GPU that torch can use", where="policy.device", fix="set it to auto or cpu")
     checkpoint.check_checkpoint(folder)
+    if checkpoint.is_adapter(folder):
+        model = load_model(checkpoint.base_checkpoint(folder), dtype=dtype, device=device)
+        merge_adapter(model, Path(folder))
+        return model
+    options: dict = {"dtype": getattr(torch, dtype)} if dtype != "nf4" else _four_bits(device)
     try:
         with torch.device("meta"):  # shapes alone: a wrong config.json must not fill the memory with random weights
             shape = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
@@ -156,7 +165,7 @@ def load_model(
         if there < 0.9 * expected:
             raise ModelError(f"the weights have {there:,} numbers, config.json describes a model of {expected:,}")
         model, info = AutoModelForImageTextToText.from_pretrained(
-            Path(folder), dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
+            Path(folder), local_files_only=True, output_loading_info=True, **options
         )
     except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
         what = f"the model cannot be loaded: {checkpoint.summarise_error(error)}"
@@ -167,7 +176,30 @@ def load_model(
     if info["unexpected_keys"]:
         unused = sorted(info["unexpected_keys"])
         log.warning("%s: %d weights have no place in the model, %s among them", folder, len(unused), unused[0])
-    return model.eval().to(device)
+    return model.eval() if dtype == "nf4" else model.eval().to(device)
+
+
+def _four_bits(device: str) -> dict:
+    """What the library takes to load weights in NF4 (QLoRA: Dettmers et al. 2023), which compute in bfloat16."""
+    require_bitsandbytes("adapter.base_dtype", device)
+    from transformers import BitsAndBytesConfig
+
+    four = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    return {"dtype": torch.bfloat16, "quantization_config": four, "device_map": {"": device}}
+
+
+def require_bitsandbytes(where: str, device: str) -> None:
+    """Raise ModelError unless bitsandbytes is installed and `device`, or what auto stands for, is a GPU. where: the
+    parameter that asks for it."""
+    if device == "cpu" or not torch.cuda.is_available():
+        raise ModelError("8 and 4 bits need a GPU", where=where, fix="set it to another value, or train on a GPU")
+    if find_spec("bitsandbytes") is None:
+        raise ModelError("bitsandbytes is not installed", where=where, fix="pip install 'flywheel[bitsandbytes]'")
 
 
 def save_checkpoint(

@@ -14,22 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flywheel.config import SupervisedSettings
+from flywheel.config import AdapterSettings, SupervisedSettings
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.devices import count_parallel_passes
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.training.data import SupervisedDataset
 from flywheel.training.distributed import engine as engines
 from flywheel.training.distributed.worker_group import WorkerGroup
 from flywheel.training.modeling.policy_forward import MicroBatch, PolicyForward, freeze_vision_tower
+from flywheel.training.modeling.trained_policy import computes_in_bfloat16, load_trained_policy, save_trained_policy
 from flywheel.utils.errors import TrainingError
 
 log = logging.getLogger(__name__)
 
 OnMetric = Callable[[Mapping[str, Any]], None]  # called with {"step", "steps", "loss", "lr", "probability"} each step
 
-_STATE_FORMAT = 3  # of the state on disk: that of another one is not taken up
+_STATE_FORMAT = 4  # of the state on disk: that of another one is not taken up
 _FREE_SETTINGS = {"processes", "device"}  # settings that may differ in a resumed run
 
 
@@ -40,12 +40,15 @@ def train_supervised(
     *,
     settings: SupervisedSettings,
     state_folder: Path,
+    adapter: AdapterSettings = AdapterSettings(),  # noqa: B008 - frozen
+    seed: int = 0,
     on_metric: OnMetric = lambda metric: None,
 ) -> list[float]:
     """Train a checkpoint on each batch once, write the result to `out_folder`, and return the loss of each step.
 
-    model_folder: the checkpoint. out_folder: replaced where it is there. dataset: its batches, in order. settings:
-    block `ct` or `sft`. state_folder: a killed run that is called again with the same arguments resumes from the state
+    model_folder: the checkpoint, or an adapter. out_folder: replaced where it is there. dataset: its batches, in order.
+    settings: block `ct` or `sft`. adapter: block `adapter`; with a method, the result is an adapter. seed: of a new
+    adapter. state_folder: a killed run that is called again with the same arguments resumes from the state
     in it (saved every `save_every` steps) and ends with the same weights and losses; the state of other arguments is
     not taken up, and the caller deletes it. on_metric: called after each step that is taken in this call, with its step
     (from 1), steps, loss, lr and probability (mean of the response tokens'). Raises ModelError for a checkpoint that
@@ -58,8 +61,8 @@ def train_supervised(
     steps = len(dataset)
     if not steps:
         raise TrainingError("there are no samples to train on", where=name, fix="collect trajectories first")
-    path, key = state_folder / "supervised.pt", _hash_inputs(model_folder, dataset, settings)
-    make, size = partial(SupervisedTrainer, model_folder, dataset, settings, name), settings.processes
+    path, key = state_folder / "supervised.pt", _hash_inputs(model_folder, dataset, settings, adapter, seed)
+    make, size = partial(SupervisedTrainer, model_folder, dataset, settings, name, adapter, seed), settings.processes
     workers = WorkerGroup(make, size, torch.get_num_threads(), where=f"{name}.processes")
     try:
         about = workers.call("load", path, key) or {"key": key, "done": 0, "losses": []}
@@ -82,13 +85,24 @@ def train_supervised(
 class SupervisedTrainer(engines.TrainState):
     """Trains in one process of CT and SFT, with the whole data set, encoding a batch as it comes."""
 
-    def __init__(self, folder: Path, dataset: SupervisedDataset, settings: SupervisedSettings, name: str) -> None:
-        self.dataset, self.settings, self.name = dataset, settings, name
+    def __init__(
+        self,
+        folder: Path,
+        dataset: SupervisedDataset,
+        settings: SupervisedSettings,
+        name: str,
+        adapter: AdapterSettings,
+        seed: int,
+    ) -> None:
+        self.dataset, self.settings, self.name, self.begun = dataset, settings, name, folder
         self.encoder = Encoder.from_folder(folder)
-        self.policy = load_model(folder, device=settings.device).train()
-        at_once = count_parallel_passes(self.policy)
+        self.policy = load_trained_policy(folder, settings, adapter, seed)
+        # What dropout leaves out is drawn in the order of the passes.
+        at_once = 1 if adapter.dropout else count_parallel_passes(self.policy)
         keeps = freeze_vision_tower(self.policy, settings)
-        self.reader = PolicyForward(self.policy, keeps_screens=keeps, at_once=at_once)
+        self.reader = PolicyForward(
+            self.policy, keeps_screens=keeps, at_once=at_once, bfloat16=computes_in_bfloat16(settings, adapter)
+        )
         self.engine = engines.open_engine(self.reader, settings, at_once)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
@@ -115,7 +129,7 @@ class SupervisedTrainer(engines.TrainState):
     def write(self, folder: Path) -> None:
         with self.gathered():
             if self.first:
-                save_checkpoint(self.policy.eval(), self.encoder, folder)
+                save_trained_policy(self.policy, self.encoder, self.begun, folder)
 
 
 def cosine_learning_rate(step: int, steps: int, settings: SupervisedSettings) -> float:
@@ -127,7 +141,10 @@ def cosine_learning_rate(step: int, steps: int, settings: SupervisedSettings) ->
     return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def _hash_inputs(model_folder: Path, dataset: SupervisedDataset, settings: SupervisedSettings) -> str:
+def _hash_inputs(
+    model_folder: Path, dataset: SupervisedDataset, settings: SupervisedSettings, adapter: AdapterSettings, seed: int
+) -> str:
     block = settings.model_dump(exclude=_FREE_SETTINGS)
-    inputs = [_STATE_FORMAT, checkpoint_digest(model_folder), block, dataset.fingerprint]
+    trained = [adapter.model_dump(), seed] if adapter.method != "none" else []
+    inputs = [_STATE_FORMAT, checkpoint_digest(model_folder), block, dataset.fingerprint, *trained]
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

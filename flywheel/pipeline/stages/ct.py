@@ -56,7 +56,7 @@ STAGE = single_shard_stage(
     "ct",
     reads=(Record("manifest"), Record("promotion", previous=True)),
     writes=(Checkpoint("ct"), "lineage"),
-    settings=("seed", "policy", "language_model", "ct"),
+    settings=("seed", "policy", "language_model", "adapter", "ct"),
     work=_work,
     finish=_finish,
     needs=(TRAINING,),

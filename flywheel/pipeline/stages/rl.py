@@ -156,7 +156,7 @@ STAGE = single_shard_stage(
         Partition("scores", "score"),
     ),
     writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "scores", "curriculum", "lineage"),
-    settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "routing", "rl"),
+    settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "routing", "adapter", "rl"),
     work=_work,
     finish=_finish,
     extra=lambda ctx: ScorerSet(ctx.settings).versions,

@@ -61,6 +61,8 @@ def train_checkpoint(
         dataset,
         settings=settings,
         state_folder=folder,
+        adapter=ctx.settings.adapter,
+        seed=ctx.seed("adapter"),
         on_metric=on_metric,
     )
     return {
@@ -112,7 +114,7 @@ STAGE = single_shard_stage(
     "sft",
     reads=(Record("manifest"), Checkpoint("ct")),
     writes=(Checkpoint("sft"), "lineage"),
-    settings=("seed", "policy", "language_model", "sft"),
+    settings=("seed", "policy", "language_model", "adapter", "sft"),
     work=_work,
     finish=_finish,
     needs=(TRAINING,),

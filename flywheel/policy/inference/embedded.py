@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from flywheel import config
 from flywheel.agent.prompt import Context, Image
-from flywheel.policy.checkpoint import check_checkpoint, checkpoint_digest, resolve_checkpoint
+from flywheel.policy.checkpoint import base_checkpoint, check_checkpoint, checkpoint_digest, resolve_checkpoint
 from flywheel.policy.devices import is_small_model, use_one_core_in_thread
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.guided_decoding import AnswerConstraint, open_constraint
@@ -103,8 +103,8 @@ class LoadedCheckpoint:
 
 def _text_digest(folder: Path) -> str:
     """Equal for two checkpoints whose encoders are equal; the weights' index has no part in it."""
-    sha = hashlib.sha256()
-    for file in sorted(path for pattern in _TEXT_FILES for path in folder.glob(pattern)):
+    sha, base = hashlib.sha256(), base_checkpoint(folder)
+    for file in sorted(path for pattern in _TEXT_FILES for path in base.glob(pattern)):
         if not file.name.endswith("index.json"):
             sha.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return sha.hexdigest()

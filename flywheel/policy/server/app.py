@@ -133,7 +133,7 @@ class PolicyService:
 
 def _longest(folder: Path) -> int:
     """Tokens of a prompt and its answer that the model has positions for."""
-    config = checkpoint.read_json_object(folder / "config.json")
+    config = checkpoint.read_json_object(checkpoint.base_checkpoint(folder) / "config.json")
     return int((config.get("text_config") or config).get("max_position_embeddings") or sys.maxsize)
 
 

@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from flywheel.config import OptimizerSettings
+from flywheel.policy.adapter import has_adapter
 from flywheel.policy.devices import enable_tf32, is_cuda, open_pass_pool
+from flywheel.policy.model import require_bitsandbytes
 from flywheel.utils.errors import TrainingError, first_line
 from flywheel.utils.files import atomic_file, disk_full_errors, remove_unfinished
 
@@ -188,8 +190,14 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
     return every
 
 
-def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.AdamW:
-    """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step."""
+def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.Optimizer:
+    """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step. Raises ModelError where 8
+    bits are asked for without bitsandbytes or a GPU."""
+    if chosen.optimizer == "adamw_8bit":
+        require_bitsandbytes("optimizer", parameters[0].device.type)
+        from bitsandbytes.optim import AdamW8bit
+
+        return AdamW8bit(parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay)
     fused = is_cuda(parameters[0].device) or None  # none: torch's own choice
     return torch.optim.AdamW(
         parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay, fused=fused
@@ -245,8 +253,9 @@ class ZeroEngine:
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,  # where a step ends is said at each backward pass
             "gradient_clipping": chosen.max_grad_norm,
-            "zero_optimization": {"stage": self.stage},
+            "zero_optimization": {"stage": self.stage, **_offloading(chosen)},
             "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,  # its own would have to be compiled
             "steps_per_print": 1 << 30,
         }
         self._engine, *_ = deepspeed.initialize(
@@ -308,6 +317,14 @@ class ZeroEngine:
 TrainingEngine = TorchEngine | ZeroEngine
 
 
+def _offloading(chosen: OptimizerSettings) -> dict[str, Any]:
+    """What of ZeRO's state lies in the machine's memory."""
+    if not chosen.zero_offload:
+        return {}
+    place = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return {"offload_optimizer": place} | ({"offload_param": place} if chosen.zero_stage == 3 else {})
+
+
 def _import_deepspeed() -> Any:
     try:
         import deepspeed
@@ -367,7 +384,7 @@ class TrainState:
         """Return the state as it is now, on the CPU, of values that `torch.load(weights_only=True)` gives back."""
         with self.gathered():
             weights = {
-                name: {key: tensor.detach().cpu().clone() for key, tensor in module.state_dict().items()}
+                name: {key: tensor.detach().cpu().clone() for key, tensor in _own_weights(module).items()}
                 for name, module in self._modules.items()
             }
         return {
@@ -385,7 +402,7 @@ class TrainState:
         try:
             for name, module in self._modules.items():
                 if name not in self._engines or not self._engines[name].holds_weights:
-                    module.load_state_dict(state["modules"][name])
+                    module.load_state_dict(state["modules"][name], strict=not has_adapter(module))
             for name, engine in self._engines.items():
                 engine.load_state_dict(state["engines"][name])
         except (KeyError, ValueError, RuntimeError) as error:
@@ -427,9 +444,15 @@ class TrainState:
         return found
 
 
+def _own_weights(module: nn.Module) -> Mapping[str, Tensor]:
+    """The weights that a training can change: of a frozen base with an adapter the adapter's."""
+    every = module.state_dict()
+    return {name: every[name] for name in every if "lora_" in name} if has_adapter(module) else every
+
+
 def _check_fits(module: nn.Module, state: Mapping[str, Tensor], name: str) -> None:
     """Raises TrainingError naming the first weight that does not fit."""
-    mine = module.state_dict()
+    mine = _own_weights(module)
     for key in sorted(mine.keys() | state.keys()):
         if key not in state:
             raise _misfit_error(f"the {name}'s {key} is not among the saved weights")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from flywheel.config import TrainingSettings
@@ -291,6 +292,8 @@ class EncodedExample:
     blocked: np.ndarray | None = None
 
 
+_LOGITS = 1 << 24  # numbers of the logits that are held at once: 64 MiB in float32
+
 MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of its members one after the other, [tokens]
 
 
@@ -298,12 +301,16 @@ def freeze_vision_tower(policy: PreTrainedModel, chosen: TrainingSettings) -> bo
     """Freeze the vision tower of `policy` where `chosen.freeze_vision` says so; returns whether its features may be
     cached.
 
-    chosen: block of the training. With ZeRO 3 they may not: each pass is one of all processes together, so none may
-    have a screen's features already.
+    chosen: block of the training. They may where nothing of the tower learns; of an adapter's base it never does. With
+    ZeRO 3 they may not: each pass is one of all processes together, so none may have a screen's features already.
     """
+    visual = policy.base_model.visual
     if chosen.freeze_vision:
-        policy.base_model.visual.requires_grad_(False)
-    return chosen.freeze_vision and not (chosen.engine == "deepspeed" and chosen.zero_stage == 3)
+        visual.requires_grad_(False)
+    fixed = not any(weight.requires_grad for weight in visual.parameters())
+    if fixed:
+        visual.eval()  # no dropout of an adapter that does not learn
+    return fixed and not (chosen.engine == "deepspeed" and chosen.zero_stage == 3)
 
 
 class PolicyForward(nn.Module):
@@ -311,7 +318,8 @@ class PolicyForward(nn.Module):
 
     constraint: what the responses were held to when they were sampled; probabilities are then among the tokens that it
     allows. keeps_screens: cache the vision tower's features of a screen for the next example that shows it
-    (`freeze_vision_tower`). at_once: screens that the tower then reads side by side, each on a core.
+    (`freeze_vision_tower`). at_once: screens that the tower then reads side by side, each on a core. bfloat16: compute
+    the products in it; log-probabilities are float32 all the same.
     """
 
     def __init__(
@@ -321,9 +329,10 @@ class PolicyForward(nn.Module):
         *,
         keeps_screens: bool = False,
         at_once: int = 1,
+        bfloat16: bool = False,
     ) -> None:
         super().__init__()
-        self.policy, self._constraint = policy, constraint
+        self.policy, self._constraint, self._bfloat16 = policy, constraint, bfloat16
         self.reads_packs = patch_for_training(policy)
         self.vision: VisionEncoder | None = None
         if keeps_screens:
@@ -376,15 +385,33 @@ class PolicyForward(nn.Module):
         the response tokens are predicted from. entropy: of the distribution at the first temperature, in nats, without
         gradient.
         """
-        if isinstance(part, PackedBatch):
-            hidden = compute_packed_hidden(self.policy.base_model, part)
-        else:
-            hidden = compute_padded_hidden(self.policy.base_model, part)[part.mask]
+        with torch.autocast(part.targets.device.type, torch.bfloat16, enabled=self._bfloat16):
+            if isinstance(part, PackedBatch):
+                hidden = compute_packed_hidden(self.policy.base_model, part)
+            else:
+                hidden = compute_padded_hidden(self.policy.base_model, part)[part.mask]
+            rows = max(1, _LOGITS // self.policy.get_output_embeddings().out_features)
+            if len(hidden) <= rows:
+                return hidden, *self._read_logits(hidden, part.targets, part.blocked, *temperatures)
+            # The logits of a chunk are made again for the gradient: all of them at once would be the largest tensor.
+            starts = range(0, len(hidden), rows)
+            blocked = [None if part.blocked is None else part.blocked[start : start + rows] for start in starts]
+            chunks = zip(hidden.split(rows), part.targets.split(rows), blocked, strict=True)
+            read = [
+                checkpoint(self._read_logits, *chunk, *temperatures, use_reentrant=False, preserve_rng_state=False)
+                for chunk in chunks
+            ]
+            return hidden, *(torch.cat(column) for column in zip(*read, strict=True))
+
+    def _read_logits(
+        self, hidden: Tensor, targets: Tensor, blocked: Tensor | None, *temperatures: float
+    ) -> tuple[Tensor, ...]:
+        """Entropy and log-probabilities, as `forward` gives them, of some of the response's tokens."""
         logits = self.policy.get_output_embeddings()(hidden)
-        if part.blocked is not None:
-            logits = logits.masked_fill(_unpack_bits(part.blocked, logits.shape[-1]), BLOCKED_LOGIT)
-        read = [token_logprobs(logits / temperature, part.targets) for temperature in temperatures]
-        return hidden, read[0][1], *(logprobs for logprobs, _ in read)
+        if blocked is not None:
+            logits = logits.masked_fill(_unpack_bits(blocked, logits.shape[-1]), BLOCKED_LOGIT)
+        read = [token_logprobs(logits / temperature, targets) for temperature in temperatures]
+        return read[0][1], *(logprobs for logprobs, _ in read)
 
 
 def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,9 +68,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 
-_STATE_FORMAT = 5  # of the state on disk: another one is not resumed
+_STATE_FORMAT = 6  # of the state on disk: another one is not resumed
 # Settings that change how long a run takes, and not what it trains on: a resumed run may have others.
 _FREE_SETTINGS = {
+    "adapter": set(),
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
     "policy": {
         *("backend", "endpoint", "model", "key_variable", "device"),

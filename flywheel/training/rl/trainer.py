@@ -18,13 +18,13 @@ from flywheel.policy.client.language_model import open_summarizer
 from flywheel.policy.devices import count_parallel_passes
 from flywheel.policy.encoding import EncodedSequence, Encoder
 from flywheel.policy.guided_decoding import AnswerConstraint, open_constraint
-from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.rewards.shaping import reward_as_earned, reward_at_end, shape_rewards
 from flywheel.rollout.async_pool import EpisodeOutcome
 from flywheel.rollout.episode import Episode, PromptHistory
 from flywheel.training.data import Example, build_agent_examples
 from flywheel.training.distributed import engine as engines
 from flywheel.training.modeling.policy_forward import EncodedExample, MicroBatch, PolicyForward, freeze_vision_tower
+from flywheel.training.modeling.trained_policy import computes_in_bfloat16, load_trained_policy, save_trained_policy
 from flywheel.training.rl.algorithm import Algorithm, ScoredTrajectory, get_algorithm
 from flywheel.training.rl.losses import PolicyTerms, TokenBatch, explained_variance, value_loss
 from flywheel.utils.errors import TrainingError
@@ -92,14 +92,17 @@ class Learner(engines.TrainState):
         seed: int,
         algorithm: Algorithm | None = None,
         constraint: AnswerConstraint | None = None,
+        bfloat16: bool = False,
     ) -> None:
         """policy: the network, on its device. seed: of the value model's first weights. algorithm: None: the one that
-        rl.algorithm names. constraint: what the samples' answers were held to. Raises BadInput for an algorithm that
-        there is not, TrainingError where DeepSpeed is asked for and not installed."""
+        rl.algorithm names. constraint: what the samples' answers were held to. bfloat16: type of the policy's products.
+        Raises BadInput for an algorithm that there is not, TrainingError where DeepSpeed is asked for and not
+        installed."""
         self.algorithm = algorithm or get_algorithm(rl.algorithm)
         self.policy = policy.train()
         at_once = count_parallel_passes(policy)
-        self.reader = PolicyForward(policy, constraint, keeps_screens=freeze_vision_tower(policy, rl), at_once=at_once)
+        keeps = freeze_vision_tower(policy, rl)
+        self.reader = PolicyForward(policy, constraint, keeps_screens=keeps, at_once=at_once, bfloat16=bfloat16)
         self.actor: engines.TrainingEngine = engines.open_engine(self.reader, rl, at_once)
         self.value: ValueModel | None = None
         modules, steppers = {"policy": policy}, {"policy": self.actor}
@@ -350,7 +353,10 @@ def _read_policy(
         hidden, _, *logprobs = learner.actor.forward(part, rl.temperature, 1.0)
         ends = np.cumsum([len(items[member].response) for member in part.members])[:-1].tolist()
         if weight:
-            pieces = [hidden.detach().tensor_split(ends), *(np.split(read.cpu().numpy(), ends) for read in logprobs)]
+            pieces = [
+                hidden.detach().float().tensor_split(ends),
+                *(np.split(read.cpu().numpy(), ends) for read in logprobs),
+            ]
             found |= {
                 member: (state.clone() if learner.value is not None else None, tempered.copy(), natural.copy())
                 for member, state, tempered, natural in zip(part.members, *pieces, strict=True)
@@ -580,13 +586,17 @@ class RLTrainer(Learner):
     """What each training process of RL does. All of them make the same calls; the first one alone writes files."""
 
     def __init__(self, folder: Path, settings: Settings, seed: int, algorithm: Algorithm) -> None:
-        """folder: the checkpoint it begins with. seed: of the value model's first weights. Raises as `Learner`, and
-        ModelError for a checkpoint that cannot be loaded or whose answers cannot be constrained as asked."""
+        """folder: the checkpoint it begins with. seed: of the value model's first weights, and of a new adapter. Raises
+        as `Learner`, and ModelError for a checkpoint that cannot be loaded or whose answers cannot be constrained as
+        asked."""
         self.rl = settings.rl
         self.encoder = Encoder.from_folder(folder, max_image_side=settings.policy.max_image_side)
-        policy = load_model(folder, device=self.rl.device)
+        self.begun = folder
+        # The ratio compares probabilities of the same weights, of which dropout would make others.
+        adapter = settings.adapter.model_copy(update={"dropout": 0.0})
+        policy = load_trained_policy(folder, self.rl, adapter, seed)
         constraint = open_constraint(self.encoder, policy.config, settings.policy)
-        super().__init__(policy, self.rl, seed, algorithm, constraint)
+        super().__init__(policy, self.rl, seed, algorithm, constraint, computes_in_bfloat16(self.rl, adapter))
 
     def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
         """Pretrain the value model (`pretrain_value`, whose errors it raises); returns its figures."""
@@ -600,7 +610,7 @@ class RLTrainer(Learner):
         return train_step(self, found, self.rl, seed) | {"horizon": horizon}
 
     def write(self, folder: Path) -> None:
-        """Write the policy's weights as the checkpoint `folder`. Raises DiskFull."""
+        """Write the policy's weights, or its adapter, to `folder`. Raises DiskFull."""
         with self.gathered():
             if self.first:
-                save_checkpoint(self.policy, self.encoder, folder)
+                save_trained_policy(self.policy, self.encoder, self.begun, folder)

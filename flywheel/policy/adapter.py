@@ -1,0 +1,212 @@
+"""Make, load, save and merge adapters (LoRA by PEFT): small matrices that are trained while the base stays frozen.
+
+One rule for chains: a model is a base and at most one adapter. A stage that begins with an adapter goes on training it;
+one that begins with a whole checkpoint makes a new adapter of it. Adapters are never stacked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from flywheel.config import AdapterSettings
+from flywheel.policy import checkpoint
+from flywheel.policy.checkpoint import ADAPTER_BASE, ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from flywheel.utils.errors import ModelError
+from flywheel.utils.files import atomic_folder, disk_full_errors, write_json
+
+_NAME = "default"  # PEFT's own name of an adapter within a model; no file has it
+_PREFIX = "base_model.model."  # of each tensor in PEFT's files
+_PART = re.compile(r"(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_magnitude_vector)(?:\.weight)?")
+# The linear layers of each target, by the beginning of their names.
+_TARGETS = {
+    "language_model": r"model\.language_model\.layers\.\d+\.",
+    "merger": r"model\.visual\.(?:merger|deepstack_merger_list\.\d+)\.",
+    "vision_tower": r"model\.visual\.blocks\.\d+\.",
+}
+_OTHER = "set the block adapter as that adapter has it, or merge it (flywheel model merge-adapter) and begin a new one"
+
+
+def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings, seed: int) -> None:
+    """Put the adapter that a training goes on with, or a new one, into `model` in place; all else is frozen.
+
+    model: the base's network, as `load_model` gives it. folder: what the training begins with: an adapter, which is
+    loaded, or a whole checkpoint. chosen: block `adapter`. seed: of a new adapter's matrices A; its B are 0, so that it
+    changes nothing yet. The adapter's weights are float32, whatever the base's are. Raises ModelError for an adapter
+    with another rank, alpha, form or other targets than `chosen`, or whose weights cannot be read or are not finite.
+    """
+    from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
+
+    config = LoraConfig(
+        r=chosen.rank,
+        lora_alpha=chosen.alpha,
+        lora_dropout=chosen.dropout,
+        use_rslora=chosen.rslora,
+        use_dora=chosen.dora,
+        target_modules=_target_pattern(model, chosen),
+        bias="none",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, model, adapter_name=_NAME)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("lora_" in name)
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+    if checkpoint.is_adapter(folder):
+        _check_alike(checkpoint.read_adapter_config(folder), chosen, folder)
+        tensors = read_adapter_tensors(folder)
+        mine = {_PREFIX + name: weight.shape for name, weight in adapter_state(model).items()}
+        for name in sorted(mine.keys() | tensors.keys()):
+            if name not in tensors or name not in mine:
+                what = f"{'the settings' if name in mine else 'the adapter'} alone adapts {_short(name)}"
+                raise ModelError(what, where=folder, fix=f"adapter.targets are {', '.join(chosen.targets)}: {_OTHER}")
+            if mine[name] != tensors[name].shape:
+                what = f"{_short(name)} has shape {tuple(tensors[name].shape)}, the base wants {tuple(mine[name])}"
+                raise ModelError(what, where=folder, fix="copy the adapter and its base again")
+        set_peft_model_state_dict(model, {name.removeprefix(_PREFIX): one for name, one in tensors.items()}, _NAME)
+
+
+def has_adapter(model: nn.Module) -> bool:
+    """Tell whether `model` was given an adapter to train."""
+    return hasattr(model, "peft_config")
+
+
+def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the adapter's weights in `model`, by module and PEFT's names, without a copy."""
+    from peft import get_peft_model_state_dict
+
+    own = {name: weight for name, weight in model.state_dict().items() if "lora_" in name}
+    return get_peft_model_state_dict(model, state_dict=own, adapter_name=_NAME, save_embedding_layers=False)
+
+
+def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
+    """Write the adapter in `model` to `folder` in PEFT's form, with `base.json`, whole or not at all; returns it.
+
+    begun: what the training began with: an adapter, whose base it keeps, or the base. folder: replaced where it is
+    there. Raises DiskFull, and ModelError as `base_checkpoint`.
+    """
+    state = {_PREFIX + name: weight.detach().cpu().contiguous() for name, weight in adapter_state(model).items()}
+    write_adapter(state, model.peft_config[_NAME].to_dict(), checkpoint.base_checkpoint(begun), folder)
+    return folder
+
+
+def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base: Path, folder: Path) -> None:
+    """Write an adapter's files. tensors: by their names in the file. config: fields of adapter_config.json. base: the
+    folder of its whole checkpoint. folder: replaced where it is there. Raises DiskFull, and ModelError as
+    `checkpoint_digest`."""
+    named = checkpoint.name_adapter_base(base, folder)
+    by_peft = named.model if not (folder / named.model).is_dir() else str(base.absolute())
+    fields = {**config, "base_model_name_or_path": by_peft, "inference_mode": True, "task_type": "CAUSAL_LM"}
+    with disk_full_errors(folder), atomic_folder(folder) as staged:
+        save_file(dict(tensors), staged / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        write_json(staged / ADAPTER_CONFIG, {name: _plain(value) for name, value in sorted(fields.items())})
+        write_json(staged / ADAPTER_BASE, {"model": named.model, "digest": named.digest})
+
+
+def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read an adapter's weights in float32, by their names in the file. Raises ModelError for a file that cannot be
+    read, a tensor that is no part of a LoRA, and one that is not finite."""
+    file = folder / ADAPTER_WEIGHTS
+    found: dict[str, Tensor] = {}
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - not a mapping
+                found[name] = opened.get_tensor(name).float()
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the adapter: {checkpoint.summarise_error(error)}", where=file) from None
+    for name, tensor in found.items():
+        if not (name.startswith(_PREFIX) and _PART.fullmatch(name)):
+            raise ModelError(f"{name} is no part of a LoRA that is understood here", where=file)
+        if not torch.isfinite(tensor).all():
+            raise ModelError(f"{_short(name)} is not finite", where=file, fix="train that adapter again")
+    if not found:
+        raise ModelError("the adapter has no weights", where=file, fix="copy it again")
+    return found
+
+
+def adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield (module of the base, its tensors by kind: lora_A [rank, in], lora_B [out, rank] and, of a DoRA,
+    lora_magnitude_vector [out]), sorted by module. Raises ModelError where a pair is not whole."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        found = _PART.fullmatch(name.removeprefix(_PREFIX))
+        parts.setdefault(found["module"], {})[found["kind"]] = tensor
+    for module, some in sorted(parts.items()):
+        if missing := {"lora_A", "lora_B"} - some.keys():
+            raise ModelError(f"{module} has no {missing.pop()}", where=where, fix="copy the adapter again")
+        yield module, some
+
+
+def adapter_scaling(config: Mapping[str, Any]) -> float:
+    """Return what the product B A is multiplied by. config: fields of adapter_config.json."""
+    rank = config["r"]
+    return config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+@torch.no_grad()
+def merge_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Add the adapter in `folder` to the weights of `model`, its base, in place: W + scaling x B A, computed in float32
+    and rounded to W's type; of a DoRA the rows are then scaled to its magnitudes.
+
+    Raises ModelError for an adapter that cannot be read, or of a module or shape that the model has not.
+    """
+    config = checkpoint.read_adapter_config(folder)
+    scaling, dora = adapter_scaling(config), bool(config.get("use_dora"))
+    modules = dict(model.named_modules())
+    for name, parts in adapter_modules(read_adapter_tensors(folder), folder):
+        layer = modules.get(name)
+        if not isinstance(layer, nn.Linear):
+            raise ModelError(f"the base has no linear layer {name}", where=folder, fix="it is of another base")
+        out, into = layer.weight.shape
+        shapes = tuple(parts["lora_B"].shape), tuple(parts["lora_A"].shape)
+        if shapes[0][0] != out or shapes[1][1] != into or shapes[0][1] != shapes[1][0]:
+            what = f"{name} is {out} x {into} in the base, {shapes[0][0]} x {shapes[1][-1]} in the adapter"
+            raise ModelError(what, where=folder, fix="it is of another base")
+        if dora != ("lora_magnitude_vector" in parts):
+            raise ModelError(f"{name} and use_dora do not agree", where=folder, fix="copy the adapter again")
+        a, b = (parts[kind].to(layer.weight.device) for kind in ("lora_A", "lora_B"))
+        whole = layer.weight.float() + scaling * (b @ a)
+        if dora:
+            magnitude = parts["lora_magnitude_vector"].to(whole.device).flatten()
+            whole *= (magnitude / whole.norm(dim=1))[:, None]
+        layer.weight.copy_(whole)
+
+
+def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
+    """PEFT's regular expression of the layers to adapt: every linear layer of the targets."""
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    patterns = []
+    for target in chosen.targets:
+        begins = re.compile(_TARGETS[target])
+        ends = sorted({name[found.end() :] for name in linear if (found := begins.match(name))})
+        if not ends:
+            raise ModelError(f"the base has no {target} to adapt", where="adapter.targets")
+        patterns.append(_TARGETS[target] + f"(?:{'|'.join(map(re.escape, ends))})")
+    return "|".join(patterns)
+
+
+def _check_alike(found: Mapping[str, Any], chosen: AdapterSettings, folder: Path) -> None:
+    for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("use_rslora", "rslora"), ("use_dora", "dora")):
+        if (found.get(field) or False) != (wanted := getattr(chosen, name)):
+            what = f"the adapter has {name} {found.get(field) or False}, adapter.{name} is {wanted}"
+            raise ModelError(what, where=folder, fix=_OTHER)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix(_PREFIX).removesuffix(".weight")
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value of a field of PEFT's configuration."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return getattr(value, "value", value) if not isinstance(value, dict) else {k: _plain(v) for k, v in value.items()}

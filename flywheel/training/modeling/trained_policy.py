@@ -1,0 +1,50 @@
+"""Load the policy as it is trained, all weights or an adapter of them, and write what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from flywheel.config import AdapterSettings, TrainingSettings
+from flywheel.policy.adapter import attach_adapter, has_adapter, save_adapter
+from flywheel.policy.checkpoint import base_checkpoint
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import load_model, save_checkpoint
+
+
+def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: AdapterSettings, seed: int) -> PreTrainedModel:
+    """Load the network in training mode.
+
+    folder: the checkpoint or adapter that the training begins with. chosen: block of the training. adapter: block
+    `adapter`: without a method all weights are trained, in float32; else the base is frozen in adapter.base_dtype, and
+    an adapter is attached (`attach_adapter`). seed: of a new adapter. Raises ModelError as `load_model` and
+    `attach_adapter`.
+    """
+    if adapter.method == "none":
+        policy = load_model(folder, device=chosen.device)
+    else:
+        policy = load_model(base_checkpoint(folder), dtype=adapter.base_dtype, device=chosen.device)
+        attach_adapter(policy, folder, adapter, seed)
+    if chosen.gradient_checkpointing:
+        # Without dropout nothing is drawn, and random state that is kept and put back is not safe between threads.
+        how = {"use_reentrant": False, "preserve_rng_state": adapter.dropout > 0}
+        policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+    return policy.train()
+
+
+def computes_in_bfloat16(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
+    """Tell whether the products of a training are computed in bfloat16. chosen, adapter: blocks of the settings."""
+    return chosen.compute_dtype == "bfloat16" or (adapter.method != "none" and adapter.base_dtype != "float32")
+
+
+def save_trained_policy(policy: PreTrainedModel, encoder: Encoder, begun: Path, folder: Path) -> None:
+    """Write what was trained to `folder`, replaced where it is there: an adapter, or a whole checkpoint.
+
+    encoder: of the policy. begun: the folder that the training began with. Raises DiskFull, and ModelError as
+    `save_adapter`.
+    """
+    if has_adapter(policy):
+        save_adapter(policy, begun, folder)
+    else:
+        save_checkpoint(policy.eval(), encoder, folder)
