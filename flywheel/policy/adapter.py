@@ -104,7 +104,7 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
     folder of its whole checkpoint. folder: replaced where it is there. Raises DiskFull, and ModelError as
     `checkpoint_digest`."""
     named = checkpoint.name_adapter_base(base, folder)
-    by_peft = named.model if not (folder / named.model).is_dir() else str(base.absolute())
+    by_peft = checkpoint.hub_name(base) or str(base.absolute())  # PEFT counts paths from where it is run
     fields = {**config, "base_model_name_or_path": by_peft, "inference_mode": True, "task_type": "CAUSAL_LM"}
     with disk_full_errors(folder), atomic_folder(folder) as staged:
         save_file(dict(tensors), staged / ADAPTER_WEIGHTS, metadata={"format": "pt"})

@@ -91,8 +91,8 @@ class SupervisedTrainer(engines.TrainState):
         dataset: SupervisedDataset,
         settings: SupervisedSettings,
         name: str,
-        adapter: AdapterSettings,
-        seed: int,
+        adapter: AdapterSettings = AdapterSettings(),  # noqa: B008 - frozen
+        seed: int = 0,
     ) -> None:
         self.dataset, self.settings, self.name, self.begun = dataset, settings, name, folder
         self.encoder = Encoder.from_folder(folder)

@@ -29,7 +29,8 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
     if chosen.gradient_checkpointing:
         # Without dropout nothing is drawn, and random state that is kept and put back is not safe between threads.
         how = {"use_reentrant": False, "preserve_rng_state": adapter.dropout > 0}
-        policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+        policy.activation_checkpointing_enable(activation_checkpointing_kwargs=how)
+        policy.disable_input_require_grads()  # only the reentrant way needs a gradient of its inputs
     return policy.train()
 
 
