@@ -404,7 +404,7 @@ class TrainingSettings(OptimizerSettings):
     """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the products in training. bfloat16 is several times as fast on a GPU. Trained weights, optimizer, V and
-    log-probabilities stay float32. With adapter.base_dtype bfloat16 or nf4 products are bfloat16 in any case."""
+    log-probabilities stay float32. With adapter.base_dtype nf4 products are bfloat16 in any case."""
     gradient_checkpointing: bool = False
     """Keep what goes into each layer alone, and compute the rest again for the gradient: less memory, a third more
     arithmetic."""
@@ -431,7 +431,8 @@ class AdapterSettings(SettingsBlock):
     """Train the size of each row by itself (DoRA): a little better and slower. Specialists are then merged as whole
     weights."""
     base_dtype: Literal["float32", "bfloat16", "nf4"] = "float32"
-    """Type that the frozen base has in memory while an adapter is trained. nf4: 4 bits, by bitsandbytes on a GPU."""
+    """Type that the frozen base is kept in while an adapter is trained, whatever products are computed in. bfloat16:
+    half the memory, and nothing is lost where the checkpoint is in bfloat16. nf4: 4 bits, by bitsandbytes on a GPU."""
 
     @field_validator("targets")
     @classmethod

@@ -44,6 +44,8 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
     with another rank, alpha, form or other targets than `chosen`, or whose weights cannot be read or are not finite.
     """
     from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
+    from peft.tuners.lora import LoraLayer
+    from peft.utils.integrations import dequantize_module_weight
 
     config = LoraConfig(
         r=chosen.rank,
@@ -54,13 +56,20 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
         target_modules=_target_pattern(model, chosen),
         bias="none",
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        inject_adapter_in_model(config, model, adapter_name=_NAME)
+    inject_adapter_in_model(config, model, adapter_name=_NAME)
     for name, weight in model.named_parameters():
         weight.requires_grad_("lora_" in name)
         if weight.requires_grad:
             weight.data = weight.data.float()
+    # Drawn again in float32: PEFT rounds what it draws, and the magnitudes that it measures, to the base's type.
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for module in model.modules():
+            if isinstance(module, LoraLayer):
+                module.reset_lora_parameters(_NAME, init_lora_weights=True)
+                if chosen.dora:
+                    rows = dequantize_module_weight(module.get_base_layer()).float().norm(dim=1)
+                    module.lora_magnitude_vector[_NAME].weight.copy_(rows)
     if checkpoint.is_adapter(folder):
         _check_alike(checkpoint.read_adapter_config(folder), chosen, folder)
         tensors = read_adapter_tensors(folder)

@@ -20,7 +20,7 @@ from flywheel.policy.checkpoint import ADAPTER_WEIGHTS, base_checkpoint, check_c
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.training.data import Example, ShuffledDataset
-from flywheel.training.modeling import policy_forward
+from flywheel.training.modeling import monkey_patch, policy_forward
 from flywheel.training.modeling.policy_forward import pad_samples
 from flywheel.training.sft import SupervisedTrainer, train_supervised
 from flywheel.utils.errors import ModelError
@@ -213,13 +213,30 @@ def test_a_base_in_bfloat16_learns_by_an_adapter_in_float32(base, samples, tmp_p
     chosen = LORA.model_copy(update={"base_dtype": "bfloat16"})
     dataset = ShuffledDataset(samples * 4, 4, 3)
     trainer = SupervisedTrainer(base, dataset, BLOCK, "sft", chosen, 5)
-    types = {"lora_" in name: one.dtype for name, one in trainer.policy.named_parameters()}
-    assert types == {True: torch.float32, False: torch.bfloat16}
+    assert all(one.dtype == torch.float32 for name, one in trainer.policy.named_parameters() if "lora_" in name)
+    kept = [one for name, one in trainer.policy.named_parameters() if one.ndim == 2 and "lora_" not in name]
+    assert sum(one.dtype == torch.bfloat16 for one in kept) > 0.9 * len(kept)
     whole = SupervisedTrainer(base, dataset, BLOCK, "sft", LORA, 5)
     pairs = [(trainer.step(n, BLOCK.lr)[0], whole.step(n, BLOCK.lr)[0]) for n in range(len(dataset))]
     for mine, theirs in pairs:
         assert mine == pytest.approx(theirs, rel=0.05)
     assert pairs[-1][0] < 0.8 * pairs[0][0]
+
+
+def test_a_checkpoint_in_bfloat16_is_computed_with_as_in_float32(base, samples, tmp_path, monkeypatch):
+    """Kept in half the bits, with the same losses and gradients: what is widened is what was on disk."""
+    narrow = save_checkpoint(load_model(base), Encoder.from_folder(base), tmp_path / "base", dtype=torch.bfloat16)
+    monkeypatch.setattr(monkey_patch, "_WIDE", 5000)  # each layer in blocks of rows
+    found = {}
+    for kept in ("float32", "bfloat16"):
+        chosen = EVERYWHERE.model_copy(update={"base_dtype": kept})
+        block = BLOCK.model_copy(update={"freeze_vision": False, "gradient_checkpointing": kept == "bfloat16"})
+        trainer = SupervisedTrainer(narrow, ShuffledDataset(samples, 4, 3), block, "sft", chosen, 5)
+        seen = watch_gradients(trainer)
+        found[kept] = trainer.step(0, BLOCK.lr)[0], seen
+    assert found["bfloat16"][0] == pytest.approx(found["float32"][0], abs=1e-5)
+    for name, one in found["float32"][1].items():
+        np.testing.assert_allclose(found["bfloat16"][1][name], one, atol=1e-5, err_msg=name)
 
 
 def test_dropout_leaves_out_the_same_again(base, samples, tmp_path):

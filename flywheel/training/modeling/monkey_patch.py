@@ -293,6 +293,63 @@ def _patch_embedding_forward(embed: nn.Module, patches: Tensor) -> Tensor:
     return nn.functional.linear(still.to(weight.dtype), weight, convolution.bias)
 
 
+# A frozen base may be kept in fewer bits than it is computed in: each weight is widened where it is used, in the pass
+# and again for the gradient, and the wide copy is forgotten at once. That costs little beside the product itself.
+
+_WIDE = 1 << 24  # numbers of a weight that are widened at once: 64 MiB in float32
+
+
+def compute_in_input_type(model: PreTrainedModel) -> None:
+    """Make `model`, frozen and kept in bfloat16, compute in float32 (under autocast in its type). What is small besides
+    its linear layers and token embeddings becomes float32."""
+    table = model.get_input_embeddings()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.forward = MethodType(_wide_linear_forward, module)
+        elif module is table:
+            module.register_forward_hook(lambda _module, _inputs, found: found.float())
+        else:
+            for name, weight in module.named_parameters(recurse=False):
+                setattr(module, name, nn.Parameter(weight.detach().float(), requires_grad=False))
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias = nn.Parameter(module.bias.detach().float(), requires_grad=False)
+
+
+def _wide_linear_forward(linear: nn.Linear, x: Tensor) -> Tensor:
+    if linear.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
+        return functional.linear(x, linear.weight, linear.bias)
+    return WideLinear.apply(x, linear.weight, linear.bias)
+
+
+class WideLinear(torch.autograd.Function):
+    """x W^T + bias in the type of x, of a frozen W in another one. x: [..., in], W: [out, in] -> [..., out]."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        rows = _rows_at_once(weight)
+        biases = bias.split(rows) if bias is not None else [None] * -(-len(weight) // rows)
+        parts = [functional.linear(x, w.to(x.dtype), b) for w, b in zip(weight.split(rows), biases, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        rows = _rows_at_once(weight)
+        parts = zip(gradient.split(rows, dim=-1), weight.split(rows), strict=True)
+        total: Tensor | None = None
+        for some, w in parts:
+            more = some @ w.to(gradient.dtype)
+            total = more if total is None else total.add_(more)
+        return total, None, None
+
+
+def _rows_at_once(weight: Tensor) -> int:
+    return max(1, _WIDE // weight.shape[1])
+
+
 def patch_for_training(model: PreTrainedModel) -> bool:
     """Make a model of the Qwen-VL family read packs; other passes stay. False where it is of another family."""
     if model.config.model_type not in FAMILY:

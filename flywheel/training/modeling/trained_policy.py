@@ -11,6 +11,7 @@ from flywheel.policy.adapter import attach_adapter, has_adapter, save_adapter
 from flywheel.policy.checkpoint import base_checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
+from flywheel.training.modeling.monkey_patch import compute_in_input_type
 
 
 def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: AdapterSettings, seed: int) -> PreTrainedModel:
@@ -25,6 +26,8 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
         policy = load_model(folder, device=chosen.device)
     else:
         policy = load_model(base_checkpoint(folder), dtype=adapter.base_dtype, device=chosen.device)
+        if adapter.base_dtype == "bfloat16":
+            compute_in_input_type(policy)
         attach_adapter(policy, folder, adapter, seed)
     if chosen.gradient_checkpointing:
         # Without dropout nothing is drawn, and random state that is kept and put back is not safe between threads.
@@ -36,7 +39,7 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
 
 def computes_in_bfloat16(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
     """Tell whether the products of a training are computed in bfloat16. chosen, adapter: blocks of the settings."""
-    return chosen.compute_dtype == "bfloat16" or (adapter.method != "none" and adapter.base_dtype != "float32")
+    return chosen.compute_dtype == "bfloat16" or (adapter.method != "none" and adapter.base_dtype == "nf4")
 
 
 def save_trained_policy(policy: PreTrainedModel, encoder: Encoder, begun: Path, folder: Path) -> None:
