@@ -35,6 +35,7 @@ class Shape:
     samples: int
     matmul: int
     copy: int
+    tied: bool = False
 
 
 SHAPES = {
@@ -63,6 +64,33 @@ SHAPES = {
         samples=4,
         matmul=8192,
         copy=1 << 31,
+    ),
+    "qwen2.5-vl-0.5b": Shape(  # the text of Qwen2.5-0.5B, and a tower to match: there is no such checkpoint
+        24,
+        {
+            "vocab_size": 151_936,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32_768,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
+        },
+        {
+            "depth": 8,
+            "hidden_size": 512,
+            "intermediate_size": 1368,
+            "num_heads": 8,
+            "out_hidden_size": 896,
+            "fullatt_block_indexes": [3, 7],
+        },
+        (448, 336),
+        batch=4,
+        new_tokens=48,
+        samples=6,
+        matmul=1024,
+        copy=1 << 28,
+        tied=True,
     ),
     "tiny": Shape(
         2,
@@ -101,7 +129,7 @@ def configuration(shape: Shape, layers: int) -> Qwen2_5_VLConfig:
         | {
             "num_hidden_layers": layers,
             "rms_norm_eps": 1e-6,
-            "tie_word_embeddings": False,
+            "tie_word_embeddings": shape.tied,
             "eos_token_id": ids["im_end"],
             "bos_token_id": None,
             "pad_token_id": ids["endoftext"],
@@ -118,7 +146,7 @@ def configuration(shape: Shape, layers: int) -> Qwen2_5_VLConfig:
         video_token_id=ids["video_pad"],
         vision_start_token_id=ids["vision_start"],
         vision_end_token_id=ids["vision_end"],
-        tie_word_embeddings=False,
+        tie_word_embeddings=shape.tied,
     )
 
 
