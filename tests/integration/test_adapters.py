@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from lamp_env import LEFT, RIGHT, screen, settings, small_model
-from made_experience import response_logprobs
+from made_experience import made_up, response_logprobs
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from flywheel.agent.prompt import build_context
-from flywheel.config import AdapterSettings, SupervisedSettings
+from flywheel.config import AdapterSettings, RlSettings, Settings, SupervisedSettings
 from flywheel.policy.adapter import adapter_state, attach_adapter, write_adapter
 from flywheel.policy.checkpoint import ADAPTER_WEIGHTS, base_checkpoint, check_checkpoint, checkpoint_digest
 from flywheel.policy.encoding import Encoder
@@ -22,6 +22,8 @@ from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.modeling import monkey_patch, policy_forward
 from flywheel.training.modeling.policy_forward import pad_samples
+from flywheel.training.rl.algorithm import get_algorithm
+from flywheel.training.rl.trainer import RLTrainer
 from flywheel.training.sft import SupervisedTrainer, train_supervised
 from flywheel.utils.errors import ModelError
 
@@ -347,3 +349,24 @@ def test_a_workspace_may_be_moved(base, trained, tmp_path):
     assert json.loads((train_into / "ct" / "base.json").read_text())["model"] == "../../models/base"
     (tmp_path / "ws").rename(tmp_path / "moved")
     assert base_checkpoint(tmp_path / "moved/data/ct").resolve() == tmp_path / "moved/models/base"
+
+
+def test_rl_trains_the_adapter_and_agrees_with_what_answers(base, trained, tmp_path):
+    """What samples has base and adapter merged, what trains has them apart: the log-probabilities agree. A killed run
+    goes on to the same weights."""
+    rl = RlSettings(actor_lr=1e-3, minibatch=8, critic_epochs=1, gradient_checkpointing=True)
+    chosen = Settings(rl=rl, adapter=LORA, policy=S.policy)
+    batch = made_up(trained, rl)
+    learner = RLTrainer(trained, chosen, 0, get_algorithm("ppo"))
+    figures = learner.update(batch, 1)
+    assert figures["mismatch"] < 1e-4
+    learner.save(tmp_path / "rl.pt", {"key": "a"})
+    learner.update(batch, 2)
+    learner.write(tmp_path / "one")
+    again = RLTrainer(trained, chosen, 0, get_algorithm("ppo"))
+    again.load(tmp_path / "rl.pt", "a")
+    again.update(batch, 2)
+    again.write(tmp_path / "other")
+    assert checkpoint_digest(tmp_path / "one") == checkpoint_digest(tmp_path / "other")
+    assert base_checkpoint(tmp_path / "one").samefile(base)
+    assert (tmp_path / "rl.pt").stat().st_size < 2 << 20
