@@ -428,8 +428,7 @@ class AdapterSettings(SettingsBlock):
     rslora: bool = False
     """Scale by alpha / sqrt(rank), which suits high ranks (rsLoRA)."""
     dora: bool = False
-    """Train the size of each row by itself (DoRA): a little better and slower. Specialists are then merged as whole
-    weights."""
+    """Train the size of each row by itself (DoRA): a little better and slower. Merging reads the base too."""
     base_dtype: Literal["float32", "bfloat16", "nf4"] = "float32"
     """Type that the frozen base has in memory while an adapter is trained. nf4: 4 bits, by bitsandbytes on a GPU."""
 

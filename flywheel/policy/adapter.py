@@ -6,6 +6,7 @@ one that begins with a whole checkpoint makes a new adapter of it. Adapters are 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -104,7 +105,9 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
     folder of its whole checkpoint. folder: replaced where it is there. Raises DiskFull, and ModelError as
     `checkpoint_digest`."""
     named = checkpoint.name_adapter_base(base, folder)
-    by_peft = named.model if not (folder / named.model).is_dir() else str(base.absolute())
+    # PEFT takes a folder of this machine, or the hub's name.
+    is_path = Path(os.path.normpath(folder.absolute() / named.model)).is_dir()
+    by_peft = os.path.normpath(base.absolute()) if is_path else named.model
     fields = {**config, "base_model_name_or_path": by_peft, "inference_mode": True, "task_type": "CAUSAL_LM"}
     with disk_full_errors(folder), atomic_folder(folder) as staged:
         save_file(dict(tensors), staged / ADAPTER_WEIGHTS, metadata={"format": "pt"})
@@ -133,6 +136,11 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     return found
 
 
+def name_adapter_tensor(module: str, kind: str) -> str:
+    """Name a tensor as PEFT's files do. module: of the base. kind: as `adapter_modules` has them."""
+    return f"{_PREFIX}{module}.{kind}" + ("" if kind == "lora_magnitude_vector" else ".weight")
+
+
 def adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Yield (module of the base, its tensors by kind: lora_A [rank, in], lora_B [out, rank] and, of a DoRA,
     lora_magnitude_vector [out]), sorted by module. Raises ModelError where a pair is not whole."""
@@ -157,15 +165,19 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> None:
     """Add the adapter in `folder` to the weights of `model`, its base, in place: W + scaling x B A, computed in float32
     and rounded to W's type; of a DoRA the rows are then scaled to its magnitudes.
 
-    Raises ModelError for an adapter that cannot be read, or of a module or shape that the model has not.
+    Raises ModelError for an adapter that cannot be read, of a module or shape that the model has not, or of a layer
+    whose weight is the input embedding too (PEFT would change both).
     """
     config = checkpoint.read_adapter_config(folder)
     scaling, dora = adapter_scaling(config), bool(config.get("use_dora"))
-    modules = dict(model.named_modules())
+    modules, embedding = dict(model.named_modules()), model.get_input_embeddings().weight
     for name, parts in adapter_modules(read_adapter_tensors(folder), folder):
         layer = modules.get(name)
         if not isinstance(layer, nn.Linear):
             raise ModelError(f"the base has no linear layer {name}", where=folder, fix="it is of another base")
+        if layer.weight is embedding:
+            what = f"{name} is tied to the input embedding, which would change with it"
+            raise ModelError(what, where=folder, fix=f"train an adapter without {name}")
         out, into = layer.weight.shape
         shapes = tuple(parts["lora_B"].shape), tuple(parts["lora_A"].shape)
         if shapes[0][0] != out or shapes[1][1] != into or shapes[0][1] != shapes[1][0]:
