@@ -6,7 +6,6 @@ one that begins with a whole checkpoint makes a new adapter of it. Adapters are 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -63,7 +62,7 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
         if weight.requires_grad:
             weight.data = weight.data.float()
     if checkpoint.is_adapter(folder):
-        _check_alike(checkpoint.read_adapter_config(folder), chosen, folder)
+        check_adapter_form(folder, chosen)
         tensors = read_adapter_tensors(folder)
         mine = {_PREFIX + name: weight.shape for name, weight in adapter_state(model).items()}
         for name in sorted(mine.keys() | tensors.keys()):
@@ -105,9 +104,7 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
     folder of its whole checkpoint. folder: replaced where it is there. Raises DiskFull, and ModelError as
     `checkpoint_digest`."""
     named = checkpoint.name_adapter_base(base, folder)
-    # PEFT takes a folder of this machine, or the hub's name.
-    is_path = Path(os.path.normpath(folder.absolute() / named.model)).is_dir()
-    by_peft = os.path.normpath(base.absolute()) if is_path else named.model
+    by_peft = checkpoint.hub_name(base) or str(base.absolute())  # PEFT counts paths from where it is run
     fields = {**config, "base_model_name_or_path": by_peft, "inference_mode": True, "task_type": "CAUSAL_LM"}
     with disk_full_errors(folder), atomic_folder(folder) as staged:
         save_file(dict(tensors), staged / ADAPTER_WEIGHTS, metadata={"format": "pt"})
@@ -117,7 +114,7 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
 
 def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     """Read an adapter's weights in float32, by their names in the file. Raises ModelError for a file that cannot be
-    read, a tensor that is no part of a LoRA, and one that is not finite."""
+    read, a tensor that is no part of a LoRA or is one of lm_head, and one that is not finite."""
     file = folder / ADAPTER_WEIGHTS
     found: dict[str, Tensor] = {}
     try:
@@ -129,6 +126,9 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     for name, tensor in found.items():
         if not (name.startswith(_PREFIX) and _PART.fullmatch(name)):
             raise ModelError(f"{name} is no part of a LoRA that is understood here", where=file)
+        if ".lm_head." in name:
+            what = "it adapts lm_head, and with tied embeddings its merge would change the input embedding too"
+            raise ModelError(what, where=file, fix="train an adapter without lm_head")
         if not torch.isfinite(tensor).all():
             raise ModelError(f"{_short(name)} is not finite", where=file, fix="train that adapter again")
     if not found:
@@ -165,19 +165,15 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> None:
     """Add the adapter in `folder` to the weights of `model`, its base, in place: W + scaling x B A, computed in float32
     and rounded to W's type; of a DoRA the rows are then scaled to its magnitudes.
 
-    Raises ModelError for an adapter that cannot be read, of a module or shape that the model has not, or of a layer
-    whose weight is the input embedding too (PEFT would change both).
+    Raises ModelError for an adapter that cannot be read, or of a module or shape that the model has not.
     """
     config = checkpoint.read_adapter_config(folder)
     scaling, dora = adapter_scaling(config), bool(config.get("use_dora"))
-    modules, embedding = dict(model.named_modules()), model.get_input_embeddings().weight
+    modules = dict(model.named_modules())
     for name, parts in adapter_modules(read_adapter_tensors(folder), folder):
         layer = modules.get(name)
         if not isinstance(layer, nn.Linear):
             raise ModelError(f"the base has no linear layer {name}", where=folder, fix="it is of another base")
-        if layer.weight is embedding:
-            what = f"{name} is tied to the input embedding, which would change with it"
-            raise ModelError(what, where=folder, fix=f"train an adapter without {name}")
         out, into = layer.weight.shape
         shapes = tuple(parts["lora_B"].shape), tuple(parts["lora_A"].shape)
         if shapes[0][0] != out or shapes[1][1] != into or shapes[0][1] != shapes[1][0]:
@@ -206,7 +202,10 @@ def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
     return "|".join(patterns)
 
 
-def _check_alike(found: Mapping[str, Any], chosen: AdapterSettings, folder: Path) -> None:
+def check_adapter_form(folder: Path, chosen: AdapterSettings) -> None:
+    """Check that training can go on with an adapter. chosen: block `adapter`. Raises ModelError for another rank, alpha
+    or form, and as `read_adapter_config`."""
+    found = checkpoint.read_adapter_config(folder)
     for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("use_rslora", "rslora"), ("use_dora", "dora")):
         if (found.get(field) or False) != (wanted := getattr(chosen, name)):
             what = f"the adapter has {name} {found.get(field) or False}, adapter.{name} is {wanted}"

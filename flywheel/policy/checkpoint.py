@@ -205,12 +205,19 @@ def adapter_base_digest(folder: Path) -> str:
     return named.digest if named else checkpoint_digest(base_checkpoint(folder))
 
 
+def hub_name(folder: Path) -> str:
+    """Return the Hugging Face name of a snapshot in the hub's cache; "" for another folder."""
+    repository = folder.absolute().parent.parent.name
+    is_snapshot = folder.absolute().parent.name == "snapshots" and repository.startswith("models--")
+    return repository.removeprefix("models--").replace("--", "/", 1) if is_snapshot else ""
+
+
 def name_adapter_base(base: Path, folder: Path) -> AdapterBase:
     """Name a base as `base.json` in `folder` does: a snapshot of the hub by its name, another folder by its path from
     `folder`, so that a workspace can be moved. Raises ModelError as `checkpoint_digest`."""
     digest, base = checkpoint_digest(base), base.absolute()
-    if base.parent.name == "snapshots" and base.parent.parent.name.startswith("models--"):
-        return AdapterBase(base.parent.parent.name.removeprefix("models--").replace("--", "/", 1), digest)
+    if name := hub_name(base):
+        return AdapterBase(name, digest)
     outside = len(Path(os.path.commonpath([base, folder.absolute()])).parts) < 2
     return AdapterBase(str(base) if outside else Path(os.path.relpath(base, folder.absolute())).as_posix(), digest)
 

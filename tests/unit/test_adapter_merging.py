@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import checkpoints
 import pytest
@@ -20,7 +21,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
 from flywheel.cli import main
-from flywheel.config import AdapterSettings
+from flywheel.config import AdapterSettings, Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import iterations
+from flywheel.pipeline.stages import merge
 from flywheel.policy import adapter, checkpoint
 from flywheel.policy.adapter import attach_adapter, read_adapter_tensors, save_adapter, write_adapter
 from flywheel.policy.encoding import Encoder
@@ -28,6 +32,7 @@ from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.training.adapter_merging import adapter_distance, merge_adapters
 from flywheel.training.model_merging import merge_checkpoints
 from flywheel.utils.errors import BadInput, DiskFull, ModelError
+from flywheel.utils.files import write_json
 
 SHARES = [0.5, 0.3, 0.2]
 LORA = {"method": "lora", "rank": 3, "alpha": 6}
@@ -212,7 +217,8 @@ def test_one_adapter_comes_out_as_it_is(specialists, dora, tmp_path, rank):
         found, wanted = (read_adapter_tensors(folder) for folder in (tmp_path / "out", folders[1]))
         assert found.keys() == wanted.keys()
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-        assert checkpoint.read_adapter_config(tmp_path / "out") == checkpoint.read_adapter_config(folders[1])
+        kept, own = (checkpoint.read_adapter_config(folder) for folder in (tmp_path / "out", folders[1]))
+        assert {name for name in kept if kept[name] != own[name]} <= {"base_model_name_or_path"}
 
 
 def test_the_distance_of_two_adapters_is_that_of_their_changes(specialists, dora, base, tmp_path):
@@ -323,6 +329,39 @@ def test_a_full_disk_leaves_what_was_there(specialists, tmp_path, monkeypatch):
     assert checkpoint.read_adapter_config(tmp_path / "out")["r"] == 3
 
 
+# -- the stage ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "rank"), [(0, 3), (2, 2), (9, 9)])
+def test_the_stage_brings_the_sum_to_a_rank_and_tells_its_error(specialists, tmp_path, asked, rank):
+    chosen = Settings.model_validate({"adapter": LORA, "merge": {"adapter_rank": asked}})
+    for domain, folder in zip(chosen.synthesis.domains, specialists, strict=True):
+        shutil.copytree(folder, tmp_path / f"rl-{domain}")
+        name = checkpoint.read_adapter_base(folder)
+        own = {"model": str(folder.parent / "base"), "digest": name.digest}
+        write_json(tmp_path / f"rl-{domain}" / "base.json", own)
+    place = SimpleNamespace(model=lambda _, name: tmp_path / name)
+    links = SimpleNamespace(ws=place, settings=chosen, iteration=1, model_name=str, write_lineage=lambda *_: "links")
+    result = json.loads(json.dumps(merge._work(links, tmp_path)))
+    outcome = merge._finish(links, tmp_path, result)
+    weights = list(chosen.merge.weights.values())
+    told = merge_checkpoints(specialists, weights, tmp_path / "again", rank)
+    assert [(row["name"], row["value"]) for row in outcome.metrics] == [("adapter_merge_error", told.error)]
+    assert (outcome.summary["rank"], outcome.summary["left out by the rank"]) == (rank, f"{told.error:.2%}")
+    assert checkpoint.checkpoint_digest(tmp_path / "merged") == checkpoint.checkpoint_digest(tmp_path / "again")
+    assert "adapter" in merge.STAGE.settings
+
+
+def test_a_run_is_refused_before_it_begins_where_the_merged_rank_is_another(specialists, base, tmp_path):
+    ws = Workspace(tmp_path)
+    merge_checkpoints(specialists, SHARES, ws.model(1, "merged"), rank=2)
+    digest = checkpoint.checkpoint_digest(ws.model(1, "merged"))
+    write_json(ws.promotion(1), {"model": "models/iteration=001/merged", "digest": digest})
+    chosen = Settings.model_validate({"adapter": LORA, "policy": {"base": str(base)}})
+    with pytest.raises(ModelError, match=r"the adapter has rank 2, adapter\.rank is 3"):
+        iterations.run_preflight(ws, chosen, 2)
+
+
 # -- commands -----------------------------------------------------------------------------------------------------
 
 
@@ -331,12 +370,10 @@ def flywheel(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-@pytest.mark.parametrize(
-    ("architecture", "tied"),
-    by_day(
-        [("qwen3_vl", True), ("qwen2_5_vl", False), ("qwen2_vl", True), ("qwen2_5_vl", True), ("qwen3_vl", False)], 2
-    ),
-)
+KINDS = [("qwen3_vl", True), ("qwen2_5_vl", False), ("qwen2_vl", True), ("qwen2_5_vl", True), ("qwen3_vl", False)]
+
+
+@pytest.mark.parametrize(("architecture", "tied"), by_day(KINDS, 2))
 def test_merge_adapter_writes_what_transformers_loads_and_peft_computes(tmp_path, architecture, tied):
     """Tied embeddings stay one tensor, on disk and in memory; the type is the base's."""
     kind = torch.bfloat16 if tied else torch.float32
@@ -366,7 +403,7 @@ def test_an_adapter_of_a_tied_head_is_refused(base, tmp_path):
     fields = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["lm_head"]}
     write_adapter(tensors, fields, base, tmp_path / "head")
     code, told = flywheel("merge-adapter", tmp_path / "head", tmp_path / "out")
-    assert (code, "lm_head is tied to the input embedding" in told) == (2, True)
+    assert (code, "it adapts lm_head, and with tied embeddings" in told) == (2, True)
     theirs = PeftModel.from_pretrained(load_model(base), tmp_path / "head").merge_and_unload()
     assert not torch.equal(theirs.get_input_embeddings().weight, load_model(base).get_input_embeddings().weight)
 
