@@ -131,7 +131,7 @@ def eval_command(ws: Workspace, tasks: int | None) -> None:
 )
 @click.option("--rank", type=click.IntRange(1), help="Of a merged adapter; default: the sum of all ranks, exact.")
 def merge_command(folders: tuple[Path, ...], out: Path, weights: str | None, rank: int | None) -> None:
-    """Merge FOLDERS to OUT: the weighted mean of their weights. Whole checkpoints, or adapters of one base."""
+    """Merge FOLDERS to OUT by the weighted mean: whole checkpoints, or adapters of one base."""
     from flywheel.training.model_merging import merge_checkpoints
 
     try:
@@ -147,7 +147,7 @@ def merge_command(folders: tuple[Path, ...], out: Path, weights: str | None, ran
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="Of the weights; default: the base's.")
 def merge_adapter_command(folder: Path, out: Path, dtype: str | None) -> None:
-    """Write the adapter in FOLDER and its base as one whole checkpoint to OUT."""
+    """Write the adapter in FOLDER and its base to OUT as one whole checkpoint."""
     import torch
 
     from flywheel.policy import checkpoint
