@@ -286,6 +286,10 @@ def _print_difference(found: dict[str, Any]) -> None:
     for name in ("gained", "lost"):
         rows = [f"{row['world']}/{row['template']} {row['level']}" for row in found["templates"][name]]
         click.echo(f"training templates {name}: {len(rows)}{': ' * bool(rows)}{', '.join(rows[:10])}")
+    if found["adapters"]:
+        click.echo(f"adapters\n{database.render_result(database.table_from_mappings(found['adapters']))}", nl=False)
+    if found["adapter_distance"] is not None:
+        click.echo(f"they differ by {found['adapter_distance']:.2%} of what the first one adds to the base")
 
 
 @click.command(epilog="Example: flywheel iteration drop --iteration 3")

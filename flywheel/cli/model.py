@@ -1,4 +1,4 @@
-"""Pretrain, evaluate and serve models: `model pretrain`, `model eval`, `model serve`."""
+"""Pretrain, evaluate, serve and merge models: `model ...`."""
 
 from __future__ import annotations
 
@@ -121,3 +121,55 @@ def eval_command(ws: Workspace, tasks: int | None) -> None:
         found = checkup.run_checkup(ws, chosen)
     click.echo(f"{found}{', as was known before' if found.before else ''}")
     echo_with_commands('`flywheel query "from fresh_evaluations"` shows each episode')
+
+
+@click.command(epilog="Example: flywheel model merge rl-games rl-sites merged --weights 0.6,0.4")
+@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--weights", metavar="W,W,...", help="A share of each folder, in their order; they sum to 1. Default: equal."
+)
+@click.option("--rank", type=click.IntRange(1), help="Of a merged adapter; default: the sum of all ranks, exact.")
+def merge_command(folders: tuple[Path, ...], out: Path, weights: str | None, rank: int | None) -> None:
+    """Merge FOLDERS to OUT by the weighted mean: whole checkpoints, or adapters of one base."""
+    from flywheel.training.model_merging import merge_checkpoints
+
+    try:
+        shares = list(map(float, weights.split(","))) if weights else [1 / len(folders)] * len(folders)
+    except ValueError:
+        raise BadInput(f"not numbers: {weights}", where="--weights", fix="for example --weights 0.6,0.4") from None
+    _check_new(out)
+    _tell_written(out, merge_checkpoints(folders, shares, out, rank) or "a checkpoint")
+
+
+@click.command(epilog="Example: flywheel model merge-adapter models/iteration=003/merged /tmp/whole --dtype bfloat16")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="Of the weights; default: the base's.")
+def merge_adapter_command(folder: Path, out: Path, dtype: str | None) -> None:
+    """Write the adapter in FOLDER and its base to OUT as one whole checkpoint."""
+    import torch
+
+    from flywheel.policy import checkpoint
+    from flywheel.policy.encoding import Encoder
+    from flywheel.policy.model import load_model, save_checkpoint, stored_dtype
+
+    checkpoint.check_checkpoint(folder)
+    if not checkpoint.is_adapter(folder):
+        raise BadInput("a whole checkpoint, and no adapter", where=folder, fix="use it as it is")
+    _check_new(out)
+    kind = dtype or stored_dtype(checkpoint.base_checkpoint(folder))
+    save_checkpoint(load_model(folder, dtype=kind), Encoder.from_folder(folder), out, dtype=getattr(torch, kind))
+    _tell_written(out, f"a checkpoint in {kind}")
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise BadInput("it is there already", where=out, fix="give a folder that is not there")
+
+
+def _tell_written(out: Path, what: object) -> None:
+    from flywheel.policy import checkpoint
+
+    size = sum(file.stat().st_size for file in out.iterdir()) / 2**20
+    click.echo(f"{out}: {what} ({size:.1f} MiB, weights {checkpoint.checkpoint_digest(out)})")

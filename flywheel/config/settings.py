@@ -428,8 +428,7 @@ class AdapterSettings(SettingsBlock):
     rslora: bool = False
     """Scale by alpha / sqrt(rank), which suits high ranks (rsLoRA)."""
     dora: bool = False
-    """Train the size of each row by itself (DoRA): a little better and slower. Specialists are then merged as whole
-    weights."""
+    """Train the size of each row by itself (DoRA): a little better and slower. Merging reads the base too."""
     base_dtype: Literal["float32", "bfloat16", "nf4"] = "float32"
     """Type that the frozen base is kept in while an adapter is trained, whatever products are computed in. bfloat16:
     half the memory, and nothing is lost where the checkpoint is in bfloat16. nf4: 4 bits, by bitsandbytes on a GPU."""

@@ -1,13 +1,15 @@
 """Remove outputs of past iterations that nothing needs any more, by a rule of retention.
 
-Never what a promoted model needs: the weights of each that was promoted, or is the best so far, and all files that the
-chain of manifests names (unless these are asked for by name); nor anything of an iteration that is open, or of the one
-that it stands on. What is small and tells the history stays: metrics, runs, routes, scores, lineage.
+Never what a promoted model needs: the weights of each that was promoted, or is the best so far, those that an adapter
+stands on, and all files that the chain of manifests names (unless these are asked for by name); nor anything of an
+iteration that is open, or of the one that it stands on. What is small and tells the history stays: metrics, runs,
+routes, scores, lineage.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.policy import checkpoint
 from flywheel.store import manifest
 from flywheel.store.catalog import database
 from flywheel.store.versioning import dvc_files, stage_records
@@ -61,7 +64,7 @@ def plan_prune(
             written = datetime.fromtimestamp(dvc_files.dvc_lock_path(ws, k).stat().st_mtime, UTC)
             if ended.get(k, written) > datetime.now(UTC) - older:
                 spared.add(k)
-    needed = _promoted_models(ws, begun)
+    needed = _promoted_models(ws, begun) | _adapter_bases(ws)
     found = []
     for k in complete:
         if k not in spared:
@@ -128,6 +131,14 @@ def _prunable_paths(ws: Workspace, iteration: int, needed: set[str], training_da
     for folder in sorted((ws.root / "models" / f"iteration={iteration_label(iteration)}").glob("*")):
         if folder.is_dir() and ws.relative(folder) not in needed:
             yield ws.relative(folder)
+
+
+def _adapter_bases(ws: Workspace) -> set[str]:
+    """Folders within the workspace that adapters of its iterations stand on."""
+    adapters = [path for path in (ws.root / "models").glob("iteration=*/*") if checkpoint.is_adapter(path)]
+    found = (checkpoint.find_local_base(path) for path in adapters)
+    bases = {Path(os.path.abspath(base)) for base in found if base}  # noqa: PTH100 - `resolve` would follow a link
+    return {ws.relative(base) for base in bases if base.is_relative_to(ws.root)}
 
 
 def _promoted_models(ws: Workspace, begun: list[int]) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flywheel.config.workspace import Workspace
 from flywheel.evaluation import gate
+from flywheel.policy import checkpoint
 from flywheel.store import manifest
 from flywheel.store.catalog import database
 from flywheel.store.schema import TABLES
@@ -28,8 +29,11 @@ def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]
     and `iteration`: `n`, `mean`, `quantiles` 0, 0.1, 0.5, 0.9, 1), `metrics` (last points by `stage`, `name`, `domain`,
     with `difference`); then two mappings: `held_out` has `known` (False where one was not evaluated), `gained` and
     `lost` (task ids), `both` and `tasks` (counts), `templates` has `gained` and `lost`, rows of `world`, `template` and
-    `level` with the shares solved. Raises BadInput for an iteration that has not been begun, DataError for a damaged
-    file, or where DVC's file of an iteration is lost.
+    `level` with the shares solved. `adapters` has a row for each of the merged models that is here and an adapter:
+    `iteration`, `weights`, `base` (digests), `rank`, `bytes`; `adapter_distance` is by how much they differ, relative
+    to the first (`training.adapter_merging.adapter_distance`), or None. Raises BadInput for an iteration that has not
+    been begun, DataError for a damaged file, or where DVC's file of an iteration is lost, ModelError for a damaged
+    adapter.
     """
     stage_records.check_iterations_begun(ws, (before, after))
     rows, kinds, numbers = (
@@ -55,7 +59,28 @@ def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]
                 "gained": [row for row in templates if row["after"]],
                 "lost": [row for row in templates if row["before"]],
             },
+            **_compare_adapters(ws, before, after),
         }
+
+
+def _compare_adapters(ws: Workspace, before: int, after: int) -> dict[str, Any]:
+    found = {k: ws.model(k, "merged") for k in (before, after) if checkpoint.is_adapter(ws.model(k, "merged"))}
+    rows = [
+        {
+            "iteration": k,
+            "weights": checkpoint.checkpoint_digest(folder),
+            "base": checkpoint.adapter_base_digest(folder),
+            "rank": checkpoint.read_adapter_config(folder)["r"],
+            "bytes": sum(file.stat().st_size for file in folder.iterdir()),
+        }
+        for k, folder in found.items()
+    ]
+    apart = None
+    if len(found) == 2:
+        from flywheel.training.adapter_merging import adapter_distance  # brings torch
+
+        apart = adapter_distance(*found.values())
+    return {"adapters": rows, "adapter_distance": apart}
 
 
 def _held_out(ws: Workspace, before: int, after: int) -> dict[str, Any]:

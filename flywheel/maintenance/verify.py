@@ -12,7 +12,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.policy import checkpoint
 from flywheel.store import manifest, partitions
 from flywheel.store.versioning import dvc_files, git_tags, stage_records
-from flywheel.utils.errors import DataError, FlywheelError
+from flywheel.utils.errors import DataError, FlywheelError, ModelError
 from flywheel.utils.files import sha256_file
 
 
@@ -24,6 +24,7 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
     line ends; FlywheelError where git does not answer.
     """
     git_tags.check_line_ends(ws.root)
+    bases_told: set[str] = set()
     which = stage_records.list_iterations(ws) if iterations is None else list(iterations)
     stage_records.check_iterations_begun(ws, which)
     for k in which:
@@ -33,6 +34,7 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
             yield line
         yield from _output_faults(ws, k, reported)
         yield from _promotion_faults(ws, k)
+        yield from _adapter_faults(ws, k, bases_told)
         yield from _manifest_faults(ws, k, reported)
 
 
@@ -78,6 +80,17 @@ def _promotion_faults(ws: Workspace, iteration: int) -> Iterator[str]:
             yield f"{promotion['model']} does not have the weights that iteration {iteration_label(iteration)} promoted"
     except FlywheelError as error:
         yield str(error)
+
+
+def _adapter_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[str]:
+    """Adapters whose base changed or is gone: a line for each such base. told: what was said of bases so far."""
+    for folder in sorted((ws.root / "models" / f"iteration={iteration_label(iteration)}").glob("*")):
+        try:
+            checkpoint.base_checkpoint(folder)
+        except ModelError as error:
+            if error.what not in told:
+                told.add(error.what)
+                yield str(error)
 
 
 def _manifest_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[str]:

@@ -262,8 +262,12 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     with errors_of_setting("policy.base"):
         checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(settings.policy.base, ws.root))
     if ws.promotion(iteration - 1).exists():
-        newest = manifest.read_promotion(ws, iteration - 1)["model"]
-        checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(newest, ws.root))
+        newest = checkpoint.resolve_checkpoint(manifest.read_promotion(ws, iteration - 1)["model"], ws.root)
+        checkpoint.check_checkpoint(newest)
+        if settings.adapter.method != "none" and checkpoint.is_adapter(newest):
+            from flywheel.policy.adapter import check_adapter_form  # brings torch
+
+            check_adapter_form(newest, settings.adapter)
     _check_devices(settings)
     algorithm.check_algorithm(settings.rl.algorithm)
     _check_recording(ws, settings)

@@ -71,7 +71,7 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
                     rows = dequantize_module_weight(module.get_base_layer()).float().norm(dim=1)
                     module.lora_magnitude_vector[_NAME].weight.copy_(rows)
     if checkpoint.is_adapter(folder):
-        _check_alike(checkpoint.read_adapter_config(folder), chosen, folder)
+        check_adapter_form(folder, chosen)
         tensors = read_adapter_tensors(folder)
         mine = {_PREFIX + name: weight.shape for name, weight in adapter_state(model).items()}
         for name in sorted(mine.keys() | tensors.keys()):
@@ -123,7 +123,7 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
 
 def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     """Read an adapter's weights in float32, by their names in the file. Raises ModelError for a file that cannot be
-    read, a tensor that is no part of a LoRA, and one that is not finite."""
+    read, a tensor that is no part of a LoRA or is one of lm_head, and one that is not finite."""
     file = folder / ADAPTER_WEIGHTS
     found: dict[str, Tensor] = {}
     try:
@@ -135,11 +135,19 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     for name, tensor in found.items():
         if not (name.startswith(_PREFIX) and _PART.fullmatch(name)):
             raise ModelError(f"{name} is no part of a LoRA that is understood here", where=file)
+        if ".lm_head." in name:
+            what = "it adapts lm_head, and with tied embeddings its merge would change the input embedding too"
+            raise ModelError(what, where=file, fix="train an adapter without lm_head")
         if not torch.isfinite(tensor).all():
             raise ModelError(f"{_short(name)} is not finite", where=file, fix="train that adapter again")
     if not found:
         raise ModelError("the adapter has no weights", where=file, fix="copy it again")
     return found
+
+
+def name_adapter_tensor(module: str, kind: str) -> str:
+    """Name a tensor as PEFT's files do. module: of the base. kind: as `adapter_modules` has them."""
+    return f"{_PREFIX}{module}.{kind}" + ("" if kind == "lora_magnitude_vector" else ".weight")
 
 
 def adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -203,7 +211,10 @@ def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
     return "|".join(patterns)
 
 
-def _check_alike(found: Mapping[str, Any], chosen: AdapterSettings, folder: Path) -> None:
+def check_adapter_form(folder: Path, chosen: AdapterSettings) -> None:
+    """Check that training can go on with an adapter. chosen: block `adapter`. Raises ModelError for another rank, alpha
+    or form, and as `read_adapter_config`."""
+    found = checkpoint.read_adapter_config(folder)
     for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("use_rslora", "rslora"), ("use_dora", "dora")):
         if (found.get(field) or False) != (wanted := getattr(chosen, name)):
             what = f"the adapter has {name} {found.get(field) or False}, adapter.{name} is {wanted}"

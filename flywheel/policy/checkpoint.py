@@ -25,7 +25,7 @@ from flywheel.utils.files import cached_sha256
 # model_type of the architectures that place images in a sequence in the same way.
 FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _INDEX = "model.safetensors.index.json"
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]  # of a repository: no weights in other formats
 _COPY = "copy the whole checkpoint"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
@@ -168,21 +168,31 @@ def base_checkpoint(folder: Path | str) -> Path:
         return folder
     named = read_adapter_base(folder)
     base = _find_base(folder, named)
+    short = os.path.normpath(base)
     if is_adapter(base):
         fix = "merge the lower one first: flywheel model merge-adapter"
-        raise ModelError(f"its base, {base}, is an adapter too", where=folder, fix=fix)
+        raise ModelError(f"its base, {short}, is an adapter too", where=folder, fix=fix)
     if named is not None and (found := checkpoint_digest(base)) != named.digest:
-        what = f"the adapter belongs to the weights {named.digest}, and its base, {base}, now has {found}"
+        what = f"the adapter belongs to the weights {named.digest}, and its base, {short}, now has {found}"
         raise ModelError(what, where=folder, fix="bring those weights back: an adapter is of no use on others")
     return base
 
 
-def _find_base(folder: Path, named: AdapterBase | None) -> Path:
+def find_local_base(folder: Path) -> Path | None:
+    """Return the folder of an adapter's base, which is not looked into; None where it is not there, or in the hub's
+    cache. Raises ModelError for a damaged `base.json` or adapter_config.json."""
+    named = read_adapter_base(folder)
     by_peft = str(read_json_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path") or "")
-    if named is not None and (folder / named.model).is_dir():
-        return folder / named.model
+    places = ([folder / named.model] if named else []) + ([Path(by_peft)] if by_peft else [])
+    return next((place for place in places if place.is_dir()), None)
+
+
+def _find_base(folder: Path, named: AdapterBase | None) -> Path:
+    if (found := find_local_base(folder)) is not None:
+        return found
+    by_peft = str(read_json_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path") or "")
     for name in filter(None, (named.model if named else "", by_peft)):
-        if _HUB_NAME.fullmatch(name) or Path(name).is_dir():
+        if _HUB_NAME.fullmatch(name):
             return resolve_checkpoint(name)
     what = f"the base of the adapter, {named.model if named else by_peft or 'not named'}, is not there"
     fix = f"put it there, or name its folder in {ADAPTER_BASE if named else ADAPTER_CONFIG}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from safetensors import safe_open
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
@@ -200,6 +201,18 @@ def require_bitsandbytes(where: str, device: str) -> None:
         raise ModelError("8 and 4 bits need a GPU", where=where, fix="set it to another value, or train on a GPU")
     if find_spec("bitsandbytes") is None:
         raise ModelError("bitsandbytes is not installed", where=where, fix="pip install 'flywheel[bitsandbytes]'")
+
+
+def stored_dtype(folder: Path | str) -> Literal["float32", "bfloat16"]:
+    """Return the type that holds a whole checkpoint's weights as they are: bfloat16 where all are, else float32.
+
+    folder: of the checkpoint. Only headers are read. Raises ModelError as `weight_files`.
+    """
+    kinds = set()
+    for file in checkpoint.weight_files(folder):
+        with safe_open(file, framework="pt") as opened:
+            kinds |= {opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118 - not a mapping
+    return "bfloat16" if kinds == {"BF16"} else "float32"
 
 
 def save_checkpoint(

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from flywheel.policy import checkpoint
+from flywheel.training.adapter_merging import MergedAdapter, merge_adapters
 from flywheel.utils.errors import BadInput, ModelError
 from flywheel.utils.files import atomic_folder, disk_full_errors, remove_unfinished
 
@@ -51,21 +52,34 @@ class _CheckpointTensors:
             return tuple(part.get_shape()), str(part.get_dtype())
 
 
-def merge_checkpoints(folders: Sequence[Path], weights: Sequence[float], out: Path) -> None:
+def merge_checkpoints(
+    folders: Sequence[Path], weights: Sequence[float], out: Path, rank: int | None = None
+) -> MergedAdapter | None:
     """Write the weighted mean of checkpoints, theta = sum_k w_k theta_k, to the folder `out` (section 2.6).
 
-    folders: of the checkpoints; what is not a weight is copied from the first. weights: one a checkpoint, 0 or more,
-    sum 1. out: written whole or not at all, replaced where it is there; missing folders above it are made, and what a
-    killed call left beside it is removed. The sum is taken in float64 and stored in the checkpoints' type, in shards as
-    the first one's: no more is in memory than one of these and one tensor. Integer tensors must be equal. Raises
-    BadInput for no checkpoints, another number of weights, and weights that are not finite, negative, or do not sum to
-    1; ModelError for a checkpoint that cannot be read, checkpoints of different tensors, shapes, types or
-    configurations, a weight that is not finite, and a mean that the type cannot hold; DiskFull.
+    folders: of the checkpoints; what is not a weight is copied from the first. Adapters are merged as adapters
+    (`merge_adapters`), and what was written is told. weights: one a checkpoint, 0 or more, sum 1. out: written whole or
+    not at all, replaced where it is there; missing folders above it are made, and what a killed call left beside it is
+    removed. rank: of a merged adapter; None: the exact sum. The sum is taken in float64 and stored in the checkpoints'
+    type, in shards as the first one's: no more is in memory than one of these and one tensor. Integer tensors must be
+    equal. Raises BadInput for no checkpoints, another number of weights, weights that are not finite, negative, or do
+    not sum to 1, and a rank of whole checkpoints; ModelError for a checkpoint that cannot be read, checkpoints of
+    different tensors, shapes, types or configurations, adapters beside whole checkpoints, a weight that is not finite,
+    and a mean that the type cannot hold; DiskFull, and as `merge_adapters`.
     """
     if len(folders) != len(weights) or not folders:
         raise BadInput(f"{len(folders)} checkpoints but {len(weights)} weights", where="merge")
     if not (min(weights) >= 0 and abs(sum(weights) - 1) <= 1e-6):  # so that NaN is refused too
         raise BadInput(f"weights {list(weights)} must be 0 or more and sum to 1", where="merge.weights")
+    adapters = [folder for folder in folders if checkpoint.is_adapter(folder)]
+    if adapters and (whole := next((folder for folder in folders if folder not in adapters), None)):
+        fix = "make it whole first: flywheel model merge-adapter"
+        raise ModelError(f"an adapter, and {whole} is a whole checkpoint", where=adapters[0], fix=fix)
+    if adapters:
+        remove_unfinished(out.parent, out.name)
+        return merge_adapters(folders, weights, out, rank)
+    if rank is not None:
+        raise BadInput(f"whole checkpoints are not merged to a rank ({rank})", where="rank", fix="leave the rank out")
     models = [_CheckpointTensors(folder) for folder in folders]
     for other in models[1:]:
         _same_tensors(models[0], other)
@@ -77,6 +91,7 @@ def merge_checkpoints(folders: Sequence[Path], weights: Sequence[float], out: Pa
             names = [name for name, holder in models[0].file_of.items() if holder == file]
             merged = {name: _mean_tensor(name, models, weights) for name in names}
             save_file(merged, folder / file.name, metadata={"format": "pt"})
+    return None
 
 
 def _open_weights(file: Path) -> Any:

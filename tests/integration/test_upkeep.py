@@ -11,12 +11,15 @@ from pathlib import Path
 
 import made_workspaces
 import pytest
+import torch
 from made_workspaces import flywheel
 from night import by_day
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import garbage_collection, iteration_diff, rollback, verify
+from flywheel.policy.adapter import write_adapter
+from flywheel.policy.checkpoint import base_checkpoint, checkpoint_digest
 from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import backup, dvc_files, stage_records
@@ -267,6 +270,55 @@ def test_garbage_of_the_cache_is_what_nothing_names(ws):
     shutil.rmtree(ws.partition("steps", 3, "rollout"))
     backup.restore_damaged_outputs(ws)
     assert list(verify.find_faults(ws)) == []
+
+
+# -- adapters -----------------------------------------------------------------------------------------------------
+
+
+def _put_adapter(ws: Workspace, k: int, name: str, size: float) -> Path:
+    """An adapter in the model's place, on the weights of ct of iteration 1, which was not promoted."""
+    folder, module = ws.model(k, name), "base_model.model.layer"
+    tensors = {f"{module}.lora_A.weight": torch.ones(1, 2), f"{module}.lora_B.weight": torch.full((2, 1), size)}
+    write_adapter(tensors, {"peft_type": "LORA", "r": 1, "lora_alpha": 1}, ws.model(1, "ct"), folder)
+    return folder
+
+
+def test_the_base_of_an_adapter_stays_and_is_held_against_its_digest(ws):
+    base = ws.model(1, "ct")
+    assert ws.relative(base) in {one.path for one in garbage_collection.plan_prune(ws, keep=1)}
+    for name in ("merged", "sft"):
+        _put_adapter(ws, 3, name, 1.0)
+    assert ws.relative(base) not in {one.path for one in garbage_collection.plan_prune(ws, keep=1)}
+    assert not any("base" in line for line in verify.find_faults(ws))
+    weights = (base / "model.safetensors").read_bytes()
+    _flip(base / "model.safetensors")
+    (line,) = [line for line in verify.find_faults(ws) if "the adapter belongs to the weights" in line]
+    assert "models/iteration=001/ct, now has" in line
+    shutil.rmtree(base)
+    (line,) = [line for line in verify.find_faults(ws) if "the base of the adapter" in line]
+    assert "is not there" in line
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(weights)
+    assert not any("base" in line for line in verify.find_faults(ws))
+
+
+def test_adapters_are_gone_back_from_and_come_back_on_their_base(ws):
+    folders = [_put_adapter(ws, k, "merged", size) for k, size in ((2, 1.0), (3, 1.5))]
+    digests = list(map(checkpoint_digest, folders))
+    rollback.roll_back(ws, 1)
+    assert not any(folder.exists() for folder in folders)
+    rollback.undo_rollback(ws)
+    assert list(map(checkpoint_digest, folders)) == digests
+    assert all(base_checkpoint(folder).samefile(ws.model(1, "ct")) for folder in folders)
+
+
+def test_two_adapters_are_compared(ws):
+    folders = [_put_adapter(ws, k, "merged", size) for k, size in ((2, 1.0), (3, 1.5))]
+    told = flywheel(ws, "iteration", "diff", 2, 3)[1]
+    assert "they differ by 50.00% of what the first one adds to the base" in told
+    assert all(checkpoint_digest(folder) in told for folder in folders)
+    found = iteration_diff.compare_iterations(ws, 1, 2)
+    assert ([row["iteration"] for row in found["adapters"]], found["adapter_distance"]) == ([2], None)
 
 
 # -- the copy elsewhere -------------------------------------------------------------------------------------------

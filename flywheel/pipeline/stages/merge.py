@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flywheel.pipeline.stage import Checkpoint, StageContext, StageResult, single_shard_stage
 from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.store.schema import metric_row
 
 
 def _specialists(ctx: StageContext) -> dict[str, Path]:
@@ -18,22 +19,30 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 
     specialists = _specialists(ctx)
     weights = [ctx.settings.merge.weights[domain] for domain in specialists]
-    merge_checkpoints(list(specialists.values()), weights, ctx.ws.model(ctx.iteration, "merged"))
-    return {}
+    chosen = ctx.settings.adapter
+    rank = (ctx.settings.merge.adapter_rank or chosen.rank) if chosen.method != "none" else None
+    merged = merge_checkpoints(list(specialists.values()), weights, ctx.ws.model(ctx.iteration, "merged"), rank)
+    return vars(merged) if merged else {}
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     merged = ctx.ws.model(ctx.iteration, "merged")
     links = ctx.write_lineage(merged, map(ctx.model_name, _specialists(ctx).values()))
     summary = {f"weight of {domain}": weight for domain, weight in ctx.settings.merge.weights.items()}
-    return StageResult((links,), (), summary | {"weights": checkpoint_digest(merged)})
+    figures = ()
+    if result:
+        figures = (metric_row("adapter_merge_error", result["error"]),)
+        summary |= {"rank": result["rank"], "left out by the rank": f"{result['error']:.2%}"}
+        if result["worst"]:
+            summary["worst module"] = f"{result['worst']} ({result['worst_error']:.2%})"
+    return StageResult((links,), figures, summary | {"weights": checkpoint_digest(merged)})
 
 
 STAGE = single_shard_stage(
     "merge",
     reads=(Checkpoint("rl-{domain}"),),
     writes=(Checkpoint("merged"), "lineage"),
-    settings=("synthesis", "merge"),
+    settings=("synthesis", "adapter", "merge"),
     work=_work,
     finish=_finish,
 )
