@@ -116,7 +116,7 @@ class VllmPublisher(ServePublisher):
                 await self._load_adapter(client, Path(checkpoint), path, version)
             else:
                 named = await self._version(client)
-                if not (named and await self._is_base(client, Path(checkpoint), version, named)):
+                if not named or await self._other_weights(client, Path(checkpoint), version, named):
                     await self._load(client, path, version)
                 await self._use_adapter(client, "")
         return version
@@ -140,27 +140,29 @@ class VllmPublisher(ServePublisher):
         with contextlib.suppress(CannotPublish):
             await self._route(client, "POST", "/update_weight_version", {"new_version": version})
 
-    async def _is_base(self, client: httpx.AsyncClient, folder: Path, version: str, named: str) -> bool:
-        """Whether the server's whole weights are those of a checkpoint: by their name, or, where they are those that it
-        was started with, by what it was started with. named: what the server calls them."""
+    async def _other_weights(self, client: httpx.AsyncClient, folder: Path, version: str, named: str) -> str:
+        """What the server has, where that is not the checkpoint in `folder`, else "". named: what it calls its weights;
+        those that it was started with are known by what it was started with."""
         if named not in ("", _FIRST_WEIGHTS):
-            return named == version
+            return "" if named == version else f"the weights {named}"
         served = await self._endpoint.find(client, PUBLISH_S)
         if served.parent:
             models = await self._endpoint.models(client, PUBLISH_S)
             served = next((one for one in models if one.name == served.parent), served)
-        return await asyncio.to_thread(is_same_checkpoint, served.root, folder, version)
+        same = await asyncio.to_thread(is_same_checkpoint, served.root, folder, version)
+        return "" if same else served.root or served.name
 
     async def _load_adapter(self, client: httpx.AsyncClient, folder: Path, path: str, version: str) -> None:
         base = await asyncio.to_thread(base_checkpoint, folder)
-        if not await self._is_base(client, base, checkpoint_digest(base), await self._version(client)):
-            what = f"the adapter belongs to {base}, and the server has other weights"
+        named = await self._version(client)
+        if other := await self._other_weights(client, base, checkpoint_digest(base), named):
+            what = f"the adapter {version} belongs to {base}, and the server has {other}"
             raise CannotPublish(what, where=self._endpoint.url, fix=f"start vllm with {base}")
         await self._check_tower(client, folder)
         name = f"flywheel-{version}"
-        there = [one for one in await self._endpoint.models(client, PUBLISH_S) if one.name == name]
-        if not there or there[0].root != path:
-            body = {"lora_name": name, "lora_path": path, "load_inplace": bool(there)}
+        models = await self._endpoint.models(client, PUBLISH_S)
+        if (name, path) not in [(one.name, one.root) for one in models]:
+            body = {"lora_name": name, "lora_path": path, "load_inplace": True}  # so that a second try is no fault
             await self._route(client, "POST", "/v1/load_lora_adapter", body, _LORA)
         await self._use_adapter(client, name)
 
