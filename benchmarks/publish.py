@@ -4,7 +4,7 @@ This process is the trainer: it has an adapter of the base, with other numbers e
 does. The client publishes it and asks one context; its answer must be of that version. The server is a `flywheel model
 serve` of the base in a process of its own, and with `--endpoint` a vllm that was begun with the same base and LoRA
 routes. The peer is the way without adapters: the same weights merged, written as a whole checkpoint, published and
-answered. Medians, first repetition left out.
+answered. Medians, first repetition left out; `again_s` is what a further answer takes: the server's own speed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def seconds(
     policy: RemotePolicy, trainer: Trainer, write: Callable[[Path], Path], folder: Path, asked: Context, count: int
 ) -> dict[str, list[float]]:
     """The seconds of each part, `count` times after one that warms up."""
-    found: dict[str, list[float]] = {"all": [], "write": [], "publish": [], "answer": []}
+    found: dict[str, list[float]] = {"all": [], "write": [], "publish": [], "answer": [], "again": []}
     for repetition in range(count + 1):
         trainer.step()
         times = [time.perf_counter()]
@@ -86,11 +86,13 @@ async def seconds(
         times.append(time.perf_counter())
         done = await policy.complete(asked, SamplingParams(max_new_tokens=16, seed=repetition))
         times.append(time.perf_counter())
+        await policy.complete(asked, SamplingParams(max_new_tokens=16, seed=repetition))
+        again = time.perf_counter() - times[-1]
         if done.weight_version != checkpoint_digest(folder):
             raise AssertionError(f"an answer by {done.weight_version}, not {checkpoint_digest(folder)}")
         if repetition:
             parts = [after - before for before, after in itertools.pairwise(times)]
-            for name, value in zip(found, [sum(parts), *parts], strict=True):
+            for name, value in zip(found, [sum(parts), *parts, again], strict=True):
                 found[name].append(value)
     return found
 
@@ -107,7 +109,7 @@ async def measure(
         peer = median(whole["all"])
     await policy.close()
     value = median(ours["all"])
-    extra = {f"{part}_s": median(ours[part]) for part in ("write", "publish", "answer")}
+    extra = {f"{part}_s": median(ours[part]) for part in ("write", "publish", "answer", "again")}
     extra |= {"n": options.repetitions, "base": str(options.shape or options.model), "rank": options.rank}
     extra |= {"adapter_mb": sum(file.stat().st_size for file in (folder / "adapter").iterdir()) / 1e6}
     extra |= {"threads": torch.get_num_threads(), "ours_all": ours["all"]}
