@@ -127,6 +127,9 @@ class PolicySettings(SettingsBlock):
     """Seconds until an answer must be there, waiting and retries included."""
     retries: int = Field(2, ge=0)
     """Times that a request is repeated if the server fails. For backend openai."""
+    sleeps_while_training: bool = False
+    """Whether the server leaves the GPU's memory to CT, SFT and RL while they train (vLLM's sleep mode), so that one
+    GPU has both sides. For backend openai, with rl.max_staleness 0."""
 
     @field_validator("endpoint")
     @classmethod
@@ -849,6 +852,11 @@ class Settings(SettingsBlock):
             raise ValueError("policy.min_pixels must not be above policy.max_pixels")
         if self.rl.deterministic and self.rl.max_staleness:
             raise ValueError("rl.deterministic goes with rl.max_staleness 0: a stream depends on what finishes first")
+        if self.policy.sleeps_while_training and (self.policy.backend != "openai" or self.rl.max_staleness):
+            raise ValueError(
+                "policy.sleeps_while_training goes with policy.backend openai and rl.max_staleness 0: "
+                "a server that sleeps answers no episode"
+            )
         if self.rl.length_buffer >= self.policy.max_new_tokens:
             raise ValueError("rl.length_buffer must be under policy.max_new_tokens")
         if self.policy.max_new_tokens >= self.policy.max_context_tokens:

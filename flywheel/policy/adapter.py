@@ -7,7 +7,8 @@ one that begins with a whole checkpoint makes a new adapter of it. Adapters are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -169,33 +170,51 @@ def adapter_scaling(config: Mapping[str, Any]) -> float:
     return config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
 
 
-@torch.no_grad()
-def merge_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Add the adapter in `folder` to the weights of `model`, its base, in place: W + scaling x B A, computed in float32
-    and rounded to W's type; of a DoRA the rows are then scaled to its magnitudes.
+@dataclass(frozen=True)
+class LayerUpdate:
+    """Hold what an adapter adds to one linear layer. a: [rank, in]; b: [out, rank]; magnitude: [out], of a DoRA."""
 
-    Raises ModelError for an adapter that cannot be read, or of a module or shape that the model has not.
+    a: Tensor
+    b: Tensor
+    magnitude: Tensor | None
+    scaling: float
+
+    def merged(self, weight: Tensor) -> Tensor:
+        """Return W + scaling x B A in float32, of a DoRA with rows scaled to its magnitudes. weight: W, [out, in]."""
+        whole = torch.addmm(weight.float(), self.b.to(weight.device), self.a.to(weight.device), alpha=self.scaling)
+        if self.magnitude is not None:
+            whole *= (self.magnitude.to(whole.device).flatten() / whole.norm(dim=1))[:, None]
+        return whole
+
+
+def read_layer_updates(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, LayerUpdate]:
+    """Read what the adapter in `folder` adds to each layer, by its name. shapes: (out, in) of the base's linear layers.
+
+    Raises ModelError for an adapter that cannot be read, or of a layer or shape that the base has not.
     """
     config = checkpoint.read_adapter_config(folder)
     scaling, dora = adapter_scaling(config), bool(config.get("use_dora"))
-    modules = dict(model.named_modules())
+    updates = {}
     for name, parts in adapter_modules(read_adapter_tensors(folder), folder):
-        layer = modules.get(name)
-        if not isinstance(layer, nn.Linear):
+        if name not in shapes:
             raise ModelError(f"the base has no linear layer {name}", where=folder, fix="it is of another base")
-        out, into = layer.weight.shape
-        shapes = tuple(parts["lora_B"].shape), tuple(parts["lora_A"].shape)
-        if shapes[0][0] != out or shapes[1][1] != into or shapes[0][1] != shapes[1][0]:
-            what = f"{name} is {out} x {into} in the base, {shapes[0][0]} x {shapes[1][-1]} in the adapter"
+        a, b, (out, into) = parts["lora_A"], parts["lora_B"], shapes[name]
+        if b.shape[0] != out or a.shape[1] != into or b.shape[1] != a.shape[0]:
+            what = f"{name} is {out} x {into} in the base, {b.shape[0]} x {a.shape[-1]} in the adapter"
             raise ModelError(what, where=folder, fix="it is of another base")
         if dora != ("lora_magnitude_vector" in parts):
             raise ModelError(f"{name} and use_dora do not agree", where=folder, fix="copy the adapter again")
-        a, b = (parts[kind].to(layer.weight.device) for kind in ("lora_A", "lora_B"))
-        whole = layer.weight.float() + scaling * (b @ a)
-        if dora:
-            magnitude = parts["lora_magnitude_vector"].to(whole.device).flatten()
-            whole *= (magnitude / whole.norm(dim=1))[:, None]
-        layer.weight.copy_(whole)
+        updates[name] = LayerUpdate(a, b, parts.get("lora_magnitude_vector"), scaling)
+    return updates
+
+
+@torch.no_grad()
+def merge_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Add the adapter in `folder` to the weights of `model`, its base, in place: computed in float32 and rounded to
+    their type. Raises ModelError as `read_layer_updates`; nothing is changed then."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for name, update in read_layer_updates(folder, {name: one.weight.shape for name, one in layers.items()}).items():
+        layers[name].weight.copy_(update.merged(layers[name].weight))
 
 
 def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:

@@ -250,10 +250,12 @@ def _picture(url: str, where: str) -> bytes:
 
 @dataclass(frozen=True)
 class ChatAnswer:
-    """completion.weight_version is empty where the server does not say. prompt_token_ids: None likewise."""
+    """completion.weight_version is empty where the server does not say. prompt_token_ids: None likewise. model: what
+    answered, as the server calls it."""
 
     completion: Completion
     prompt_token_ids: tuple[int, ...] | None
+    model: str
 
 
 def format_chat_answer(
@@ -350,7 +352,8 @@ def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
         reason = first_line(str(reason))
         raise _wrong(f"a choice with finish_reason {reason!r} and text of {type(text).__name__}", where)
     completion = Completion(text or "", tuple(ids), logprobs, prompt, version or "", reason == "stop")
-    return ChatAnswer(completion, None if prompt_ids is None else tuple(prompt_ids))
+    prompted = None if prompt_ids is None else tuple(prompt_ids)
+    return ChatAnswer(completion, prompted, str(body.get("model") or ""))
 
 
 def _integers(values: Any) -> bool:

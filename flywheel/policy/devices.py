@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -56,6 +57,13 @@ def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
     list(pool.map(lambda _: begun.wait(_START_S), range(count)))
     torch.set_num_threads(every)
     return pool
+
+
+def release_gpu_memory() -> None:
+    """Give back what this process holds of a GPU's memory and does not use."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _use_one_core() -> None:

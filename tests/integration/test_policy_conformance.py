@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from night import by_day
 from PIL import Image as Picture
-from policy_servers import checkpoints, context, serving
+from policy_servers import checkpoints, context, make_adapter, serving
 
 from flywheel.agent.prompt import Context, Image, Message
 from flywheel.config import PolicySettings
@@ -33,9 +35,13 @@ CONTEXTS = [context(n) for n in range(5)] + [
 ]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return checkpoints(tmp_path_factory.mktemp("models"), 2)
+@pytest.fixture(scope="module", params=by_day(["checkpoints", "adapters"]))
+def folders(tmp_path_factory, request):
+    """The one that is served, another one, and an adapter of the first."""
+    root = tmp_path_factory.mktemp("models")
+    wholes = checkpoints(root, 2)
+    first, second, third = (make_adapter(wholes[0], root / f"a{n}", n) for n in range(3))
+    return [first, second, third] if request.param == "adapters" else [*wholes, first]
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +73,21 @@ async def policy(backend, folders):
 
 
 async def test_log_probabilities_are_those_of_a_training_pass(policy, folders):
+    asked = [(folder, *pair) for folder in (folders[0], folders[2]) for pair in zip(CONTEXTS, SAMPLINGS, strict=True)]
     completions = await asyncio.gather(*map(policy.complete, CONTEXTS, SAMPLINGS))
-    model, encoder = load_model(folders[0]), Encoder.from_folder(folders[0])
-    for asked, sampling, done in zip(CONTEXTS, SAMPLINGS, completions, strict=True):
-        sequence = encoder.encode(asked).extended(done.token_ids)
+    await policy.load(folders[2])
+    completions += await asyncio.gather(*map(policy.complete, CONTEXTS, SAMPLINGS))
+    await policy.load(folders[0])
+    models, encoder = {folder: load_model(folder) for folder in folders}, Encoder.from_folder(folders[0])
+    for (folder, screens, sampling), done in zip(asked, completions, strict=True):
+        sequence = encoder.encode(screens).extended(done.token_ids)
         with torch.no_grad():
-            rows = model(**collate_sequences([sequence], "right")).logits[0].log_softmax(-1)
+            rows = models[folder](**collate_sequences([sequence], "right")).logits[0].log_softmax(-1)
         recomputed = [rows[done.prompt_tokens + n - 1, token].item() for n, token in enumerate(done.token_ids)]
         assert done.logprobs == pytest.approx(recomputed, abs=1e-4)
-        assert done.prompt_tokens == len(encoder.encode(asked))
+        assert done.prompt_tokens == len(encoder.encode(screens))
         assert 1 <= len(done.token_ids) == len(done.logprobs) <= sampling.max_new_tokens
-        assert done.weight_version == checkpoint_digest(folders[0])
+        assert done.weight_version == checkpoint_digest(folder)
         assert done.text == encoder.decode([token for token in done.token_ids if token != encoder.end_id])
         assert done.finished == (done.token_ids[-1] == encoder.end_id)
 
@@ -169,9 +179,13 @@ async def test_weights_are_swapped_and_the_old_ones_kept_where_that_fails(policy
     after = await policy.complete(CONTEXTS[0], ask)
     assert (before.weight_version, after.weight_version, policy.weight_version) == (old, new, new)
     assert before.token_ids != after.token_ids
-    with pytest.raises(ModelError):
-        await policy.load(tmp_path)
-    assert (await policy.complete(CONTEXTS[0], ask)).token_ids == after.token_ids
+    torn = shutil.copytree(folders[2], tmp_path / "torn")
+    file = torn / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    for folder in (tmp_path, torn):
+        with pytest.raises(ModelError):
+            await policy.load(folder)
+        assert (await policy.complete(CONTEXTS[0], ask)).token_ids == after.token_ids
     await policy.load(folders[0])
     assert (await policy.complete(CONTEXTS[0], ask)).token_ids == before.token_ids
 

@@ -1,7 +1,7 @@
 """Weights from the trainer to inference: what every publisher keeps, and a swap under load that loses nothing.
 
-vLLM needs a GPU, so its routes are played here by a small stand-in: what is tested of that publisher is the order of
-its calls, and what it does when one fails.
+vLLM's routes are played here by a small stand-in: what is tested of that publisher is the order of its calls, and what
+it does when one fails. `test_vllm_wheel.py` holds what it sends, and the files of an adapter, against vLLM's own code.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from night import by_day
-from policy_servers import Misbehaving, checkpoints, context, says, serving
+from policy_servers import Misbehaving, checkpoints, context, make_adapter, says, serving
 
-from flywheel.config import PolicySettings
+from flywheel.config import PolicySettings, parse_settings
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.endpoint import PolicyEndpoint
-from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher
+from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher, put_servers_to_sleep
 from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
-from flywheel.utils.errors import ModelError, PolicyError
+from flywheel.utils.errors import BadInput, ModelError, PolicyError
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,8 @@ def publisher_of(vllm):
 
 async def test_vllm_is_paused_while_it_reads_and_resumed_after(vllm, folders):
     await publisher_of(vllm).publish(folders[1])
-    assert vllm.calls == ["pause?mode=wait", "collective_rpc", "reset_prefix_cache", "update_weight_version", "resume"]
+    order = ["pause?mode=wait", "collective_rpc", "reset_prefix_cache", "update_weight_version", "resume"]
+    assert vllm.calls == ["weight_info", *order]
     assert not vllm.paused
 
 
@@ -207,3 +208,169 @@ async def test_a_server_that_does_not_name_its_weights_is_asked_nothing_while_it
         checkpoint_digest(folders[0]),
         checkpoint_digest(folders[1]),
     }
+
+
+# -- adapters by vLLM's LoRA routes -----------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def adapters(folders):
+    """Two of the first checkpoint, one of the second; and one that has a part for the merger."""
+    root = folders[0].parent
+    made = [make_adapter(folders[n // 2], root / f"a{n}", n) for n in range(3)]
+    return [*made, make_adapter(folders[0], root / "a3", 3, targets=["merger"])]
+
+
+@dataclass
+class LoraVllm(Vllm):
+    """A vllm that was begun with LoRA. loaded: path by name. config: its blocks. old: whether it goes on answering with
+    the adapter that was loaded first."""
+
+    loaded: dict[str, str] = field(default_factory=dict)
+    config: dict = field(default_factory=lambda: {"lora_config": {}, "model_config": {"enable_sleep_mode": True}})
+    asleep: bool = False
+    old: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for route, change in {
+            "GET /v1/models": lambda body: {"data": self._rows()},
+            "GET /server_info?config_format=json": lambda body: {"vllm_config": self.config},
+            "POST /sleep?level=1&mode=wait": lambda body: setattr(self, "asleep", True),
+            "POST /wake_up": lambda body: setattr(self, "asleep", False),
+            "GET /is_sleeping": lambda body: {"is_sleeping": self.asleep},
+            "POST /v1/load_lora_adapter": self._take,
+            "POST /v1/unload_lora_adapter": lambda body: self._drop(body["lora_name"]),
+        }.items():
+            self.server.routes[route] = self._route(route, change)
+        self.server.next = [self._answer] * 100
+
+    def _rows(self) -> list[dict]:
+        base = {"id": "m", "owned_by": "vllm", "root": str(self.server.folder), "parent": None}
+        return [base] + [base | {"id": name, "root": path, "parent": "m"} for name, path in self.loaded.items()]
+
+    def _take(self, body) -> bytes:
+        self.loaded[body["lora_name"]] = body["lora_path"]
+        return b"Success: LoRA adapter added successfully."
+
+    def _drop(self, name: str) -> bytes:
+        del self.loaded[name]
+        return b"Success: LoRA adapter removed successfully."
+
+    async def _answer(self, raw, write):
+        body = self.server.good(raw)
+        body["model"] = self.old or json.loads(raw)["model"]
+        body["choices"][0].pop("weight_version")
+        await says(200, body)(raw, write)
+
+
+@pytest.fixture
+def lora(folders):
+    with Misbehaving(folders[0]).running() as server:
+        yield LoraVllm(server)
+
+
+def remote(lora, folder, **changes):
+    return open_policy(folder, PolicySettings(backend="openai", endpoint=lora.server.url, retries=0, **changes))
+
+
+async def test_an_adapter_is_asked_for_by_a_name_with_its_version(lora, adapters, folders):
+    policy = remote(lora, folders[0])
+    ask = SamplingParams(max_new_tokens=4)
+    assert (await policy.complete(context(0), ask)).weight_version == checkpoint_digest(folders[0])
+    for folder in (adapters[0], adapters[1], adapters[1]):
+        await policy.load(folder)
+        done = await policy.complete(context(0), ask)
+        assert done.weight_version == policy.weight_version == checkpoint_digest(folder)
+        assert lora.loaded == {f"flywheel-{checkpoint_digest(folder)}": str(folder)}  # the one before is gone
+    await policy.load(folders[0])  # the base has been there all the time
+    assert (await policy.complete(context(0), ask)).weight_version == checkpoint_digest(folders[0])
+    assert not lora.loaded
+    assert "collective_rpc" not in lora.calls
+    await policy.close()
+
+
+async def test_a_server_that_answers_with_the_old_adapter_is_refused(lora, adapters):
+    policy = remote(lora, adapters[0])
+    await policy.complete(context(0), SamplingParams())
+    lora.old = f"flywheel-{checkpoint_digest(adapters[0])}"
+    await policy.load(adapters[1])
+    with pytest.raises(PolicyError, match=f"answered with the model '{lora.old}', not with the adapter flywheel-"):
+        await policy.complete(context(0), SamplingParams())
+    await policy.close()
+
+
+REFUSED = {  # by vllm 0.33, with its words
+    "no route": (404, "Not Found", "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
+    "no lora": (500, "add_lora failed: LoRA is not enabled. Use --enable-lora.", "start vllm with --enable-lora and"),
+    "rank": (500, "LoRA rank 64 is greater than max_lora_rank 16.", "larger --max-lora-rank, or lower adapter.rank"),
+    "dora": (500, "vLLM does not yet support DoRA.", "adapter.dora"),
+    "no room": (500, "No free lora slots", "larger --max-loras"),
+    "elsewhere": (404, "Loading lora x failed: No adapter found for <path>", "must be able to read .*a0 under"),
+    "other": (500, "out of memory", "out of memory"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_vllm_says_of_an_adapter_is_named_with_its_mending(lora, adapters, name):
+    status, said, mended = REFUSED[name]
+    lora.refuse["POST /v1/load_lora_adapter"] = says(status, {"error": {"message": said, "code": status}})
+    with pytest.raises(PolicyError, match=mended):
+        await publisher_of(lora).publish(adapters[0])
+    assert not lora.loaded
+
+
+async def test_an_adapter_of_another_base_is_not_sent(lora, adapters, folders):
+    with pytest.raises(CannotPublish, match=r"belongs to .*m1, and the server has .*m0"):
+        await publisher_of(lora).publish(adapters[2])
+    lora.version = checkpoint_digest(folders[2])  # whole weights were published to it
+    with pytest.raises(CannotPublish, match=f"the server has the weights {lora.version}"):
+        await publisher_of(lora).publish(adapters[0])
+    assert not lora.loaded
+
+
+async def test_parts_for_the_vision_tower_want_a_server_that_takes_them(lora, adapters):
+    with pytest.raises(CannotPublish, match=r"would leave out.*--enable-tower-connector-lora"):
+        await publisher_of(lora).publish(adapters[3])
+    lora.config["lora_config"]["enable_tower_connector_lora"] = True
+    await publisher_of(lora).publish(adapters[3])
+    assert list(lora.loaded.values()) == [str(adapters[3])]
+
+
+# -- a server that sleeps ---------------------------------------------------------------------------------------------
+async def test_a_server_sleeps_while_a_stage_trains_and_wakes_with_the_new_adapter(lora, adapters):
+    policy = remote(lora, adapters[0], sleeps_while_training=True)
+    await put_servers_to_sleep(policy._policy)
+    assert lora.asleep
+    await policy.load(adapters[1])
+    assert not lora.asleep
+    assert (await policy.complete(context(0), SamplingParams())).weight_version == checkpoint_digest(adapters[1])
+    await put_servers_to_sleep(policy._policy.model_copy(update={"sleeps_while_training": False}))
+    assert not lora.asleep
+    await policy.close()
+    lora.asleep = True  # as a killed run leaves it
+    await remote(lora, adapters[0], sleeps_while_training=True).close()
+    assert not lora.asleep
+
+
+async def test_a_server_that_does_not_sleep_or_wake_is_named(lora, adapters):
+    policy = PolicySettings(endpoint=lora.server.url, retries=0, sleeps_while_training=True)
+    lora.server.routes["POST /sleep?level=1&mode=wait"] = says(200, {})
+    with pytest.raises(PolicyError, match="does not sleep"):
+        await put_servers_to_sleep(policy)
+    lora.asleep, lora.server.routes["POST /wake_up"] = True, says(200, {})
+    with pytest.raises(PolicyError, match="does not wake"):
+        remote(lora, adapters[0], sleeps_while_training=True)
+    lora.config["model_config"]["enable_sleep_mode"] = False  # it would keep its memory
+    with pytest.raises(CannotPublish, match=r"without sleep mode.*--enable-sleep-mode"):
+        await put_servers_to_sleep(policy)
+    del lora.server.routes["GET /server_info?config_format=json"]
+    with pytest.raises(CannotPublish, match=r"no such route.*VLLM_SERVER_DEV_MODE=1"):
+        await put_servers_to_sleep(policy)
+
+
+@pytest.mark.parametrize("other", [{"policy": {"backend": "transformers"}}, {"rl": {"max_staleness": 1}}])
+def test_only_a_server_without_episodes_under_way_can_sleep(other):
+    policy = {"backend": "openai", "endpoint": "http://127.0.0.1:1/v1", "sleeps_while_training": True}
+    fits = {"policy": policy, "rl": {"max_staleness": 0}}
+    parse_settings(fits, where="here")
+    with pytest.raises(BadInput, match="sleeps_while_training goes with"):
+        parse_settings({name: block | other.get(name, {}) for name, block in fits.items()}, where="here")

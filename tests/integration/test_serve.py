@@ -224,7 +224,11 @@ def test_a_body_that_is_no_request(server, content, kind, status):
 
 
 def test_no_such_route(server):
-    for method, path, status in (("GET", "/nothing", 404), ("GET", "/v1/chat/completions", 405)):
+    for method, path, status in (
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("POST", "/v1/load_lora_adapter", 404),
+    ):
         answer = httpx.request(method, server.url.removesuffix("/v1") + path)
         assert (answer.status_code, answer.json()["error"]["message"]) == (status, f"no route {method} {path}")
 

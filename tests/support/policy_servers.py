@@ -14,15 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image as Picture
 from processes import PATIENCE_S
 
 from flywheel.agent.prompt import Context, Image, Message
+from flywheel.config import AdapterSettings
 from flywheel.envs.screens import vocabulary
+from flywheel.policy.adapter import adapter_state, attach_adapter, save_adapter
 from flywheel.policy.chat_api import format_chat_answer, parse_chat_request
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import make_tiny_model, save_checkpoint, train_tokenizer
+from flywheel.policy.model import load_model, make_tiny_model, save_checkpoint, train_tokenizer
 from flywheel.policy.protocol import Completion
 
 COMMAND = (sys.executable, "-c", "from flywheel.cli import main; main()", "model", "serve")
@@ -45,6 +48,17 @@ def checkpoints(root: Path, count: int) -> list[Path]:
     """Folders of different random weights."""
     encoder = Encoder.new(train_tokenizer(vocabulary.tokenizer_corpus()))
     return [save_checkpoint(make_tiny_model(seed), encoder, root / f"m{seed}") for seed in range(count)]
+
+
+def make_adapter(base: Path, folder: Path, seed: int, **settings) -> Path:
+    """An adapter of random matrices, as large as training would make them. settings: of the block `adapter`."""
+    model = load_model(base)
+    attach_adapter(model, base, AdapterSettings(method="lora", **{"rank": 4, "alpha": 8} | settings), seed)
+    drawn = torch.Generator().manual_seed(seed)
+    for name, weight in adapter_state(model).items():
+        if "lora_B" in name:
+            weight.copy_(torch.randn(weight.shape, generator=drawn) * 0.05)
+    return save_adapter(model, base, folder)
 
 
 @dataclass(frozen=True)

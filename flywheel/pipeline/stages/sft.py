@@ -5,6 +5,7 @@ The stage `ct` trains by `train_checkpoint` too.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -33,6 +34,7 @@ def train_checkpoint(
     `trained`: by trajectory id, how many samples were its steps.
     """
     # They bring torch, which who only asks for the pipeline does not need.
+    from flywheel.policy.client.publishers import put_servers_to_sleep
     from flywheel.policy.encoding import Encoder
     from flywheel.training.data import MixtureDataset
     from flywheel.training.sft import train_supervised
@@ -55,6 +57,7 @@ def train_checkpoint(
         done, total = metric["step"], metric["steps"]
         ctx.report_part(f"step {done} of {total}, loss {metric['loss']:.3f}", done, total)
 
+    asyncio.run(put_servers_to_sleep(ctx.settings.policy))
     losses = train_supervised(
         begin,
         ctx.ws.model(ctx.iteration, ctx.stage),

@@ -77,14 +77,21 @@ class ChatEndpoint:
         return httpx.AsyncClient(verify=encrypted, headers=self.headers(), timeout=None, limits=self.limits)
 
     async def call(
-        self, client: httpx.AsyncClient, method: str, url: str, body: Any = None, *, timeout_s: float
+        self,
+        client: httpx.AsyncClient,
+        method: str,
+        url: str,
+        body: Any = None,
+        *,
+        timeout_s: float,
+        reads_json: bool = True,
     ) -> Any:
         """Send a request and return the JSON of the answer; None for an empty one.
 
         client: of `client()`. method, url: of the request. body: sent as JSON; None: nothing. timeout_s: seconds over
-        all tries. Raises `timeout` once they are over, `unreachable` without a connection, `unknown` for 404, what
-        `passing` has for the status, `refused` for another 4xx, `failed` for the rest: 401, 403, 5xx, no JSON, an
-        answer over 64 MiB.
+        all tries. reads_json: False: the answer says no more than its status, and None is returned. Raises `timeout`
+        once they are over, `unreachable` without a connection, `unknown` for 404, what `passing` has for the status,
+        `refused` for another 4xx, `failed` for the rest: 401, 403, 5xx, no JSON, an answer over 64 MiB.
         """
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
@@ -92,7 +99,7 @@ class ChatEndpoint:
             async with asyncio.timeout(timeout_s):
                 for number in range(tries):
                     try:
-                        return await self._once(client, method, url, body)
+                        return await self._once(client, method, url, body, reads_json)
                     except _Transient as passing:
                         fault = f"; before: {passing.error.what}"
                         pause = passing.retry_after + self.pause(number)
@@ -107,7 +114,7 @@ class ChatEndpoint:
         """Return the seconds to wait after the `number`th try, counted from 0."""
         return self._random.uniform(0, min(LONGEST_PAUSE_S, PAUSE_S * 2**number))
 
-    async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any) -> Any:
+    async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any, reads_json: bool) -> Any:
         # Encoded here: half a surrogate pair in a text must reach the server, which names it, and not fail in between.
         sent = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if sent else {}
@@ -129,7 +136,7 @@ class ChatEndpoint:
         if response.status_code >= 300:
             raise self._refusal(response, content, url)
         try:
-            return json.loads(content) if content else None
+            return json.loads(content) if content and reads_json else None
         except (ValueError, RecursionError):
             what = f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}"
             fix = f"does {self.block}.endpoint name an OpenAI-compatible server, and end in /v1?"
@@ -190,12 +197,14 @@ PROBE_TIMEOUT_S = 10.0  # deadline of the question which models a server has
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model of the server's list. owner: flywheel, vllm, ...; root: its folder or name; weight_version: or empty."""
+    """A model of the server's list. owner: flywheel, vllm, ...; root: its folder or name; weight_version: or empty;
+    parent: of an adapter, the model that it belongs to."""
 
     name: str
     owner: str
     root: str
     weight_version: str
+    parent: str = ""
 
 
 class RouteNotFound(PolicyError):
@@ -226,7 +235,7 @@ class PolicyEndpoint(ChatEndpoint):
         """List the models that the server serves, within `timeout_s`. Raises as `call` does."""
         url = f"{self.url}/models"
         body = await self.call(client, "GET", url, timeout_s=timeout_s)
-        names = ("owned_by", "root", "weight_version")
+        names = ("owned_by", "root", "weight_version", "parent")
         try:
             return [ServedModel(str(row["id"]), *(str(row.get(name) or "") for name in names)) for row in body["data"]]
         except (KeyError, TypeError, AttributeError):

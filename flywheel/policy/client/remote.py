@@ -19,7 +19,8 @@ from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.chat_api import ChatAnswer, format_chat_request, parse_chat_answer
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.endpoint import PROBE_TIMEOUT_S, PolicyEndpoint, ServedModel
-from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher
+from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher, is_same_checkpoint
+from flywheel.policy.devices import release_gpu_memory
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
@@ -107,6 +108,9 @@ class CheckpointWeights:
         return cls(folder, checkpoint_digest(folder), Encoder.from_folder(folder, max_image_side=max_image_side))
 
 
+_OWN_SERVER = "give each run a server of its own"
+
+
 class ServerConnection:
     """Talk to the server at `policy.endpoint`, in one event loop. under_way: requests that it has not answered yet."""
 
@@ -119,6 +123,7 @@ class ServerConnection:
         self._client = self._endpoint.client()
         self._given: list[str] = []  # versions that were published from here, in order
         self._has = 0  # which of them is known to answer
+        self._publisher: ServePublisher | None = None
         self.under_way = 0
 
     async def open(self, weights: CheckpointWeights, timeout_s: float) -> None:
@@ -127,10 +132,13 @@ class ServerConnection:
         `ServePublisher.publish`."""
         self._client.headers.update(self._endpoint.headers())
         model = await self._endpoint.find(self._client, timeout_s)
-        self._model, self._tells_version = model.name, bool(model.weight_version)
-        self._publisher = (ServePublisher if model.owner == "flywheel" else VllmPublisher)(self._endpoint)
+        self._model, self._tells_version = model, bool(model.weight_version)
+        kind = ServePublisher if model.owner == "flywheel" else VllmPublisher
+        if type(self._publisher) is not kind:
+            self._publisher = kind(self._endpoint)
         async with self._swapping():
-            if (model.weight_version or await self._publisher.version()) != weights.version:
+            await self._wake()
+            if model.weight_version != weights.version:
                 await self._first_publish(weights, model)
             self._given.append(weights.version)
             self._answers_with(weights)
@@ -143,6 +151,7 @@ class ServerConnection:
         """Publish; requests under way end on the weights they began with."""
         self._given.append(weights.version)
         async with self._swapping():
+            await self._wake()
             await self._publish(weights)
             self._answers_with(weights)
 
@@ -156,9 +165,13 @@ class ServerConnection:
             try:
                 least = self._has
                 left_s = max(deadline - time.monotonic(), 1e-3)
-                body = format_chat_request(context, sampling, self._model)
+                adapter = self._publisher.adapter or (self._model.name if self._model.parent else "")
+                body = format_chat_request(context, sampling, adapter or self._model.name)
                 raw = await self._endpoint.call(self._client, "POST", self._chat, body, timeout_s=left_s)
                 answer = parse_chat_answer(raw, where=self._chat)
+                if adapter and answer.model != adapter:
+                    what = f"the server answered with the model {answer.model!r}, not with the adapter {adapter}"
+                    raise PolicyError(what, where=self._chat, fix=_OWN_SERVER)
                 await self._check_prompt(context, answer)
             finally:
                 self._turns.give_back()
@@ -172,12 +185,17 @@ class ServerConnection:
                 f"the server answered with the weights {completion.weight_version}, not {self._given[least]}: it was "
                 "started anew, or someone else published to it",
                 where=self._chat,
-                fix="give each run a server of its own",
+                fix=_OWN_SERVER,
             )
         return completion
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    async def _wake(self) -> None:
+        if self._policy.sleeps_while_training:
+            await asyncio.to_thread(release_gpu_memory)  # a trainer in this process may have filled it
+            await VllmPublisher(self._endpoint).wake()
 
     def _swapping(self) -> contextlib.AbstractAsyncContextManager[None]:
         """A server that does not tell in each answer which weights gave it is asked nothing while it swaps."""
@@ -191,7 +209,7 @@ class ServerConnection:
             await self._publish(weights)
         except CannotPublish:
             # Its weights are those that it was started with, so the folder it was started on will do.
-            if await asyncio.to_thread(lambda: Path(model.root).resolve() != weights.folder.resolve()):
+            if not await asyncio.to_thread(is_same_checkpoint, model.root, weights.folder, weights.version):
                 raise
 
     async def _publish(self, weights: CheckpointWeights) -> None:

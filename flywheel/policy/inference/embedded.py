@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,10 +22,17 @@ from transformers import PreTrainedModel
 
 from flywheel import config
 from flywheel.agent.prompt import Context, Image
-from flywheel.policy.checkpoint import base_checkpoint, check_checkpoint, checkpoint_digest, resolve_checkpoint
+from flywheel.policy.checkpoint import (
+    base_checkpoint,
+    check_checkpoint,
+    checkpoint_digest,
+    is_adapter,
+    resolve_checkpoint,
+)
 from flywheel.policy.devices import is_small_model, use_one_core_in_thread
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.guided_decoding import AnswerConstraint, open_constraint
+from flywheel.policy.inference.adapter_slot import AdapterSlot
 from flywheel.policy.inference.cache import EncodedPrompt, LruCache, make_prompt
 from flywheel.policy.inference.engine import PREFILL_TOKENS, BatchRow, InferenceEngine
 from flywheel.policy.inference.fused_layers import TextPass, optimise_for_inference
@@ -40,11 +47,14 @@ _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # from which an encoder is ma
 class LoadedCheckpoint:
     """Hold a checkpoint in memory that can answer.
 
-    text_pass: in place of the model's own layers, where it knows them. constraint: what answers are held to, if
-    anything. text: digest of the files that its encoder is made of.
+    text_pass: in place of the model's own layers, where it knows them. adapter: what is merged into the base. base: the
+    base's weights by name. constraint: what answers are held to, if anything. text: digest of the files that its
+    encoder is made of.
     """
 
     model: PreTrainedModel
+    adapter: AdapterSlot
+    base: str
     text_pass: TextPass | None
     encoder: Encoder
     constraint: AnswerConstraint | None
@@ -55,17 +65,25 @@ class LoadedCheckpoint:
     def open(
         cls, folder: Path, policy: config.PolicySettings, version: str = "", before: LoadedCheckpoint | None = None
     ) -> LoadedCheckpoint:
-        """Load a checkpoint. version: of its weights, where it is known. before: its encoder is kept where this one
-        would be equal. Raises ModelError for a folder that cannot be loaded, and as `open_constraint`."""
-        text = _text_digest(folder)
-        model = load_model(folder, dtype=policy.dtype, device=policy.device)
+        """Load a checkpoint. version: of its weights, where it is known. before: what of it would be equal is kept: its
+        encoder, and of the same base its model, which must no longer answer. Raises ModelError for a folder that cannot
+        be loaded, and as `open_constraint`; `before` can then still answer."""
+        text, place = _text_digest(folder), base_checkpoint(folder)
+        version, adapter = version or checkpoint_digest(folder), Path(folder) if is_adapter(folder) else None
+        base = checkpoint_digest(place) if adapter else version
+        if before is not None and before.base == base and before.text == text and before.adapter.exchangeable:
+            before.adapter.put(adapter)
+            return replace(before, version=version)
+        model = load_model(place, dtype=policy.dtype, device=policy.device)
         if before is not None and before.text == text:
             encoder, constraint = before.encoder, before.constraint
         else:
             encoder = Encoder.from_folder(folder, max_image_side=policy.max_image_side)
             constraint = open_constraint(encoder, model.config, policy)
-        version = version or checkpoint_digest(folder)
-        return cls(model, optimise_for_inference(model), encoder, constraint, version, text)
+        text_pass = optimise_for_inference(model)
+        slot = AdapterSlot(model)
+        slot.put(adapter)
+        return cls(model, slot, base, text_pass, encoder, constraint, version, text)
 
     def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
         """Return a new one, whose caches hold nothing. threads: as it takes them."""

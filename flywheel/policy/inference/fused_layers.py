@@ -172,9 +172,13 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, gelu: str = "") -> None:
         """gelu: how it is approximated, "none" or "tanh"; empty: none follows."""
         super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
+        self.put(linear.weight.detach())
         self.bias = linear.bias
         self._after = ("gelu", [], gelu) if gelu else ("none", [], "")
+
+    def put(self, weight: Tensor) -> None:
+        """Take other weights, [out, in]."""
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: [..., in] -> [..., out]."""

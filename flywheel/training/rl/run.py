@@ -51,6 +51,7 @@ from flywheel.envs.registry import EnvProvider, OpenEnvProvider, open_environmen
 from flywheel.evaluation.evaluator import JudgedEpisode, judge_episode
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.client.publishers import put_servers_to_sleep
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rewards.scorer import ScorerSet
@@ -75,7 +76,7 @@ _FREE_SETTINGS = {
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
     "policy": {
         *("backend", "endpoint", "model", "key_variable", "device"),
-        *("max_num_seqs", "max_queue_size", "cache_mb", "timeout_s", "retries"),
+        *("max_num_seqs", "max_queue_size", "cache_mb", "timeout_s", "retries", "sleeps_while_training"),
     },
 }
 
@@ -282,12 +283,16 @@ class _RLRun:
         # What a request is answered together with moves its numbers by rounding.
         alone = {"max_num_seqs": 1, "cache_mb": 0} if self.rl.deterministic else {}
         answering = self.settings.policy.model_copy(update=alone)
-        policy = open_policy(await self._on_thread(self._publish), answering)
+        folder = await self._on_thread(self._publish)
+        policy = open_policy(folder, answering)
         try:
             async with open_environments(self.settings, self.tasks) as environments:
                 found = await self._for_value(policy, environments) if self.done < 0 else None
                 async with self._pool(rollout_log, policy, environments) as pool:
-                    if found:
+                    if found and self.settings.policy.sleeps_while_training:
+                        await self._pretrain(found)
+                        await policy.load(folder)
+                    elif found:
                         pool.fill()  # the policy stays as it is: its first batch is gathered while V learns
                         await self._pretrain(found)
                     while self.done < self.rl.steps:
@@ -309,6 +314,7 @@ class _RLRun:
 
     async def _pretrain(self, batch: EpisodeBatch) -> None:
         with self._named(0, "value pretraining"):
+            await put_servers_to_sleep(self.settings.policy)
             found = await self._on_thread(self._experiences, batch)
             figures = await self._on_thread(self.workers.call, "fit_value", found, self._seed("value pretraining"))
         self.metrics.append(drop_non_finite({"step": 0, "episodes": float(len(batch.episodes)), **figures}))
@@ -322,6 +328,7 @@ class _RLRun:
         batch = await pool.next_batch()
         collected = time.monotonic()
         with self._named(batch.step + 1):
+            await put_servers_to_sleep(self.settings.policy)
             figures = await self._on_thread(self._update, batch)
         self.done += 1
         used = (episode for _, episode in batch.episodes if episode.steps)

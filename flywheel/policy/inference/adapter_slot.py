@@ -1,0 +1,86 @@
+"""Change the adapter that is merged into a loaded model, without loading its base again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import psutil
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from flywheel.policy.adapter import LayerUpdate, read_layer_updates
+from flywheel.policy.inference.fused_layers import PackedLinear
+
+log = logging.getLogger(__name__)
+
+
+class AdapterSlot:
+    """The place for one adapter, or none, in a model that infers: its weights are those of the base with it merged.
+
+    The base's weights of the adapted layers are kept beside the merged ones, on the same device, if at least half of
+    the memory that is free there stays so; another adapter is then merged from them, bit for bit as into a base that is
+    loaded anew. model: the base, after `optimise_for_inference`.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        kinds = (nn.Linear, PackedLinear)
+        self._layers = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
+        self._base: dict[str, Tensor] | None = {}  # None: not kept
+        self._merged: dict[str, LayerUpdate] = {}
+
+    @property
+    def exchangeable(self) -> bool:
+        """Whether another adapter can be put in: the base's weights are kept."""
+        return self._base is not None
+
+    @torch.no_grad()
+    def put(self, folder: Path | None) -> None:
+        """Merge the adapter in `folder` into the base, in place of the one before; None: the base alone.
+
+        Raises ModelError as `read_layer_updates`. After any error the adapter before is still there.
+        """
+        shapes = {name: layer.weight.shape for name, layer in self._layers.items()}
+        updates = read_layer_updates(folder, shapes) if folder else {}
+        self._keep(updates)
+        try:
+            self._write(updates)
+        except BaseException:
+            self._write(self._merged)
+            raise
+        self._merged = updates
+
+    def _keep(self, updates: dict[str, LayerUpdate]) -> None:
+        """The base's weights of the layers that are adapted for the first time."""
+        if self._base is None or not (new := {name: self._layers[name].weight for name in updates.keys() - self._base}):
+            return
+        first = next(iter(new.values()))
+        need = sum(weight.numel() for weight in new.values()) * first.element_size()
+        if 2 * need > _free_bytes(first.device):
+            log.warning("no room for the base's weights (%.1f GB): each adapter loads them again", need / 1e9)
+            self._base = None
+            return
+        self._base |= {name: _dense(weight).clone() for name, weight in new.items()}
+
+    def _write(self, updates: dict[str, LayerUpdate]) -> None:
+        for name in updates if self._base is None else self._base:
+            layer = self._layers[name]
+            base = _dense(layer.weight) if self._base is None else self._base[name]
+            weight = updates[name].merged(base) if name in updates else base
+            if isinstance(layer, PackedLinear):
+                layer.put(weight)
+            else:
+                layer.weight.copy_(weight)
+
+
+def _dense(weight: Tensor) -> Tensor:
+    return weight.to_dense() if weight.layout == torch._mkldnn else weight
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Memory that can be had on a device, with what torch holds of it and does not use."""
+    if device.type != "cuda":
+        return psutil.virtual_memory().available
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + idle
