@@ -20,7 +20,7 @@ from flywheel.envs import registry
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.evaluation import gate
-from flywheel.pipeline import dag
+from flywheel.pipeline import dag, resource_plan
 from flywheel.policy import checkpoint
 from flywheel.policy.client import endpoint
 from flywheel.recordings import selection
@@ -250,7 +250,7 @@ _LOOK_S = 10
 
 
 def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
-    """Check that `iteration` can be run with these settings: disk, model, devices, recordings, back ends, servers.
+    """Check that `iteration` can be run with these settings: disk, model, devices, memory, recordings, servers.
 
     So a run fails in its first second, before an iteration freezes its parameters. The workspace is not written; a
     model named by its Hugging Face name is fetched, and servers are asked. Raises BadInput, by the parameter's name,
@@ -265,6 +265,11 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
         newest = manifest.read_promotion(ws, iteration - 1)["model"]
         checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(newest, ws.root))
     _check_devices(settings)
+    close = ""
+    if settings.cluster.engine == "local":  # else the machines that train are others
+        close = resource_plan.check_resources(ws, settings, resource_plan.read_device_memory())
+    if close:
+        announce("plan", close)
     algorithm.check_algorithm(settings.rl.algorithm)
     _check_recording(ws, settings)
     rule = settings.promotion
