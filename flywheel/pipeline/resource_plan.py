@@ -203,7 +203,7 @@ def _disk_bytes(folder: Path) -> int:
 def _patch_limits(folder: Path) -> tuple[int, int] | None:
     """The fewest and the most pixels that a screen is resized to, as the checkpoint's image settings have them."""
     raw = checkpoint.read_json_object(folder / "preprocessor_config.json")
-    size = raw.get("size") or {}
+    size = raw["size"] if isinstance(raw.get("size"), dict) else {}
     least = raw.get("min_pixels") or size.get("min_pixels") or size.get("shortest_edge")
     most = raw.get("max_pixels") or size.get("max_pixels") or size.get("longest_edge")
     return (least, most) if isinstance(least, int) and isinstance(most, int) else None

@@ -95,44 +95,54 @@ class ModelShape:
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelShape:
         """Read the content of a config.json, also one in which the language model's fields are not a block of their
-        own. Raises ModelError where it lacks a field."""
-        kind, text = str(config.get("model_type")), config.get("text_config") or config
-        given = config.get("vision_config") or {}
-        seen = _VISION_ALIKE | _VISION.get(kind, _VISION["qwen2_5_vl"]) | given
-        seen["in_channels"] = given.get("in_channels", given.get("in_chans", seen["in_channels"]))
+        own. Raises ModelError where it lacks a size, or has one that is none."""
         try:
-            width = seen.get("embed_dim", seen["hidden_size"]) if kind == "qwen2_vl" else seen["hidden_size"]
-            inner = width * seen["mlp_ratio"] if kind == "qwen2_vl" else seen["intermediate_size"]
-            vision = VisionShape(
-                depth=seen["depth"],
-                width=width,
-                inner=int(inner),
-                heads=seen["num_heads"],
-                out=seen["hidden_size"] if kind == "qwen2_vl" else seen["out_hidden_size"],
-                patch=seen["patch_size"],
-                merge=seen["spatial_merge_size"],
-                levels=len(seen.get("deepstack_visual_indexes", ())) if kind == "qwen3_vl" else 0,
-                pixels=seen["in_channels"] * seen["temporal_patch_size"] * seen["patch_size"] ** 2,
-                places=seen["num_position_embeddings"] if kind == "qwen3_vl" else 0,
-                gated=kind == "qwen2_5_vl",
-                layer_norm=kind != "qwen2_5_vl",
-            )
-            heads = text["num_attention_heads"]
-            return cls(
-                layers=text["num_hidden_layers"],
-                width=text["hidden_size"],
-                inner=text["intermediate_size"],
-                heads=heads,
-                key_heads=text.get("num_key_value_heads") or heads,
-                head=text.get("head_dim") or (128 if kind == "qwen3_vl" else text["hidden_size"] // heads),
-                vocabulary=text["vocab_size"],
-                tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
-                biased=kind != "qwen3_vl" or bool(text.get("attention_bias")),
-                normed_heads=kind == "qwen3_vl",
-                vision=vision,
-            )
-        except (KeyError, TypeError, ZeroDivisionError) as error:
-            raise ModelError(f"config.json has no sound {error}", where="policy.base", fix="copy it again") from None
+            made = cls._read(config)
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            what = f"config.json does not tell how large the model is: {error}"
+            raise ModelError(what, where="policy.base", fix="copy it again") from None
+        for name, size in {**vars(made), **vars(made.vision)}.items():
+            if not isinstance(size, VisionShape) and not (isinstance(size, int) and size >= 0):
+                raise ModelError(f"config.json has no sound {name}", where="policy.base", fix="copy it again")
+        return made
+
+    @classmethod
+    def _read(cls, config: Mapping[str, Any]) -> ModelShape:
+        kind, text = config["model_type"], config.get("text_config") or config
+        given = config.get("vision_config") or {}
+        seen = _VISION_ALIKE | _VISION[kind] | given
+        channels = given.get("in_channels", given.get("in_chans", seen["in_channels"]))
+        patch, frames = (_side(seen[name]) for name in ("patch_size", "temporal_patch_size"))
+        older, newer = kind == "qwen2_vl", kind == "qwen3_vl"
+        width = seen["embed_dim"] if older else seen["hidden_size"]
+        vision = VisionShape(
+            depth=seen["depth"],
+            width=width,
+            inner=int(width * seen["mlp_ratio"]) if older else seen["intermediate_size"],
+            heads=seen["num_heads"],
+            out=seen["hidden_size"] if older else seen["out_hidden_size"],
+            patch=patch,
+            merge=seen["spatial_merge_size"],
+            levels=len(seen["deepstack_visual_indexes"]) if newer else 0,
+            pixels=channels * frames * patch**2,
+            places=seen["num_position_embeddings"] if newer else 0,
+            gated=kind == "qwen2_5_vl",
+            layer_norm=kind != "qwen2_5_vl",
+        )
+        heads = text["num_attention_heads"]
+        return cls(
+            layers=text["num_hidden_layers"],
+            width=text["hidden_size"],
+            inner=text["intermediate_size"],
+            heads=heads,
+            key_heads=text.get("num_key_value_heads") or heads,
+            head=text.get("head_dim") or (128 if newer else text["hidden_size"] // heads),
+            vocabulary=text["vocab_size"],
+            tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+            biased=not newer or bool(text.get("attention_bias")),
+            normed_heads=newer,
+            vision=vision,
+        )
 
     @property
     def queries(self) -> int:
@@ -184,6 +194,10 @@ class ModelShape:
         """Numbers of all linear layers but the head: what 4 bits apply to, and bfloat16 copies are made of."""
         every = [*self.linears * self.layers, *self.vision.linears * self.vision.depth, *self.vision.merger]
         return sum(i * o for i, o in every)
+
+
+def _side(size: int | list[int]) -> int:
+    return size[0] if isinstance(size, list) else size
 
 
 @dataclass(frozen=True)

@@ -133,13 +133,38 @@ def test_zero_shares_out_and_moves_to_the_machine_what_it_says():
     assert moved.host - three.host == three.weights + three.optimizer
 
 
+@pytest.mark.parametrize(("layers", "chosen"), [(26, SftSettings()), (20, RlSettings())], ids=["sft", "rl"])
+def test_the_peaks_of_126_gib_that_one_h200_reached_are_planned(layers, chosen):
+    """docs/measurements/scaling.md, "One GPU": four samples, a pass for each, of 1,196 tokens and an answer of 64."""
+    own = chosen.model_copy(update={"pack_tokens": 1300})
+    model = ModelShape.read(UI_TARS | {"num_hidden_layers": layers})
+    work = largest_workload(model, own, tokens=1290, responses=64, screens=1, patches=4784, batch=4, seen=4)
+    found = plan_training(model, work, own, WHOLE, "cuda", value_model=isinstance(chosen, RlSettings))
+    assert found.step - found.process == pytest.approx(126 * 2**30, rel=0.1)
+
+
 def test_what_is_kept_of_screens_is_bounded():
     many = Workload(**{**vars(WORK), "seen": 10**6})
     found = plan_training(SEVEN, many, SftSettings(), LORA, "cuda")
     assert found.screens == 256 * MIB
 
 
-def test_a_configuration_without_a_size_is_named():
-    config = {name: value for name, value in UI_TARS.items() if name != "num_hidden_layers"}
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"num_hidden_layers": None}, "no sound layers"),
+        ({"num_hidden_layers": "28"}, "no sound layers"),
+        ({"num_attention_heads": 0}, "how large"),
+        ({"hidden_size": -3584}, "no sound"),
+        ({"vision_config": [1]}, "how large"),
+        ({"text_config": "none"}, "how large"),
+    ],
+)
+def test_a_configuration_that_tells_no_size_is_named(wrong, words):
+    with pytest.raises(ModelError, match=words):
+        ModelShape.read(UI_TARS | wrong)
+
+
+def test_a_configuration_that_lacks_a_size_is_named():
     with pytest.raises(ModelError, match="num_hidden_layers"):
-        ModelShape.read(config)
+        ModelShape.read({name: value for name, value in UI_TARS.items() if name != "num_hidden_layers"})
