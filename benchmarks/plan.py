@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             ours, peer = (found[key] / 2**20 for key in ("planned", "measured"))
             error = abs(ours / peer - 1)
             facts = {"error": error, "parameters": found["parameters"]}
-            facts |= {key: found[key] / 2**20 for key in ("planned_loading", "measured_loading")}
+            facts |= {key: size / 2**20 for key, size in found.items() if key.endswith(("_loading", "_saving"))}
             case = BenchCase("plan", name, "MiB", ours, peer, "measured", ours / peer, None, error <= GOAL, facts)
             cases.append(emit_case(case))
     worst = max(case.extra["error"] for case in cases)

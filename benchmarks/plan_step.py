@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def write_model(folder: Path, family: str, layers: int, width: int) -> None:
 
 
 def measure(asked: dict[str, Any]) -> dict[str, float]:
-    """Bytes, planned and measured, of the peak in two gradient steps, and while loading."""
+    """Bytes, planned and measured, of the peak in two gradient steps, while loading before them, and once the state was
+    saved."""
     torch.set_num_threads(1)  # passes one after the other
     folder, count, device = Path(asked["folder"]), asked["samples"], asked["device"]
     encoder, rng = Encoder.from_folder(folder), np.random.default_rng(1)
@@ -99,6 +101,9 @@ def measure(asked: dict[str, Any]) -> dict[str, float]:
             train_step(learner, estimate_step_samples(batch, learner, chosen)[0], chosen, 0)
         else:
             trainer.step(0, 1e-5)
+    stepped = _peak(device)
+    with tempfile.TemporaryDirectory() as out:
+        (learner if of_rl else trainer).save(Path(out) / "state.pt", {"key": "plan"})
     model = ModelShape.read(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     sizes = {"tokens": len(prompts[0]) + asked["response"] - 1, "responses": asked["response"], "screens": 1}
     sizes |= {"patches": len(prompts[0].pixel_values), "batch": count, "seen": count}
@@ -112,8 +117,9 @@ def measure(asked: dict[str, Any]) -> dict[str, float]:
         disk_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")),
     )
     own = PROCESS[device] if device == "cuda" else 0  # what torch does not count
-    measured = {"measured": _peak(device), "measured_loading": loaded, "parameters": model.parameters}
-    return measured | {"planned": max(plan.step, plan.loading) - own, "planned_loading": plan.loading - own}
+    measured = {"measured": stepped, "measured_loading": loaded, "measured_saving": _peak(device)}
+    planned = {"planned": max(plan.step, plan.loading), "planned_loading": plan.loading, "planned_saving": plan.peak}
+    return measured | {name: size - own for name, size in planned.items()} | {"parameters": model.parameters}
 
 
 def _peak(device: str) -> int:

@@ -37,9 +37,9 @@ _COLUMNS = (  # of the table: heading -> part of a stage's memory
 @click.option("--device-memory", metavar="SIZE", help="Memory of a GPU that is not here, such as 80GiB.")
 @JSON_OPTION
 def plan_command(ws: Workspace, assignments: tuple[str, ...], device_memory: str | None, as_json: bool) -> None:
-    """Plan memory, disk and network of each stage, and what to set where it does not fit.
+    """Plan memory, disk and network of each stage; say what to set.
 
-    It reads the checkpoint's config.json and the settings, and loads nothing. Exit code 1: a stage does not fit.
+    Settings are told where a stage does not fit; then the exit code is 1. It reads the checkpoint's config.json alone.
     """
     from flywheel import config
     from flywheel.pipeline import resource_plan

@@ -259,17 +259,14 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
         raise DiskFull(f"{free_mb} MB free, a run needs {NEEDED_MB}", where=ws.root, fix="free some space")
+    if settings.cluster.engine == "local":  # else the machines that train are others; before any weights are fetched
+        _check_memory(ws, settings)
     with errors_of_setting("policy.base"):
         checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(settings.policy.base, ws.root))
     if ws.promotion(iteration - 1).exists():
         newest = manifest.read_promotion(ws, iteration - 1)["model"]
         checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(newest, ws.root))
     _check_devices(settings)
-    close = ""
-    if settings.cluster.engine == "local":  # else the machines that train are others
-        close = resource_plan.check_resources(ws, settings, resource_plan.read_device_memory())
-    if close:
-        announce("plan", close)
     algorithm.check_algorithm(settings.rl.algorithm)
     _check_recording(ws, settings)
     rule = settings.promotion
@@ -291,6 +288,11 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
         client.check_manager_settings(settings)
     if settings.policy.backend == "openai":
         _check_policy_servers(settings.policy)
+
+
+def _check_memory(ws: Workspace, settings: Settings) -> None:
+    if close := resource_plan.check_resources(ws, settings, resource_plan.read_device_memory()):
+        announce("plan", close)
 
 
 def _check_devices(settings: Settings) -> None:

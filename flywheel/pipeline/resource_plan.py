@@ -17,6 +17,7 @@ from flywheel.config import RlSettings, Settings
 from flywheel.config.workspace import Workspace
 from flywheel.policy import checkpoint
 from flywheel.training.memory_plan import (
+    HALF,
     MIB,
     PROCESS,
     SINGLE,
@@ -29,7 +30,7 @@ from flywheel.training.memory_plan import (
     plan_answering,
     plan_training,
 )
-from flywheel.utils.errors import BadInput, ModelError
+from flywheel.utils.errors import BadInput, ModelError, errors_of_setting
 
 _TURNS = 8  # of an episode of RL, whose screens are all in memory while it is trained on: about the shipped worlds'
 _CLEAR = 1.1  # of a device's memory: what is planned is known to a tenth
@@ -140,13 +141,14 @@ def _parse_size(text: str) -> int:
 def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> ResourcePlan:
     """Plan an iteration with these settings.
 
-    device: where `auto` is. Raises ModelError as `check_checkpoint`.
+    device: where `auto` is. Of a Hugging Face name the configuration alone is fetched. Raises ModelError as
+    `check_checkpoint`, and where config.json does not tell how large the model is.
     """
-    folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
-    config = checkpoint.check_checkpoint(folder, weights=False)
-    base = checkpoint.base_checkpoint(folder)
-    model = ModelShape.read(config)
-    planner = _Planner(model, _patch_limits(base), _disk_bytes(base), device)
+    with errors_of_setting("policy.base"):
+        folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
+        model = ModelShape.read(checkpoint.check_checkpoint(folder, weights=False))
+        base = checkpoint.base_checkpoint(folder)
+        planner = _Planner(model, _patch_limits(base), _disk_bytes(base, model), device)
     stages = tuple(planner.with_fixes(stage, settings) for stage in _stage_names(settings))
     trained = {name: count_trained(model, getattr(settings, name), settings.adapter) for name in ("ct", "sft", "rl")}
     size = SINGLE * (model.parameters if settings.adapter.method == "none" else trained["sft"][1])
@@ -193,11 +195,11 @@ def _stage_names(settings: Settings) -> list[str]:
     return ["rollout", "ct", "sft", *(f"rl-{name}" for name in settings.synthesis.domains), "merge", "evaluate"]
 
 
-def _disk_bytes(folder: Path) -> int:
+def _disk_bytes(folder: Path, model: ModelShape) -> int:
     try:
         return sum(file.stat().st_size for file in checkpoint.weight_files(folder))
     except ModelError:
-        return 0  # weights that are not there yet: the configuration alone was copied
+        return HALF * model.parameters  # weights that are not fetched yet, in bfloat16 as most are
 
 
 def _patch_limits(folder: Path) -> tuple[int, int] | None:
@@ -255,7 +257,9 @@ class _Planner:
         return self.auto.kind if device == "auto" else device
 
     def _memory(self, kind: str) -> int:
-        return self.auto.bytes if kind == self.auto.kind else self.auto.host
+        if kind == self.auto.kind:
+            return self.auto.bytes
+        return self.auto.host if kind == "cpu" else 0
 
     def _answers(self, stage: str, settings: Settings) -> StagePlan:
         found, kind = self.answering(settings), self._kind(settings.policy.device)

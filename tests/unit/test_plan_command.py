@@ -12,7 +12,7 @@ from flywheel import config
 from flywheel.cli import main
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import resource_plan
+from flywheel.pipeline import iterations, resource_plan
 from flywheel.pipeline.resource_plan import DeviceMemory, check_resources, plan_resources
 from flywheel.utils.errors import BadInput
 
@@ -101,6 +101,32 @@ def test_a_run_that_cannot_fit_is_refused_and_one_that_nearly_does_is_told(works
         BadInput, match=r"stage rl-.* needs .* GiB, the GPU has .*; set rl\.gradient_checkpointing=true"
     ):
         check_resources(workspace, settings, DeviceMemory("cuda", int(needs / 1.2)))
+
+
+def test_the_servers_memory_is_no_matter_of_this_device(workspace):
+    own = {"policy.backend": "openai", "policy.endpoint": "http://127.0.0.1:1/v1", "policy.model": "m"}
+    plan = plan_resources(workspace, _settings(workspace, **own), DeviceMemory("cuda", GIB))
+    rollout = plan.stages[0]
+    assert (rollout.needs, rollout.fits, rollout.note) == (0, True, "on the server of policy.endpoint")
+    assert rollout.parts["cache"] == 16 * 576 * plan.kv_token
+    assert "policy" not in plan.stages[3].parts
+
+
+def test_of_a_name_on_the_hub_the_configuration_alone_is_fetched(workspace, seven, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or str(seven)
+    )
+    plan = plan_resources(workspace, _settings(workspace, **{"policy.base": "an/owner"}), DeviceMemory("cuda", GIB))
+    assert plan.parameters == 8_292_166_656
+    assert asked
+    assert not any("safetensors" in pattern for patterns in asked for pattern in patterns)
+
+
+def test_preflight_refuses_before_weights_are_looked_at(workspace, monkeypatch):
+    monkeypatch.setattr(resource_plan, "read_device_memory", lambda: DeviceMemory("cuda", 80 * GIB))
+    with pytest.raises(BadInput, match=r"stage rl-.* needs .* GiB, the GPU has 80\.0 GiB"):
+        iterations.run_preflight(workspace, _settings(workspace))
 
 
 def test_the_machines_memory_counts_beside_a_gpu(workspace):
