@@ -368,7 +368,7 @@ def plan_training(
         value,
         max(0, most - gradients - work.beside * (activations + logits)),
         step=fixed + most,
-        loading=PROCESS[device] + loaded + (disk_bytes if on_cpu else 0),
+        loading=PROCESS[device] + loaded + (_mapped(disk_bytes, loaded) if on_cpu else 0),
         saving=fixed + optimizer + (own if on_cpu else 0),
         host=0 if on_cpu else PROCESS["cpu"] + moved + max(loaded + disk_bytes, own) + screens,
     )
@@ -377,6 +377,11 @@ def plan_training(
 def _tower_learns(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
     adapted = adapter.method == "none" or bool({"merger", "vision_tower"} & set(adapter.targets))
     return adapted and not chosen.freeze_vision
+
+
+def _mapped(disk_bytes: int, weights: int) -> int:
+    """Bytes of the files that are in memory beside the weights: of weights in the files' own type they are the same."""
+    return disk_bytes if abs(disk_bytes - weights) > weights / 10 else 0
 
 
 def _base_bytes(model: ModelShape, adapter: AdapterSettings) -> int:
@@ -488,7 +493,9 @@ def plan_answering(
     together = min(rows, max(1, _PREFILL // policy.max_context_tokens)) * policy.max_context_tokens
     prefill = together * (token + size * (3 * model.inner + 4 * model.width))
     growing = cache // 2  # the buffers that larger ones take the place of
-    loading = PROCESS[device] + weights + (disk_bytes if device == "cpu" else 0) + (weights + cache if swaps else 0)
+    loading = PROCESS[device] + weights + (weights + cache if swaps else 0)
+    if device == "cpu":
+        loading += _mapped(disk_bytes, weights)
     return AnsweringMemory(
         PROCESS[device], weights, token, cache, (3 * policy.cache_mb * MIB) // 4, max(prefill, growing), loading
     )
