@@ -20,7 +20,7 @@ from flywheel.envs import registry
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.evaluation import gate
-from flywheel.pipeline import dag
+from flywheel.pipeline import dag, resource_plan
 from flywheel.policy import checkpoint
 from flywheel.policy.client import endpoint
 from flywheel.recordings import selection
@@ -250,7 +250,7 @@ _LOOK_S = 10
 
 
 def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
-    """Check that `iteration` can be run with these settings: disk, model, devices, recordings, back ends, servers.
+    """Check that `iteration` can be run with these settings: disk, model, devices, memory, recordings, servers.
 
     So a run fails in its first second, before an iteration freezes its parameters. The workspace is not written; a
     model named by its Hugging Face name is fetched, and servers are asked. Raises BadInput, by the parameter's name,
@@ -259,6 +259,8 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
         raise DiskFull(f"{free_mb} MB free, a run needs {NEEDED_MB}", where=ws.root, fix="free some space")
+    if settings.cluster.engine == "local":  # else the machines that train are others; before any weights are fetched
+        _check_memory(ws, settings)
     with errors_of_setting("policy.base"):
         checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(settings.policy.base, ws.root))
     if ws.promotion(iteration - 1).exists():
@@ -290,6 +292,11 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
         client.check_manager_settings(settings)
     if settings.policy.backend == "openai":
         _check_policy_servers(settings.policy)
+
+
+def _check_memory(ws: Workspace, settings: Settings) -> None:
+    if close := resource_plan.check_resources(ws, settings, resource_plan.read_device_memory()):
+        announce("plan", close)
 
 
 def _check_devices(settings: Settings) -> None:

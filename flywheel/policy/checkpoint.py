@@ -26,18 +26,19 @@ from flywheel.utils.files import cached_sha256
 FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
-_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]  # of a repository: no weights in other formats
+_CONFIGURATION = ["*.json", "*.jinja", "*.txt"]
+_WANTED = [*_CONFIGURATION, "*.safetensors"]  # of a repository: no weights in other formats
 _COPY = "copy the whole checkpoint"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
 
 
-def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
+def resolve_checkpoint(base: Path | str, root: Path | None = None, *, weights: bool = True) -> Path:
     """Return the folder of a checkpoint: of a path, or the snapshot of a Hugging Face repository.
 
     base: a path, or a repository's name (`owner/name`), which is looked up in the hub's cache on this machine and
     fetched where it is not there. What begins with the name of a folder that is there (`models/none`) is a path, there
-    or not. root: the folder that relative paths count from; None: the working directory. Raises ModelError where such a
-    repository is not within reach.
+    or not. root: the folder that relative paths count from; None: the working directory. weights: False fetches none,
+    for who asks for the configuration alone. Raises ModelError where such a repository is not within reach.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -45,7 +46,7 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None) -> Path:
     from huggingface_hub import snapshot_download  # takes a second to import
 
     try:
-        return Path(snapshot_download(str(base), allow_patterns=_WANTED))
+        return Path(snapshot_download(str(base), allow_patterns=_WANTED if weights else _CONFIGURATION))
     except Exception as error:  # no network, no such repository, no permission: the hub has a class for each
         what = f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: "
         fix = "give the folder of a checkpoint, or a name that the hub knows"

@@ -1,0 +1,376 @@
+"""Plan what each stage of an iteration takes of memory, disk and network, and find settings with which it fits.
+
+Nothing is loaded: sizes come from the checkpoint's config.json and the settings (`training/memory_plan.py`).
+Training is planned with samples as long as the settings let them be.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flywheel.agent.grammar import smart_resize
+from flywheel.config import RlSettings, Settings
+from flywheel.config.workspace import Workspace
+from flywheel.policy import checkpoint
+from flywheel.training.memory_plan import (
+    HALF,
+    MIB,
+    PROCESS,
+    SINGLE,
+    SMALL,
+    AnsweringMemory,
+    Device,
+    ModelShape,
+    count_trained,
+    largest_workload,
+    plan_answering,
+    plan_training,
+)
+from flywheel.utils.errors import BadInput, ModelError, errors_of_setting
+
+_TURNS = 8  # of an episode of RL, whose screens are all in memory while it is trained on: about the shipped worlds'
+_CLEAR = 1.1  # of a device's memory: what is planned is known to a tenth
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What there is. kind: of the device that `auto` stands for. bytes: of its memory. host: of the machine's, where
+    the device is a GPU; 0: not known."""
+
+    kind: Device
+    bytes: int
+    host: int = 0
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The memory of one stage on its device. parts: bytes by name; activations_padded: those of padded batches, host:
+    of the machine's memory, where the device is a GPU. needs: at the peak. has, host_has: of device and machine; 0: not
+    known. fixes: the settings, NAME=VALUE, with which it fits; empty where it does, or nothing helps. note: what is
+    peculiar."""
+
+    stage: str
+    device: str
+    parts: Mapping[str, int]
+    needs: int
+    has: int
+    host_has: int = 0
+    fixes: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def shortage(self) -> tuple[float, str]:
+        """Return what it needs as a share of what there is, and both in words, where they are farthest apart."""
+        host = self.parts.get("host", 0)
+        pairs = [(self.needs, self.has, "the GPU" if self.device == "cuda" else "this machine")]
+        pairs += [(host, self.host_has, "this machine")] if host else []
+        return max(
+            (needs / has if has else 0.0, f"needs {format_size(needs)}, {name} has {format_size(has)}")
+            for needs, has, name in pairs
+        )
+
+    @property
+    def fits(self) -> bool:
+        return self.shortage[0] <= 1
+
+
+@dataclass(frozen=True)
+class ResourcePlan:
+    """What an iteration takes. model: folder. kv_token: bytes of the keys and values of a token. disk: bytes that an
+    iteration adds in models, and as many again in DVC's cache; state: bytes of the largest saved state, while a stage
+    trains; network: bytes sent to versioning.remote, data of episodes aside."""
+
+    model: str
+    parameters: int
+    trained: int
+    kv_token: int
+    device: DeviceMemory
+    stages: tuple[StagePlan, ...]
+    disk: int
+    state: int
+    network: int
+
+    def row(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return asdict(self) | {"stages": [asdict(one) | {"fits": one.fits} for one in self.stages]}
+
+
+def read_device_memory(typed: str | None = None) -> DeviceMemory:
+    """Read the memory of the GPU, if there is one that torch can use, else of this machine (or of its control group).
+
+    typed: the memory of a GPU that is not here, such as 80GiB. Raises BadInput where it is no size.
+    """
+    if typed is not None:
+        return DeviceMemory("cuda", _parse_size(typed))
+    host = _machine_memory()
+    if any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg")):
+        import torch  # takes seconds: only where there may be a GPU
+
+        if torch.cuda.is_available():
+            return DeviceMemory("cuda", torch.cuda.get_device_properties(0).total_memory, host)
+    return DeviceMemory("cpu", host, host)
+
+
+def _machine_memory() -> int:
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = Path(name).read_text(encoding="utf-8").strip() if Path(name).is_file() else ""
+        found += [int(text)] if text.isdigit() else []
+    return min(found)
+
+
+_UNITS = {"": 1, "b": 1, "mb": 10**6, "gb": 10**9, "mib": MIB, "gib": MIB << 10, "m": MIB, "g": MIB << 10}
+
+
+def _parse_size(text: str) -> int:
+    number = text.strip().rstrip("aAbBgGiIkKmM ")
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        size = int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        size = 0
+    if size <= 0:
+        raise BadInput(f"{text} is no amount of memory", where="--device-memory", fix="type it like 80GiB or 24GB")
+    return size
+
+
+def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> ResourcePlan:
+    """Plan an iteration with these settings.
+
+    device: where `auto` is. Of a Hugging Face name the configuration alone is fetched. Raises ModelError as
+    `check_checkpoint`, and where config.json does not tell how large the model is.
+    """
+    with errors_of_setting("policy.base"):
+        folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
+        model = ModelShape.read(checkpoint.check_checkpoint(folder, weights=False))
+        base = checkpoint.base_checkpoint(folder)
+        planner = _Planner(model, _patch_limits(base), _disk_bytes(base, model), device)
+    stages = tuple(planner.with_fixes(stage, settings) for stage in _stage_names(settings))
+    trained = {name: count_trained(model, getattr(settings, name), settings.adapter) for name in ("ct", "sft", "rl")}
+    size = SINGLE * (model.parameters if settings.adapter.method == "none" else trained["sft"][1])
+    models = size * (3 + len(settings.synthesis.domains))  # CT's, SFT's, a specialist a domain, the merged one
+    state = size + 2 * SINGLE * max(numbers for numbers, _ in trained.values())
+    return ResourcePlan(
+        str(settings.policy.base),
+        model.parameters,
+        max(numbers for numbers, _ in trained.values()),
+        planner.answering(settings).kv_token,
+        device,
+        stages,
+        models,
+        state,
+        models if settings.versioning.remote else 0,
+    )
+
+
+def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> str:
+    """Check that each stage fits the memory that there is, where that is clear.
+
+    Returns a line about the stage that fits least, where it is planned to need more than there is and yet less than a
+    tenth more, else "". Raises BadInput, with the figures and what to set, for one that needs a tenth more. A small
+    model is never refused: its samples are far from as long as they may be.
+    """
+    plan = plan_resources(ws, settings, device)
+    short = [one for one in plan.stages if not one.fits]
+    if not short or plan.parameters < SMALL:
+        return ""
+    worst = max(short, key=lambda one: one.shortage)
+    share, words = worst.shortage
+    if share <= _CLEAR:
+        return f"stage {worst.stage} {words}: it may not fit"
+    fix = f"set {', '.join(worst.fixes)}" if worst.fixes else "take a smaller model or more memory"
+    raise BadInput(f"stage {worst.stage} {words}", where="`flywheel plan`", fix=fix)
+
+
+def format_size(size: int) -> str:
+    """Write bytes as MiB or GiB."""
+    return f"{size / MIB:.0f} MiB" if size < MIB << 10 else f"{size / (MIB << 10):.1f} GiB"
+
+
+def _stage_names(settings: Settings) -> list[str]:
+    return ["rollout", "ct", "sft", *(f"rl-{name}" for name in settings.synthesis.domains), "merge", "evaluate"]
+
+
+def _disk_bytes(folder: Path, model: ModelShape) -> int:
+    try:
+        return sum(file.stat().st_size for file in checkpoint.weight_files(folder))
+    except ModelError:
+        return HALF * model.parameters  # weights that are not fetched yet, in bfloat16 as most are
+
+
+def _patch_limits(folder: Path) -> tuple[int, int] | None:
+    """The fewest and the most pixels that a screen is resized to, as the checkpoint's image settings have them."""
+    raw = checkpoint.read_json_object(folder / "preprocessor_config.json")
+    size = raw["size"] if isinstance(raw.get("size"), dict) else {}
+    least = raw.get("min_pixels") or size.get("min_pixels") or size.get("shortest_edge")
+    most = raw.get("max_pixels") or size.get("max_pixels") or size.get("longest_edge")
+    return (least, most) if isinstance(least, int) and isinstance(most, int) else None
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """limits: of a screen's pixels, in the checkpoint. disk_bytes: of its weights files."""
+
+    model: ModelShape
+    limits: tuple[int, int] | None
+    disk_bytes: int
+    auto: DeviceMemory
+
+    def with_fixes(self, stage: str, settings: Settings) -> StagePlan:
+        found = self.stage(stage, settings)
+        if found.fits:
+            return found
+        for changes in _list_changes(stage, settings, found.device):
+            if self.stage(stage, _with(settings, changes)).fits:
+                new = {name: value for name, value in changes.items() if _value(settings, name) != value}
+                for name in reversed(list(new)):  # not what another change makes needless
+                    fewer = {other: value for other, value in new.items() if other != name}
+                    if self.stage(stage, _with(settings, fewer)).fits:
+                        new = fewer
+                fixes = tuple(f"{name}={str(value).lower()}" for name, value in new.items())
+                return StagePlan(**{**vars(found), "fixes": fixes})
+        return found
+
+    def stage(self, stage: str, settings: Settings) -> StagePlan:
+        if stage in ("rollout", "evaluate"):
+            return self._answers(stage, settings)
+        if stage == "merge":
+            domains = len(settings.synthesis.domains)
+            size = self.model.parameters
+            if settings.adapter.method != "none":
+                size = count_trained(self.model, settings.sft, settings.adapter)[1] * domains
+            # One of the checkpoints, and of one tensor the float64 sum, a term and the term's product.
+            tensor = self.model.embedding if settings.adapter.method == "none" else 0
+            parts = {"process": PROCESS["cpu"], "weights": SINGLE * size, "temporary": 20 * tensor}
+            return StagePlan(stage, "cpu", parts, sum(parts.values()), self._memory("cpu"))
+        return self._training(stage, settings)
+
+    def answering(self, settings: Settings, *, swaps: bool = False) -> AnsweringMemory:
+        policy = settings.policy
+        return plan_answering(self.model, policy, self._kind(policy.device), self.disk_bytes, swaps=swaps)
+
+    def _kind(self, device: str) -> Device:
+        return self.auto.kind if device == "auto" else device
+
+    def _memory(self, kind: str) -> int:
+        if kind == self.auto.kind:
+            return self.auto.bytes
+        return self.auto.host if kind == "cpu" else 0
+
+    def _answers(self, stage: str, settings: Settings) -> StagePlan:
+        found, kind = self.answering(settings), self._kind(settings.policy.device)
+        parts = {name: size for name, size in found.row().items() if name not in ("peak", "kv_token")}
+        note = "on the server of policy.endpoint" if settings.policy.backend == "openai" else ""
+        return StagePlan(stage, kind, parts, 0 if note else found.peak, self._memory(kind), note=note)
+
+    def _training(self, stage: str, settings: Settings) -> StagePlan:
+        name = stage.partition("-")[0]
+        chosen, policy = getattr(settings, name), settings.policy
+        kind = self._kind(chosen.device)
+        rl = chosen if isinstance(chosen, RlSettings) else None
+        patch, merge = self.model.vision.patch, self.model.vision.merge
+        limits = self.limits or (policy.min_pixels, policy.max_pixels)
+        width, height = smart_resize(settings.sandbox.width, settings.sandbox.height, patch * merge, *limits)
+        patches, screens = width * height // patch**2, policy.history_n_images
+        batch = rl.minibatch if rl else chosen.batch
+        episodes = rl.tasks_per_step * rl.group_size * _TURNS if rl else batch
+        small = kind == "cpu" and self.model.parameters < SMALL
+        sizes = dict(
+            tokens=policy.max_context_tokens + policy.max_new_tokens - 1,
+            responses=policy.max_new_tokens,
+            screens=screens,
+            patches=patches,
+            batch=batch,
+            samples=episodes,
+            seen=screens * (episodes * rl.steps if rl else chosen.num_examples),
+            beside=min(os.cpu_count() or 1, 8) if small else 1,
+        )
+        work = largest_workload(self.model, chosen, **sizes)
+        value = rl is not None and rl.algorithm == "ppo"
+        held = rl is not None and policy.holds_form
+        found = plan_training(
+            self.model,
+            work,
+            chosen,
+            settings.adapter,
+            kind,
+            value_model=value,
+            held_to_form=held,
+            disk_bytes=self.disk_bytes,
+        )
+        padded = plan_training(
+            self.model,
+            largest_workload(self.model, chosen.model_copy(update={"pack_tokens": 0}), **sizes),
+            chosen.model_copy(update={"pack_tokens": 0}),
+            settings.adapter,
+            kind,
+        )
+        parts = {name: size for name, size in found.row().items() if name != "peak"}
+        parts["activations_padded"] = padded.activations
+        needs, note = found.peak, ""
+        if kind == "cpu":
+            needs *= -(-chosen.processes // settings.cluster.training_nodes)
+        if rl and policy.backend == "transformers" and self._kind(policy.device) == kind:
+            answers = self.answering(settings, swaps=True)
+            parts["policy"] = answers.peak - answers.process
+            needs, note = needs + parts["policy"], "with the policy that plays beside it"
+        host = self.auto.host if kind == "cuda" else 0
+        return StagePlan(stage, kind, parts, needs, self._memory(kind), host, note=note)
+
+
+def _value(settings: Settings, name: str) -> Any:
+    block, _, field = name.partition(".")
+    return getattr(getattr(settings, block), field)
+
+
+def _with(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    for name, value in changes.items():
+        block, _, field = name.partition(".")
+        settings = settings.model_copy(update={block: getattr(settings, block).model_copy(update={field: value})})
+    return settings
+
+
+def _list_changes(stage: str, settings: Settings, device: str) -> Iterator[dict[str, Any]]:
+    """What is tried where a stage does not fit, in this order (docs/scaling.md has it), each with all before it: first
+    what changes no result, then an adapter and its base in fewer bits; and last, for whole weights, an optimizer in 8
+    bits, or ZeRO 3 with more and more processes."""
+    made: dict[str, Any] = {}
+
+    def add(**changes: Any) -> dict[str, Any]:
+        made.update({name.replace("__", "."): value for name, value in changes.items()})
+        return dict(made)
+
+    if stage in ("rollout", "evaluate", "merge"):
+        if stage != "merge":
+            yield add(policy__dtype="bfloat16")
+            rows = settings.policy.max_num_seqs
+            while rows > 1:
+                rows //= 2
+                yield add(policy__max_num_seqs=rows)
+        return
+    name = stage.partition("-")[0]
+    chosen, longest = getattr(settings, name), settings.policy.max_context_tokens + settings.policy.max_new_tokens
+    yield add(**{f"{name}__gradient_checkpointing": True})
+    if chosen.pack_tokens > longest:
+        yield add(**{f"{name}__pack_tokens": longest})
+    elif not chosen.pack_tokens:
+        yield add(**{f"{name}__micro_batch": 1})
+    if stage.startswith("rl-") and settings.policy.backend == "transformers" and device == "cuda":
+        yield add(policy__dtype="bfloat16")
+    free = dict(made)
+    yield add(adapter__method="lora")
+    yield add(adapter__base_dtype="bfloat16")
+    if device == "cuda" and not settings.adapter.dora:
+        yield add(adapter__base_dtype="nf4")
+    made = free
+    if settings.adapter.method == "none" and device == "cuda":
+        if chosen.engine == "torch":
+            yield {**made, f"{name}.optimizer": "adamw_8bit"}
+        add(**{f"{name}__optimizer": "adamw", f"{name}__engine": "deepspeed"})
+        add(**{f"{name}__zero_stage": 3, f"{name}__zero_offload": True})
+        for processes in (1, 2, 4, 8):
+            yield add(**{f"{name}__processes": max(processes, chosen.processes)})

@@ -1,0 +1,501 @@
+"""Compute the memory of training and of answering from a checkpoint's config.json and the settings, without torch.
+
+Each formula says what the code allocates at that place: `policy/model.py` (loading), `training/modeling` (what a pass
+keeps for the gradient), `training/distributed/engine.py` (gradients, AdamW, saved state), `policy/inference` (keys and
+values). `flywheel bench plan` holds them against measured peaks. Sizes are bytes unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from flywheel.config import AdapterSettings, PolicySettings, TrainingSettings
+from flywheel.utils.errors import ModelError
+
+Device = Literal["cpu", "cuda"]
+
+MIB = 1 << 20
+SINGLE, HALF = 4, 2  # bytes of a number
+_NF4 = 0.5 + 1 / 64 + SINGLE / (64 * 256)  # of one in 4 bits: blocks of 64 share a scale of a byte, 256 of them another
+_LOGITS = 1 << 24  # numbers of the logits that are held at once (`policy_forward.py`)
+_SCREEN_CACHE = 256 * MIB  # `policy_forward.SCREEN_CACHE_BYTES`
+_BLOCK = 64  # tokens that buffers of keys and values grow by (`inference/cache.py`)
+SMALL = 100_000_000  # parameters below which a CPU makes passes side by side (`policy/devices.py`)
+PROCESS = {"cpu": 500 * MIB, "cuda": 600 * MIB}  # Python with its libraries; the context of CUDA and its libraries'
+
+# Fields of config.json that a checkpoint may leave out: the library's own.
+_VISION = {
+    "qwen2_vl": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4},
+    "qwen2_5_vl": {"depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "out_hidden_size": 3584},
+    "qwen3_vl": {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 3584}
+    | {"patch_size": 16, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]},
+}
+_VISION_ALIKE = {"num_heads": 16, "in_channels": 3, "patch_size": 14, "temporal_patch_size": 2, "spatial_merge_size": 2}
+
+
+@dataclass(frozen=True)
+class VisionShape:
+    """width: of a patch. inner: of the feed-forward part, gated in Qwen2.5-VL. out: width of a token. merge: patches
+    along a side of a token. levels: of deepstack. pixels: values of a patch."""
+
+    depth: int
+    width: int
+    inner: int
+    heads: int
+    out: int
+    patch: int
+    merge: int
+    levels: int
+    pixels: int
+    places: int
+    gated: bool
+    layer_norm: bool
+
+    @property
+    def linears(self) -> list[tuple[int, int]]:
+        """(in, out) of a block's linear layers."""
+        fed = [(self.width, self.inner)] * (2 if self.gated else 1) + [(self.inner, self.width)]
+        return [(self.width, 3 * self.width), (self.width, self.width), *fed]
+
+    @property
+    def merger(self) -> list[tuple[int, int]]:
+        """(in, out) of the linear layers from patches to tokens, of all levels."""
+        joined = self.width * self.merge**2
+        return [(joined, joined), (joined, self.out)] * (1 + self.levels)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the vision tower has, its mergers included."""
+        norm = self.width * (2 if self.layer_norm else 1)
+        block = sum(i * o + o for i, o in self.linears) + 2 * norm
+        embed = self.pixels * self.width + self.places * self.width + (self.width if self.places else 0)
+        joined = 2 * self.width * self.merge**2  # of a deepstack merger's norm, which is over joined patches
+        return embed + self.depth * block + sum(i * o + o for i, o in self.merger) + norm + self.levels * joined
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What of a checkpoint of the Qwen-VL family decides about memory. width: of a token; inner: of the feed-forward
+    part; head: width of an attention head."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    key_heads: int
+    head: int
+    vocabulary: int
+    tied: bool
+    biased: bool
+    normed_heads: bool
+    vision: VisionShape
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> ModelShape:
+        """Read the content of a config.json, also one in which the language model's fields are not a block of their
+        own. Raises ModelError where it lacks a size, or has one that is none."""
+        try:
+            made = cls._read(config)
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            what = f"config.json does not tell how large the model is: {error}"
+            raise ModelError(what, where="policy.base", fix="copy it again") from None
+        for name, size in {**vars(made), **vars(made.vision)}.items():
+            if not isinstance(size, VisionShape) and not (isinstance(size, int) and size >= 0):
+                raise ModelError(f"config.json has no sound {name}", where="policy.base", fix="copy it again")
+        return made
+
+    @classmethod
+    def _read(cls, config: Mapping[str, Any]) -> ModelShape:
+        kind, text = config["model_type"], config.get("text_config") or config
+        given = config.get("vision_config") or {}
+        seen = _VISION_ALIKE | _VISION[kind] | given
+        channels = given.get("in_channels", given.get("in_chans", seen["in_channels"]))
+        patch, frames = (_side(seen[name]) for name in ("patch_size", "temporal_patch_size"))
+        older, newer = kind == "qwen2_vl", kind == "qwen3_vl"
+        width = seen["embed_dim"] if older else seen["hidden_size"]
+        vision = VisionShape(
+            depth=seen["depth"],
+            width=width,
+            inner=int(width * seen["mlp_ratio"]) if older else seen["intermediate_size"],
+            heads=seen["num_heads"],
+            out=seen["hidden_size"] if older else seen["out_hidden_size"],
+            patch=patch,
+            merge=seen["spatial_merge_size"],
+            levels=len(seen["deepstack_visual_indexes"]) if newer else 0,
+            pixels=channels * frames * patch**2,
+            places=seen["num_position_embeddings"] if newer else 0,
+            gated=kind == "qwen2_5_vl",
+            layer_norm=kind != "qwen2_5_vl",
+        )
+        heads = text["num_attention_heads"]
+        return cls(
+            layers=text["num_hidden_layers"],
+            width=text["hidden_size"],
+            inner=text["intermediate_size"],
+            heads=heads,
+            key_heads=text.get("num_key_value_heads") or heads,
+            head=text.get("head_dim") or (128 if newer else text["hidden_size"] // heads),
+            vocabulary=text["vocab_size"],
+            tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+            biased=not newer or bool(text.get("attention_bias")),
+            normed_heads=newer,
+            vision=vision,
+        )
+
+    @property
+    def queries(self) -> int:
+        return self.heads * self.head
+
+    @property
+    def keys(self) -> int:
+        return self.key_heads * self.head
+
+    @property
+    def linears(self) -> list[tuple[int, int]]:
+        """(in, out) of the linear layers of a layer of the language model."""
+        attention = [(self.width, self.queries), *[(self.width, self.keys)] * 2, (self.queries, self.width)]
+        return [*attention, *[(self.width, self.inner)] * 2, (self.inner, self.width)]
+
+    @property
+    def embedding(self) -> int:
+        """Numbers of the table of embeddings, and of the head where that is another."""
+        return self.vocabulary * self.width
+
+    @property
+    def language_parameters(self) -> int:
+        layer = sum(i * o for i, o in self.linears) + 2 * self.width
+        layer += (self.queries + 2 * self.keys) * self.biased + 2 * self.head * self.normed_heads
+        return self.embedding * (1 if self.tied else 2) + self.layers * layer + self.width
+
+    @property
+    def parameters(self) -> int:
+        return self.language_parameters + self.vision.parameters
+
+    @property
+    def kv_numbers(self) -> int:
+        """Numbers of the keys and values of one token."""
+        return 2 * self.layers * self.keys
+
+    def adapter_parameters(self, adapter: AdapterSettings) -> dict[str, int]:
+        """Numbers of an adapter, by target."""
+        of = {
+            "language_model": self.linears * self.layers,
+            "merger": self.vision.merger,
+            "vision_tower": self.vision.linears * self.vision.depth,
+        }
+        return {
+            target: sum(adapter.rank * (i + o) + (o if adapter.dora else 0) for i, o in of[target])
+            for target in adapter.targets
+        }
+
+    def linear_parameters(self) -> int:
+        """Numbers of all linear layers but the head: what 4 bits apply to, and bfloat16 copies are made of."""
+        every = [*self.linears * self.layers, *self.vision.linears * self.vision.depth, *self.vision.merger]
+        return sum(i * o for i, o in every)
+
+
+def _side(size: int | list[int]) -> int:
+    return size[0] if isinstance(size, list) else size
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Describe the largest micro-batch of a training. tokens, responses: in it. scores: pairs of a query and a key that
+    attention computes a number for, padding included. screens: in it, of `patches` each. samples: screens whose pixels
+    are in memory together. seen: different screens over the whole training. passes: micro-batches of a gradient step.
+    beside: how many of them are made side by side."""
+
+    tokens: int
+    responses: int
+    scores: int
+    screens: int
+    patches: int
+    samples: int
+    seen: int = 0
+    passes: int = 1
+    beside: int = 1
+
+
+def largest_workload(
+    model: ModelShape,
+    chosen: TrainingSettings,
+    *,
+    tokens: int,
+    responses: int,
+    screens: int,
+    patches: int,
+    batch: int,
+    samples: int = 0,
+    seen: int = 0,
+    beside: int = 1,
+) -> Workload:
+    """Find the largest micro-batch that samples of one length make.
+
+    chosen: block of the training. tokens: of a sample. responses: those of its answer. screens: that it shows, of
+    `patches` each. batch: samples of a gradient step. samples: in memory at once; 0: as many. seen: different screens
+    of the whole training. beside: passes that are made side by side.
+    """
+    mine = -(-batch // (chosen.processes * beside))
+    if chosen.pack_tokens:
+        packed = min(max(chosen.pack_tokens // tokens, 1), mine) * tokens
+        # Samples that are shorter than the longest show more screens in as many tokens.
+        shown = min(mine * screens, max(screens, packed * model.vision.merge**2 // max(1, patches)))
+    else:
+        packed, shown = min(mine, chosen.micro_batch) * tokens, min(mine, chosen.micro_batch) * screens
+    together = packed // tokens
+    return Workload(
+        tokens=packed,
+        responses=together * responses,
+        scores=packed * tokens,
+        screens=shown,
+        patches=patches,
+        samples=(samples or batch) * screens,
+        seen=seen,
+        passes=-(-batch // (chosen.processes * together)),
+        beside=beside,
+    )
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """The memory of a training process on its device. host: of the machine's memory beside it, where the device is a
+    GPU. peak: the most at once, of a gradient step, of loading (`loading`) and of saving the state (`saving`)."""
+
+    process: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    screens: int
+    value_model: int
+    temporary: int
+    step: int
+    loading: int
+    saving: int
+    host: int = 0
+
+    @property
+    def peak(self) -> int:
+        return max(self.step, self.loading, self.saving)
+
+    def row(self) -> dict[str, int]:
+        """Return the parts by name, and the peak."""
+        return {**asdict(self), "peak": self.peak}
+
+
+def count_trained(model: ModelShape, chosen: TrainingSettings, adapter: AdapterSettings) -> tuple[int, int]:
+    """Count (the parameters that a training changes, those of the adapter that it has in memory)."""
+    if adapter.method == "none":
+        return model.parameters - (model.vision.parameters if chosen.freeze_vision else 0), 0
+    parts = model.adapter_parameters(adapter)
+    return parts.get("language_model", 0) if chosen.freeze_vision else sum(parts.values()), sum(parts.values())
+
+
+def plan_training(
+    model: ModelShape,
+    work: Workload,
+    chosen: TrainingSettings,
+    adapter: AdapterSettings,
+    device: Device,
+    *,
+    value_model: bool = False,
+    held_to_form: bool = False,
+    disk_bytes: int = 0,
+) -> TrainingMemory:
+    """Compute the memory of one training process.
+
+    work: its largest micro-batch. chosen: block of the training. adapter: block `adapter`. value_model: whether RL has
+    one. held_to_form: whether answers are held to the form of an action. disk_bytes: of the checkpoint's weights files,
+    which loading maps into memory.
+    """
+    whole, on_cpu = adapter.method == "none", device == "cpu"
+    half = chosen.compute_dtype == "bfloat16" or (not whole and adapter.base_dtype != "float32")
+    trained, adapters = count_trained(model, chosen, adapter)
+    loaded = weights = _base_bytes(model, adapter) + SINGLE * adapters
+    gradients, optimizer = SINGLE * trained, (2 if chosen.optimizer == "adamw_8bit" else 2 * SINGLE) * trained
+    moved = 0  # of ZeRO's state, what lies in the machine's memory
+    if chosen.engine == "deepspeed":
+        optimizer = (optimizer + SINGLE * trained) // chosen.processes  # it has its own copy of the weights
+        gradients *= 2  # and a buffer
+        if chosen.zero_stage > 1:
+            gradients //= chosen.processes
+        if chosen.zero_stage == 3:
+            weights //= chosen.processes
+        if chosen.zero_offload and not on_cpu:
+            moved = optimizer + (weights if chosen.zero_stage == 3 else 0)
+            optimizer, weights = 0, 0 if chosen.zero_stage == 3 else weights
+
+    activations = _kept_for_gradient(model, work, chosen, adapter, device, half)
+    if half and whole:  # float32 weights that are multiplied in bfloat16 have a copy until the gradient is done
+        activations += HALF * (model.linear_parameters() + model.embedding)
+    rows = min(work.responses, max(1, _LOGITS // model.vocabulary))
+    logits = (7 if held_to_form else 5) * SINGLE * rows * model.vocabulary
+    screens = SINGLE * work.samples * work.patches * model.vision.pixels
+    if not _tower_learns(chosen, adapter):
+        features = SINGLE * work.seen * (work.patches // model.vision.merge**2) * model.vision.out
+        features = min(_SCREEN_CACHE, features * (1 + model.vision.levels))
+    else:
+        features = 0
+    value = 0
+    if value_model:  # its weights, gradients and AdamW's means
+        value = 4 * SINGLE * (model.width * (model.width + 2) + 4 * model.width + 1)
+
+    # The gradient of the head is there until that of the embeddings joins it; chunks of the logits add up to it.
+    table, widest = (SINGLE * n if whole else 0 for n in (model.embedding, max(i * o for i, o in model.linears)))
+    heads = table * (2 if work.responses > rows else 1)
+    passing = work.beside * (activations + max(logits, _layer_temporary(model, work, half)) + heads)
+    if work.passes > 1:  # else the values that a gradient needs are gone by the time that all gradients are there
+        passing += gradients * (work.beside + 1 if work.beside > 1 else 1) + widest
+    stepping = gradients + table
+    if on_cpu:  # AdamW's root and its quotient, a parameter at a time
+        stepping = gradients + 2 * max(table, widest)
+    if chosen.engine == "torch" and chosen.processes > 1:  # sent as one tensor
+        stepping = max(stepping, 2 * gradients)
+    most = max(passing, stepping)
+    fixed = PROCESS[device] + weights + optimizer + value + features + (screens if on_cpu else 0)
+    own = SINGLE * (model.parameters if whole else adapters)  # copied into the state that is saved, as AdamW's means
+    return TrainingMemory(
+        PROCESS[device],
+        weights,
+        gradients,
+        optimizer,
+        work.beside * activations,
+        work.beside * logits,
+        features + (screens if on_cpu else 0),
+        value,
+        max(0, most - gradients - work.beside * (activations + logits)),
+        step=fixed + most,
+        loading=PROCESS[device] + loaded + (_mapped(disk_bytes, loaded) if on_cpu else 0),
+        saving=fixed + optimizer + (own if on_cpu else 0),
+        host=0 if on_cpu else PROCESS["cpu"] + moved + max(loaded + disk_bytes, own) + screens,
+    )
+
+
+def _tower_learns(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
+    adapted = adapter.method == "none" or bool({"merger", "vision_tower"} & set(adapter.targets))
+    return adapted and not chosen.freeze_vision
+
+
+def _mapped(disk_bytes: int, weights: int) -> int:
+    """Bytes of the files that are in memory beside the weights: of weights in the files' own type they are the same."""
+    return disk_bytes if abs(disk_bytes - weights) > weights / 10 else 0
+
+
+def _base_bytes(model: ModelShape, adapter: AdapterSettings) -> int:
+    if adapter.method == "none" or adapter.base_dtype == "float32":
+        return SINGLE * model.parameters
+    if adapter.base_dtype == "bfloat16":
+        return HALF * model.parameters
+    four = model.linear_parameters()
+    return int(_NF4 * four) + HALF * (model.parameters - four)
+
+
+def _kept_for_gradient(
+    model: ModelShape, work: Workload, chosen: TrainingSettings, adapter: AdapterSettings, device: Device, half: bool
+) -> int:
+    """Bytes that a pass over the micro-batch keeps for its gradient, but for the logits."""
+    whole = adapter.method == "none"
+    layer = work.tokens * _layer_token_bytes(model, adapter, half, fused=device == "cuda" or not chosen.pack_tokens)
+    if device == "cpu" and chosen.pack_tokens:
+        layer += SINGLE * model.heads * work.scores
+    if chosen.gradient_checkpointing:
+        kept = model.layers * work.tokens * model.width * (HALF if half and not whole else SINGLE) + layer
+    else:
+        # The last layer is computed for the responses alone; of the others' tokens it needs keys and values.
+        last = (work.responses + 0.25 * (work.tokens - work.responses)) / work.tokens if chosen.pack_tokens else 1
+        kept = int((model.layers - 1 + last) * layer)
+    if _tower_learns(chosen, adapter):
+        seen, size = model.vision, HALF if half else SINGLE
+        block = work.screens * work.patches * _block_patch_bytes(seen, size)
+        if device == "cpu" and chosen.pack_tokens and not seen.gated:  # Qwen3-VL's screens attend by kept scores
+            block += SINGLE * seen.heads * work.screens * work.patches**2
+        blocks = seen.depth if not chosen.gradient_checkpointing else 1
+        kept += blocks * block + (work.screens * work.patches * seen.width * size * (seen.depth - blocks))
+        kept += work.screens * work.patches * 4 * seen.width * size * (1 + seen.levels)  # the mergers
+    return kept
+
+
+def _layer_token_bytes(model: ModelShape, adapter: AdapterSettings, half: bool, *, fused: bool) -> int:
+    """Bytes that a layer of the language model keeps for each token.
+
+    half: whether products are bfloat16. fused: whether attention is torch's kernel, which keeps its result and a copy
+    of keys and values for each head that asks.
+    """
+    whole, size = adapter.method == "none", HALF if half else SINGLE
+    width, inner, asked, held = model.width, model.inner, model.queries, model.keys
+    norms = SINGLE * 2 * width
+    # What goes into the linear layers: in float32 one tensor for all that read it, in bfloat16 a copy each.
+    inputs = HALF * (5 * width + asked + inner) if half else SINGLE * (2 * width + asked + inner)
+    heads = (SINGLE if half and whole else size) * (asked + held) + size * held
+    if model.normed_heads:
+        heads += SINGLE * (asked + held) + (HALF * (asked + held) if half and whole else 0)
+    if fused:
+        heads += size * (asked + 2 * (asked - held))
+    fed = size * 3 * inner  # gate, its activation, and what it is multiplied by
+    low = 0 if whole else size * 7 * adapter.rank
+    return norms + inputs + heads + fed + low
+
+
+def _block_patch_bytes(vision: VisionShape, size: int) -> int:
+    """Bytes that a block of the vision tower keeps for each patch, where it learns. size: of a number."""
+    norms = SINGLE * (2 if vision.layer_norm else 4) * vision.width + 2 * size * vision.width
+    attention = size * 7 * vision.width
+    return norms + attention + size * (4 if vision.gated else 2) * vision.inner
+
+
+def _layer_temporary(model: ModelShape, work: Workload, half: bool) -> int:
+    """Bytes that the gradient of a layer takes for a moment."""
+    return (HALF if half else SINGLE) * work.tokens * (3 * model.inner + 2 * model.width)
+
+
+@dataclass(frozen=True)
+class AnsweringMemory:
+    """The memory of a policy that answers, on its device. kv_token: bytes of the keys and values of one token; cache:
+    those of all rows; kept: what is kept of prompts and screens; loading: the peak while weights are loaded."""
+
+    process: int
+    weights: int
+    kv_token: int
+    cache: int
+    kept: int
+    temporary: int
+    loading: int
+
+    @property
+    def peak(self) -> int:
+        return max(self.process + self.weights + self.cache + self.kept + self.temporary, self.loading)
+
+    def row(self) -> dict[str, int]:
+        """Return the parts by name, and the peak."""
+        return {**asdict(self), "peak": self.peak}
+
+
+_PREFILL = 8192  # tokens of prompts in one pass (`inference/engine.py`)
+
+
+def plan_answering(
+    model: ModelShape, policy: PolicySettings, device: Device, disk_bytes: int = 0, *, swaps: bool = False
+) -> AnsweringMemory:
+    """Compute the memory of a policy that answers policy.max_num_seqs requests together, prompts and answers as long as
+    the settings let them be.
+
+    policy: block `policy`. disk_bytes: of the checkpoint's weights files, which loading maps into memory. swaps:
+    whether new weights are loaded while the old ones answer, as RL does.
+    """
+    size = HALF if policy.dtype == "bfloat16" else SINGLE
+    weights, token = size * model.parameters, size * model.kv_numbers
+    length = -(-(policy.max_context_tokens + policy.max_new_tokens) // _BLOCK) * _BLOCK
+    rows = 1 << (policy.max_num_seqs - 1).bit_length()
+    cache = rows * length * token
+    together = min(rows, max(1, _PREFILL // policy.max_context_tokens)) * policy.max_context_tokens
+    prefill = together * (token + size * (3 * model.inner + 4 * model.width))
+    growing = cache // 2  # the buffers that larger ones take the place of
+    loading = PROCESS[device] + weights + (weights + cache if swaps else 0)
+    if device == "cpu":
+        loading += _mapped(disk_bytes, weights)
+    return AnsweringMemory(
+        PROCESS[device], weights, token, cache, (3 * policy.cache_mb * MIB) // 4, max(prefill, growing), loading
+    )

@@ -1,0 +1,143 @@
+"""`flywheel plan`, and the refusal of a run that cannot fit: on configurations alone, without weights."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from test_memory_plan import UI_TARS
+
+from flywheel import config
+from flywheel.cli import main
+from flywheel.config import Settings
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import iterations, resource_plan
+from flywheel.pipeline.resource_plan import DeviceMemory, check_resources, plan_resources
+from flywheel.utils.errors import BadInput
+
+GIB = 2**30
+
+
+@pytest.fixture
+def seven(tmp_path):
+    """The folder of a checkpoint of UI-TARS-1.5-7B's shape, but for its weights."""
+    folder = tmp_path / "seven"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(UI_TARS))
+    (folder / "preprocessor_config.json").write_text('{"min_pixels": 3136, "max_pixels": 12845056}')
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def workspace(tmp_path, seven) -> Workspace:
+    root = tmp_path / "ws"
+    root.mkdir()
+    (root / "params.yaml").write_text(f"policy:\n  base: {seven}\n  dtype: bfloat16\n")
+    (root / "dvc.yaml").write_text("stages: {}\n")
+    return Workspace(root)
+
+
+def planned(workspace: Workspace, *words: str) -> tuple[int, str]:
+    answer = CliRunner().invoke(main, ["plan", "-w", str(workspace.root), *words])
+    return answer.exit_code, answer.output
+
+
+def test_what_does_not_fit_is_told_with_the_first_settings_that_do(workspace):
+    code, text = planned(workspace, "--device-memory", "80GiB")
+    assert code == 1
+    assert "8,292,166,656 parameters" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("sft needs "))
+    assert line.endswith("the GPU has 80.0 GiB: set adapter.method=lora")
+    (line,) = (line for line in text.splitlines() if line.startswith("rl-games needs "))
+    assert line.endswith("set rl.gradient_checkpointing=true, adapter.method=lora")
+    fixes = [word for one in text.rpartition("flywheel plan ")[2].split("--set ") if (word := one.strip())]
+    code, text = planned(workspace, "--device-memory", "80GiB", *(word for fix in fixes for word in ("--set", fix)))
+    assert code == 0, text
+    assert "does not fit" not in text
+
+
+def test_json_has_every_stage_with_its_parts(workspace):
+    code, text = planned(workspace, "--device-memory", "24GiB", "--json")
+    found = json.loads(text)
+    assert code == 1
+    names = [one["stage"] for one in found["stages"]]
+    assert names == ["rollout", "ct", "sft", "rl-games", "rl-sites", "rl-control", "merge", "evaluate"]
+    sft = found["stages"][2]
+    assert sft["parts"]["weights"] == 4 * found["parameters"]
+    assert (sft["fits"], sft["has"]) == (False, 24 * GIB)
+    assert found["kv_token"] == 57_344
+    assert (found["disk"], found["network"]) == (6 * 4 * found["parameters"], 0)
+
+
+@pytest.mark.parametrize("typed", ["8XB", "much", "-3GiB", "", "0", "infGiB", "nan"])
+def test_a_memory_that_is_no_size_is_refused(workspace, typed):
+    code, text = planned(workspace, "--device-memory", typed)
+    assert (code, len(text.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize(("typed", "size"), [("80GiB", 80 * GIB), ("24 GB", 24 * 10**9), ("1.5g", 3 * GIB // 2)])
+def test_sizes_are_read_as_they_are_written(typed, size):
+    assert resource_plan.read_device_memory(typed).bytes == size
+
+
+def test_an_adapter_is_what_an_iteration_writes_and_sends(workspace):
+    whole = plan_resources(workspace, _settings(workspace), DeviceMemory("cuda", 80 * GIB))
+    own = _settings(workspace, **{"adapter.method": "lora", "versioning.remote": "/copy"})
+    small = plan_resources(workspace, own, DeviceMemory("cuda", 80 * GIB))
+    assert small.disk == small.network == 6 * 4 * small.trained
+    assert small.disk < whole.disk / 100
+
+
+def test_a_run_that_cannot_fit_is_refused_and_one_that_nearly_does_is_told(workspace):
+    settings = _settings(workspace, **{"adapter.method": "lora", "adapter.base_dtype": "bfloat16"})
+    needs = max(one.needs for one in plan_resources(workspace, settings, DeviceMemory("cuda", GIB)).stages)
+    assert check_resources(workspace, settings, DeviceMemory("cuda", needs)) == ""
+    close = check_resources(workspace, settings, DeviceMemory("cuda", needs - GIB))
+    assert close.startswith("stage rl-")
+    assert "it may not fit" in close
+    with pytest.raises(
+        BadInput, match=r"stage rl-.* needs .* GiB, the GPU has .*; set rl\.gradient_checkpointing=true"
+    ):
+        check_resources(workspace, settings, DeviceMemory("cuda", int(needs / 1.2)))
+
+
+def test_the_servers_memory_is_no_matter_of_this_device(workspace):
+    own = {"policy.backend": "openai", "policy.endpoint": "http://127.0.0.1:1/v1", "policy.model": "m"}
+    plan = plan_resources(workspace, _settings(workspace, **own), DeviceMemory("cuda", GIB))
+    rollout = plan.stages[0]
+    assert (rollout.needs, rollout.fits, rollout.note) == (0, True, "on the server of policy.endpoint")
+    assert rollout.parts["cache"] == 16 * 576 * plan.kv_token
+    assert "policy" not in plan.stages[3].parts
+
+
+def test_of_a_name_on_the_hub_the_configuration_alone_is_fetched(workspace, seven, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or str(seven)
+    )
+    plan = plan_resources(workspace, _settings(workspace, **{"policy.base": "an/owner"}), DeviceMemory("cuda", GIB))
+    assert plan.parameters == 8_292_166_656
+    assert asked
+    assert not any("safetensors" in pattern for patterns in asked for pattern in patterns)
+
+
+def test_preflight_refuses_before_weights_are_looked_at(workspace, monkeypatch):
+    monkeypatch.setattr(resource_plan, "read_device_memory", lambda: DeviceMemory("cuda", 80 * GIB))
+    with pytest.raises(BadInput, match=r"stage rl-.* needs .* GiB, the GPU has 80\.0 GiB"):
+        iterations.run_preflight(workspace, _settings(workspace))
+
+
+def test_the_machines_memory_counts_beside_a_gpu(workspace):
+    settings = _settings(workspace, **{"adapter.method": "lora"})
+    with pytest.raises(BadInput, match=r"this machine has 8\.0 GiB"):
+        check_resources(workspace, settings, DeviceMemory("cuda", 1000 * GIB, 8 * GIB))
+
+
+def test_the_shipped_settings_are_never_refused(project):
+    assert check_resources(Workspace(project), Settings(), DeviceMemory("cpu", GIB, GIB)) == ""
+
+
+def _settings(workspace: Workspace, **values: object) -> Settings:
+    return config.load_settings(workspace.params, values)
