@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -46,7 +47,12 @@ TIERS = ("unit", "integration", "e2e", "exhaustive")  # folders, and marks of th
 
 def tier(item: pytest.Item) -> str | None:
     """Return the tier of a test: the folder of tests/ that it lies in."""
-    return next((name for name in TIERS if TESTS / name in item.path.parents), None)
+    return _tier_of_file(item.path)
+
+
+@cache
+def _tier_of_file(path: Path) -> str | None:
+    return next((name for name in TIERS if TESTS / name in path.parents), None)
 
 
 # Where several workers share the tests, heavy tiers begin first, so that no long file ends alone: unit tests fill up.

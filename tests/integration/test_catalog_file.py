@@ -52,6 +52,7 @@ def test_plain_duckdb_answers_as_flywheel_does(ws, file):
         assert other.execute(count).fetchone() == one.execute(count).fetchone()
 
 
+@pytest.mark.exhaustive
 def test_it_is_attached_beside_tables_of_ones_own(ws, file):
     expected = database.query_catalog(ws, "SELECT domain, p FROM p_v1").to_pylist()
     with duckdb.connect() as own:

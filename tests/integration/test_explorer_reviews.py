@@ -12,6 +12,7 @@ import httpx
 import pytest
 import routed_iterations
 from explorer_store import explorer, rollouts
+from night import by_day
 from reviews import waiting
 from synthetic_rows import task, trajectory
 
@@ -179,17 +180,20 @@ def test_a_second_label_counts_and_keeps_how_it_was_drawn(ws, client):
 
 @pytest.mark.parametrize(
     ("body", "status", "said"),
-    [
-        ({"trajectory_id": "none"}, 404, "there is no trajectory none here"),
-        ({"trajectory_id": "../auth"}, 404, "there is no trajectory"),
-        ({"label": "maybe"}, 400, "no label 'maybe'"),
-        ({"reviewer": "../../x"}, 400, "no name of a reviewer"),
-        ({"reviewer": ""}, 400, "the reviewer has no name"),
-        ({"queue": "sql"}, 400, "what was sent cannot be read: queue"),
-        ({"comment": "x" * 2001}, 400, "a comment may have 2,000 characters, this one has 2,001"),
-        ({"comment": "x" * 2**20}, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer"),
-        ({"label": None}, 400, "what was sent cannot be read: label"),
-    ],
+    by_day(
+        [
+            ({"trajectory_id": "none"}, 404, "there is no trajectory none here"),
+            ({"trajectory_id": "../auth"}, 404, "there is no trajectory"),
+            ({"label": "maybe"}, 400, "no label 'maybe'"),
+            ({"reviewer": "../../x"}, 400, "no name of a reviewer"),
+            ({"reviewer": ""}, 400, "the reviewer has no name"),
+            ({"queue": "sql"}, 400, "what was sent cannot be read: queue"),
+            ({"comment": "x" * 2001}, 400, "a comment may have 2,000 characters, this one has 2,001"),
+            ({"comment": "x" * 2**20}, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer"),
+            ({"label": None}, 400, "what was sent cannot be read: label"),
+        ],
+        3,
+    ),
 )
 def test_what_is_no_label_is_refused(ws, client, body, status, said):
     answer = client.post(

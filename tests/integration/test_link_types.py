@@ -82,12 +82,14 @@ def clone(ws: Workspace, folder: Path) -> Workspace:
     return copy
 
 
+@pytest.mark.exhaustive
 def test_a_clone_has_the_line_ends_that_were_recorded(ws, tmp_path):
     copy = clone(ws, tmp_path / "clone")
     assert stage_records.changed_stages(copy) == {}
     assert iterations.plan_iterations(copy, stage_records.load_iteration_params(copy, 3), 1) == [4]
 
 
+@pytest.mark.exhaustive
 def test_a_clone_whose_line_ends_git_changed_is_told_once_with_a_mend(ws, tmp_path):
     """As of a workspace that was made before `.gitattributes` was."""
     (ws.root / ".gitattributes").unlink()

@@ -159,6 +159,7 @@ def test_a_workspace_of_a_later_version_is_left_alone(old):
         assert (code, "update flywheel" in output) == (2, True)
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_cannot_be_read_is_named(old):
     old.params.write_text("rl: [\n")
     with pytest.raises(BadInput, match=r"not valid YAML.*params\.yaml"):
