@@ -22,15 +22,14 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 import pytest
 from forked_workers import fork_workers
 from hypothesis import settings
-from night import NIGHT, by_day, examples
+from night import NIGHT, by_day
 
 from flywheel.config.workspace import Workspace
 from flywheel.envs import isolation
 
 # No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
-settings.register_profile("day", deadline=None, max_examples=40)
-settings.register_profile("night", deadline=None, max_examples=examples(100))
-settings.load_profile("night" if NIGHT else "day")
+settings.register_profile("flywheel", deadline=None, max_examples=500 if NIGHT else 20)
+settings.load_profile("flywheel")
 
 # A runner that was started in the background ignores Ctrl-C; so would every command that tests send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

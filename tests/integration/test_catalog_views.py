@@ -63,7 +63,7 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(catalog):
 def test_task_success_counts_what_p_v1_counts(catalog):
     sums = "SELECT iteration, sum(verified)::INT AS verified, sum(samples)::INT AS scored"
     assert ask(catalog, f"{sums} FROM task_success GROUP BY ALL ORDER BY ALL") == ask(
-        ws, "SELECT iteration, verified::INT AS verified, scored::INT AS scored FROM p_v1 WHERE domain = 'all'"
+        catalog, "SELECT iteration, verified::INT AS verified, scored::INT AS scored FROM p_v1 WHERE domain = 'all'"
     )
 
 

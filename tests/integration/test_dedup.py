@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from night import by_day, examples
+from night import NIGHT, by_day
 from PIL import Image, ImageDraw
 
 from flywheel.store.dedup import episode_similarity
@@ -131,7 +131,7 @@ def test_of_an_earlier_iteration_only_the_newer_one_is_weighed_down_and_names_it
     }
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=150 if NIGHT else 8)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.sampled_from("cd"), st.integers(0, 2)), min_size=1, max_size=12),
     st.randoms(use_true_random=False),

@@ -8,7 +8,7 @@ import random
 
 import pytest
 import pytest_asyncio
-from night import examples
+from night import NIGHT
 from pages import click_on, script, spoken_words, task_of
 
 from flywheel.agent.actions import Drag, Hotkey, Point, Wait
@@ -19,7 +19,7 @@ from flywheel.envs.suites.merge.board import play
 from flywheel.envs.suites.players import random_action
 from flywheel.envs.tasks.drawing import make_tasks
 
-TASKS = examples(8)
+TASKS = 40 if NIGHT else 8
 DRAWN = Settings(synthesis=SynthesisSettings(train_tasks=40, eval_tasks=TASKS, levels=[1, 2]))
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -60,7 +60,7 @@ async def test_the_same_actions_give_the_same_pixels_in_another_order(pool, demo
 
 async def test_thoughts_are_short_and_the_recognizer_knows_their_words(demonstrations):
     thoughts = {thought for _, steps in demonstrations for thought, _, _ in steps}
-    assert len(thoughts) > TASKS
+    assert len(thoughts) > (50 if NIGHT else 10)
     for thought in thoughts:
         words = thought.lower().replace(".", "").replace(",", "").split()
         assert 1 <= len(words) <= 10
