@@ -19,6 +19,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("DVC_NO_ANALYTICS", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
+import psutil
 import pytest
 from forked_workers import fork_workers
 from hypothesis import settings
@@ -36,6 +37,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = "PYTEST_XDIST_WORKER" in os.environ  # several workers share the tests
+
+# All that the tests write and copy, 60,000 small files of 1.2 GB in all, costs a third in memory of what it does on a
+# disk.
+if shutil.disk_usage("/dev/shm").free > 2**33 < psutil.virtual_memory().available:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent

@@ -198,6 +198,7 @@ def test_answers_are_held_to_their_form_where_that_can_be():
         assert not PolicySettings(**other).holds_form
 
 
+@pytest.mark.exhaustive
 async def test_other_answers_than_actions_are_free(folder):
     """`flywheel model serve` and the base's questions ask the same policy for texts."""
     policy = PolicySettings(max_new_tokens=40, max_context_tokens=512, device="cpu")

@@ -58,6 +58,7 @@ def test_samples_of_one_task_with_the_same_steps_weigh_together_as_one(made):
         assert (one["task_id"], one["store"], one["weight"]) == (twin["task_id"], twin["store"], row["weight"])
 
 
+@pytest.mark.exhaustive
 def test_it_can_be_switched_off(tmp_path):
     ws, settings = synthetic.workspace(tmp_path, routing={"dedup_weighting": "each"})
     synthetic.incoming(ws, settings, 1, tasks=4, samples=8)
@@ -101,6 +102,7 @@ def test_what_is_near_an_evaluation_task_is_set_aside_with_its_reason(made):
     assert any(f"(the content of {held['task_id']})" in reason for reason in aside.values())
 
 
+@pytest.mark.exhaustive
 def test_the_manifest_names_what_later_iterations_compare_with(made):
     ws, settings = made
     built(ws, settings)
