@@ -313,6 +313,7 @@ def test_an_output_path_that_is_not_there(workspace, tmp_path):
     assert str(out) in one_line(output)
 
 
+@pytest.mark.exhaustive
 def test_a_workspace_that_cannot_be_written_is_one_line(workspace, monkeypatch):
     """The kernel's own error, as a read-only file system gives it: permissions do not bind the superuser."""
 
@@ -424,6 +425,7 @@ def test_clean_leaves_what_runs_did_not_make(workspace):
     assert "nothing to remove" in flywheel("workspace", "reset", "--yes", "-w", workspace.root)[1]
 
 
+@pytest.mark.exhaustive
 def test_doctor_tells_programs_what_is_missing(workspace):
     code, output = flywheel("doctor", "--json", "-w", workspace.root)
     states = {finding["name"]: finding["state"] for finding in json.loads(output)}

@@ -250,6 +250,7 @@ def test_rows_of_no_trajectory_are_set_aside_and_counted_apart(built, tmp_path, 
     assert conserved(ws)
 
 
+@pytest.mark.exhaustive
 def test_too_many_offences_stop_the_iteration_before_anything_is_stored(built, tmp_path):
     source, settings, _ = built
     ws = copy(source, tmp_path)

@@ -65,7 +65,7 @@ def sized(browser, served, request):
     found.context.close()
 
 
-@pytest.mark.parametrize("path", by_day([*PAGES, "/trajectories/t1r1?step=1", "/trajectories/none", "/nothing"], 5))
+@pytest.mark.parametrize("path", by_day([*PAGES, "/trajectories/t1r1?step=1", "/trajectories/none", "/nothing"], 3))
 def test_each_page_fits_and_can_be_heard(sized, served, path):
     tab = sized
     tab.faults.clear()
@@ -169,6 +169,7 @@ def test_scripts_in_the_data_are_words(tab, served):
     expect(tab.get_by_role("heading", level=1)).to_contain_text("<img src=x onerror='window.evil = 1'>")
 
 
+@pytest.mark.exhaustive
 def test_a_running_iteration_appears_without_reload(browser, ws):
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
@@ -214,6 +215,7 @@ def test_another_workspace_is_laid_over_this_one(browser, ws, tmp_path):
         tab.context.close()
 
 
+@pytest.mark.exhaustive
 def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, ws):
     rollouts(ws, 1)
     run = {"run_id": "0a<b>", "name": "iteration 001", "kind": "flow", "state": "Completed", "attempts": 1}
@@ -248,6 +250,7 @@ def test_no_iteration_says_what_to_type(browser, ws):
         tab.context.close()
 
 
+@pytest.mark.exhaustive
 def test_two_trajectories_are_compared_step_by_step(tab, served):
     tab.goto(f"{served.url}/trajectories/t1r1")
     tab.get_by_role("link", name="Compare with t1r0").click()

@@ -96,7 +96,7 @@ def sized(browser, shown, request):
             ("ada", "/review?show=agreement", "Scorers beside people"),
             ("ada", "/review?show=promotions", "Promote the merged model"),
         ],
-        3,
+        2,
     ),
 )
 def test_each_part_fits_and_can_be_heard(sized, shown, reviewer, path, words):
@@ -155,6 +155,7 @@ def test_two_label_an_item_blind_and_a_third_decides(browser, served):
     close(ada, bo, eve)
 
 
+@pytest.mark.exhaustive
 def test_what_people_write_is_words(browser, served):
     bo = reviewing(browser, served, "bo", f"{DRAWN}&item=t1r1")
     bo.get_by_label("Comment").fill(SCRIPT)

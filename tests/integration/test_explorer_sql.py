@@ -200,6 +200,7 @@ async def test_a_query_that_takes_too_long_is_ended_and_its_process_goes_on(ws):
         await sql.aclose()
 
 
+@pytest.mark.exhaustive
 async def test_one_that_does_not_heed_its_time_is_ended_from_outside(ws, monkeypatch):
     monkeypatch.setattr(explorer_sql, "_GRACE_S", 0.0)
     sql = SqlWorkerPool(ws, SqlLimits(seconds=0.5))

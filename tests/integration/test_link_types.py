@@ -40,6 +40,7 @@ CACHES = [(kind, outside) for kind in ("symlink", "hardlink", "copy", "reflink,c
 
 
 @pytest.mark.parametrize(("kind", "outside"), by_day(CACHES))
+@pytest.mark.exhaustive
 def test_a_cache_by_links_changes_nothing(ws, tmp_path, kind, outside):
     linked(ws, kind, tmp_path / "shared" if outside else None)
     part = partitions.partition_files(ws, "steps", 1, "rollout")[0]

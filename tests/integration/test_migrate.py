@@ -152,6 +152,7 @@ def test_a_workspace_in_git_is_committed(old):
     assert "iterations/001/params.yaml" in told
 
 
+@pytest.mark.exhaustive
 def test_a_workspace_of_a_later_version_is_left_alone(old):
     old.iterations_index.write_text(f"format: {FORMAT + 1}\nnewest: ['001']\n")
     for words in (("workspace", "migrate"), ("status",)):

@@ -79,6 +79,7 @@ def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_a
     assert any("brought back" in line for line in said)
 
 
+@pytest.mark.exhaustive
 def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     begin_iteration(ws, 2, SETTINGS)
     minimal_iterations.run_stages(ws, ("ingest", "synthesize", "rollout"), 2)

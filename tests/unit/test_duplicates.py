@@ -67,6 +67,7 @@ def test_it_can_be_switched_off(tmp_path):
     assert {row["weight"] for store in ("sft", "ct") for row in rows(ws, store)} == {1.0}
 
 
+@pytest.mark.exhaustive
 def test_the_next_iteration_knows_the_one_before_by_what_was_kept_of_it(made):
     ws, settings = made
     first = {row["task_id"]: row for row in rows(ws, "tasks", 1, "synthesize")}
