@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -18,24 +19,29 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("DVC_NO_ANALYTICS", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
+import psutil
 import pytest
 from forked_workers import fork_workers
 from hypothesis import settings
-from night import NIGHT, by_day, examples
+from night import NIGHT, by_day
 
 from flywheel.config.workspace import Workspace
 from flywheel.envs import isolation
 
 # No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
-settings.register_profile("day", deadline=None, max_examples=40)
-settings.register_profile("night", deadline=None, max_examples=examples(100))
-settings.load_profile("night" if NIGHT else "day")
+settings.register_profile("flywheel", deadline=None, max_examples=500 if NIGHT else 20)
+settings.load_profile("flywheel")
 
 # A runner that was started in the background ignores Ctrl-C; so would every command that tests send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = "PYTEST_XDIST_WORKER" in os.environ  # several workers share the tests
+
+# All that the tests write and copy, 60,000 small files of 1.2 GB in all, costs a third in memory of what it does on a
+# disk.
+if shutil.disk_usage("/dev/shm").free > 2**33 < psutil.virtual_memory().available:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent
@@ -46,7 +52,12 @@ TIERS = ("unit", "integration", "e2e", "exhaustive")  # folders, and marks of th
 
 def tier(item: pytest.Item) -> str | None:
     """Return the tier of a test: the folder of tests/ that it lies in."""
-    return next((name for name in TIERS if TESTS / name in item.path.parents), None)
+    return _tier_of_file(item.path)
+
+
+@cache
+def _tier_of_file(path: Path) -> str | None:
+    return next((name for name in TIERS if TESTS / name in path.parents), None)
 
 
 # Where several workers share the tests, heavy tiers begin first, so that no long file ends alone: unit tests fill up.

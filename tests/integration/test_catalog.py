@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -15,6 +16,7 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
+from night import by_day
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
@@ -36,8 +38,16 @@ def ws(tmp_path_factory) -> Workspace:
     return ws
 
 
-def ask(ws: Workspace, sql: str) -> list[dict]:
-    return database.query_catalog(ws, sql).to_pylist(maps_as_pydicts="strict")
+@pytest.fixture(scope="module")
+def catalog(ws) -> Iterator[duckdb.DuckDBPyConnection]:
+    """One connection, for those who ask much."""
+    with database.connect_catalog(ws) as connection:
+        yield connection
+
+
+def ask(catalog: Workspace | duckdb.DuckDBPyConnection, sql: str) -> list[dict]:
+    asked = database.query_catalog if isinstance(catalog, Workspace) else database.run_query
+    return asked(catalog, sql).to_pylist(maps_as_pydicts="strict")
 
 
 def test_an_empty_workspace_has_every_table_typed(tmp_path):
@@ -50,8 +60,8 @@ def test_an_empty_workspace_has_every_table_typed(tmp_path):
     assert ask(ws, "SELECT iteration, model FROM promotions") == [{"iteration": 0, "model": "models/base"}]
 
 
-def test_iterations_tells_the_whole_turn(ws):
-    one, two = ask(ws, "FROM iterations")
+def test_iterations_tells_the_whole_turn(catalog):
+    one, two = ask(catalog, "FROM iterations")
     assert (one["iteration"], one["tasks"], one["trajectories"], one["recordings"]) == (1, 4, 8, 3)
     assert one["conserved"] is True
     assert one["to_sft"] + one["to_ct"] + one["to_quarantine"] == 11
@@ -62,7 +72,7 @@ def test_iterations_tells_the_whole_turn(ws):
         sum(
             r["value"]
             for r in ask(
-                ws,
+                catalog,
                 """
         SELECT value FROM metrics WHERE name = 'seconds' AND iteration = 1""",
             )
@@ -71,17 +81,19 @@ def test_iterations_tells_the_whole_turn(ws):
     )
 
 
-def test_templates_and_the_rise_are_what_a_count_by_hand_says(ws):
-    task = {row["task_id"]: row for row in ask(ws, "FROM tasks WHERE stage = 'synthesize'")}
-    steps = ask(ws, "SELECT trajectory_id, parse_error FROM steps")
+def test_templates_and_the_rise_are_what_a_count_by_hand_says(catalog):
+    task = {row["task_id"]: row for row in ask(catalog, "FROM tasks WHERE stage = 'synthesize'")}
+    steps = ask(catalog, "SELECT trajectory_id, parse_error FROM steps")
     slots: dict[tuple, dict[str, list]] = {}
-    for row in ask(ws, "FROM routes r JOIN trajectories t USING (trajectory_id, iteration) WHERE t.stage = 'rollout'"):
+    for row in ask(
+        catalog, "FROM routes r JOIN trajectories t USING (trajectory_id, iteration) WHERE t.stage = 'rollout'"
+    ):
         if row["success"] is not None:
             of = task[row["task_id"]]
             slot = slots.setdefault((row["iteration"], of["world"], of["template"], of["level"]), {})
             broken = [one["parse_error"] for one in steps if one["trajectory_id"] == row["trajectory_id"]]
             slot.setdefault(row["task_id"], []).append((row["success"], broken))
-    found = {(r["iteration"], r["world"], r["template"], r["level"]): r for r in ask(ws, "FROM template_success")}
+    found = {(r["iteration"], r["world"], r["template"], r["level"]): r for r in ask(catalog, "FROM template_success")}
     assert found.keys() == slots.keys()
     pass_1 = {}
     for name, tasks in slots.items():
@@ -100,39 +112,39 @@ def test_templates_and_the_rise_are_what_a_count_by_hand_says(ws):
             sum(any(one is not None for one in broken) for _, broken in runs) / len(runs)
         )
     both = [slot for k, *slot in slots if k == 1 and (2, *slot) in slots]
-    (row,) = ask(ws, "FROM p_v1_rise WHERE domain = 'all'")
+    (row,) = ask(catalog, "FROM p_v1_rise WHERE domain = 'all'")
     rises = [pass_1[2, *slot] - pass_1[1, *slot] for slot in both]
     assert row["slots"] == len(both) > 0
     assert row["rise"] == pytest.approx(sum(rises) / len(rises)) == pytest.approx(row["after"] - row["before"])
 
 
-def test_p_v1_counts_rollouts_alone(ws):
-    (row,) = ask(ws, "FROM p_v1 WHERE iteration = 1 AND domain = 'all'")
-    (measured,) = ask(ws, "SELECT value, low, high, n FROM metrics WHERE iteration = 1 AND name = 'p_v1'")
+def test_p_v1_counts_rollouts_alone(catalog):
+    (row,) = ask(catalog, "FROM p_v1 WHERE iteration = 1 AND domain = 'all'")
+    (measured,) = ask(catalog, "SELECT value, low, high, n FROM metrics WHERE iteration = 1 AND name = 'p_v1'")
     assert (row["p"], row["scored"]) == (measured["value"], measured["n"])
     assert (row["low"], row["high"]) == pytest.approx((measured["low"], measured["high"]))
 
 
-def test_a_trajectory_is_followed_to_its_checkpoints(ws):
-    (row,) = ask(ws, "FROM trajectory_lineage WHERE iteration = 2 AND destination = 'sft' LIMIT 1")
+def test_a_trajectory_is_followed_to_its_checkpoints(catalog):
+    (row,) = ask(catalog, "FROM trajectory_lineage WHERE iteration = 2 AND destination = 'sft' LIMIT 1")
     assert row["model"] == "models/iteration=001/merged"
     assert row["run"] == "002 rollout"
     assert row["trained_checkpoints"] == ["models/iteration=002/sft"]
-    (human,) = ask(ws, "FROM trajectory_lineage WHERE trajectory_id = 'r10'")
+    (human,) = ask(catalog, "FROM trajectory_lineage WHERE trajectory_id = 'r10'")
     assert human["trained_checkpoints"] == ["models/iteration=001/ct", "models/iteration=002/ct"]
-    assert ask(ws, "SELECT trained_checkpoints AS c FROM trajectory_lineage WHERE trajectory_id = 't10001'") == [
+    assert ask(catalog, "SELECT trained_checkpoints AS c FROM trajectory_lineage WHERE trajectory_id = 't10001'") == [
         {"c": []}
     ]
 
 
-def test_curves_are_the_figures_with_more_than_one_step(ws):
-    names = {(row["stage"], row["name"]) for row in ask(ws, "FROM learning_curves")}
+def test_curves_are_the_figures_with_more_than_one_step(catalog):
+    names = {(row["stage"], row["name"]) for row in ask(catalog, "FROM learning_curves")}
     assert {("ct", "loss"), ("rl-games", "reward"), ("rl-sites", "entropy")} <= names
     assert "seconds" not in {name for _, name in names}
 
 
-def test_replay_gives_steps_in_order_with_their_screens(ws):
-    steps = ask(ws, "FROM replay('t10003')")
+def test_replay_gives_steps_in_order_with_their_screens(catalog):
+    steps = ask(catalog, "FROM replay('t10003')")
     assert [row["step"] for row in steps] == list(range(len(steps)))
     assert all(row["screen"].startswith(b"\x89PNG") for row in steps)
 
@@ -163,7 +175,7 @@ def test_sql_and_python_agree_on_wilson(ws):
             assert (row["low"], row["high"]) == pytest.approx(wilson_interval(k, n), abs=1e-12)
 
 
-@pytest.mark.parametrize("sql", ["SELEC 1", "SELECT nothing FROM steps", "FROM no_such_table", "SELECT 1 +"])
+@pytest.mark.parametrize("sql", by_day(["SELEC 1", "SELECT nothing FROM steps", "FROM no_such_table", "SELECT 1 +"], 2))
 def test_wrong_sql_is_one_line(ws, sql):
     with pytest.raises(BadInput, match="cannot be answered") as raised:
         database.query_catalog(ws, sql)
@@ -200,7 +212,7 @@ def test_parquet_needs_a_file(ws):
         database.render_result(database.query_catalog(ws, "SELECT 1"), "parquet")
 
 
-@pytest.mark.parametrize("sql", ["", "  ", ";", "-- nothing but a comment"])
+@pytest.mark.parametrize("sql", by_day(["", "  ", ";", "-- nothing but a comment"], 2))
 def test_an_empty_query_is_one_line(ws, sql):
     with pytest.raises(BadInput, match="the query is empty"):
         database.query_catalog(ws, sql)
@@ -212,7 +224,7 @@ def test_a_wrong_path_in_the_users_own_sql_is_not_taken_for_damage(ws):
     assert "dvc" not in str(raised.value)
 
 
-@pytest.mark.parametrize("form", ["table", "csv", "json", "parquet"])
+@pytest.mark.parametrize("form", by_day(["table", "csv", "json", "parquet"]))
 def test_an_output_path_that_is_not_there_is_one_line(ws, tmp_path, form):
     out = tmp_path / "no" / "folder" / "x"
     with pytest.raises(BadInput, match="the result cannot be written"):
@@ -294,7 +306,7 @@ def test_a_promotion_that_is_no_json_fails_only_what_reads_it(broken):
     assert database.query_catalog(broken, "FROM tasks").num_rows > 0
 
 
-@pytest.mark.parametrize("newer", [False, True], ids=["alone", "beside newer ones"])
+@pytest.mark.parametrize("newer", by_day([False, True]), ids=["alone", "beside newer ones"])
 def test_a_file_with_other_columns_fails_its_tables_queries_alone(tmp_path, newer):
     ws = Workspace(tmp_path)
     row = {"trajectory_id": "t", "step": 0, "prompt_tokens": 9}
@@ -308,7 +320,7 @@ def test_a_file_with_other_columns_fails_its_tables_queries_alone(tmp_path, newe
     assert database.query_catalog(ws, "FROM tasks").num_rows == 0
 
 
-@pytest.mark.parametrize("place", [1, 3], ids=["first", "last"])
+@pytest.mark.parametrize("place", by_day([1, 3]), ids=["first", "last"])
 def test_a_file_with_other_types_is_told_and_no_value_is_rounded_to_them(tmp_path, place):
     """Of several files DuckDB takes the first one's types: 0.6 would be 1 beside a file of integers."""
     ws = Workspace(tmp_path)

@@ -52,6 +52,7 @@ def test_plain_duckdb_answers_as_flywheel_does(ws, file):
         assert other.execute(count).fetchone() == one.execute(count).fetchone()
 
 
+@pytest.mark.exhaustive
 def test_it_is_attached_beside_tables_of_ones_own(ws, file):
     expected = database.query_catalog(ws, "SELECT domain, p FROM p_v1").to_pylist()
     with duckdb.connect() as own:
@@ -79,6 +80,7 @@ def test_pandas_reads_a_table_s_folder_too(ws):
     assert {*frame["iteration"].astype(int)} == {1}
 
 
+@pytest.mark.exhaustive
 def test_a_partition_that_was_replaced_is_an_error_until_it_is_written_anew(tmp_path):
     ws, path = Workspace(tmp_path / "ws"), tmp_path / "catalog.duckdb"
     row = {"trajectory_id": "t", "destination": "ct"}

@@ -83,6 +83,7 @@ async def test_a_browser_is_closed_twice_without_harm():
     ),
     st.lists(st.integers(1, 40), min_size=1, max_size=40),
 )
+@pytest.mark.exhaustive
 def test_messages_arrive_whole_however_the_pipe_cuts_them(values, cuts):
     async def run():
         connection, heard = CdpConnection(), []

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import yaml
+from night import by_day
 from pages import task_of
 
 from flywheel.agent.actions import Click, Hotkey, Point, Type, Wait
@@ -71,7 +72,7 @@ def _page(folder):
     return make_page_task(manifest.load_page_manifest(folder / "page.yaml"), "page", 5, "eval")
 
 
-@pytest.mark.parametrize("world", ["shop", "merge", "sparks"])
+@pytest.mark.parametrize("world", by_day(["shop", "merge", "sparks"]))
 async def test_another_process_goes_on_from_the_bytes(tmp_path, project, world):
     own = _page(tmp_path)
     task = own if world == "sparks" else task_of(world, {"shop": "add", "merge": "reach"}[world])

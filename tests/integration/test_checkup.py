@@ -106,6 +106,7 @@ def test_the_iteration_that_made_the_newest_model(tmp_path):
     assert [checkup.origin_iteration(ws, k) for k in (0, 1, 2, 3)] == [0, 1, 1, 3]
 
 
+@pytest.mark.exhaustive
 def test_one_that_was_killed_goes_on(ws, plays, monkeypatch):
     monkeypatch.setattr(checkup, "_AT_ONCE", 1)
     play = checkup.evaluate_policy

@@ -129,11 +129,14 @@ tell()
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["status"], "every stage is recorded in DVC and unchanged"),
-        (["query", "select count(*) from trajectories"], "count_star()"),
-        (["run"], "run iteration 001 of "),
-    ],
+    by_day(
+        [
+            (["run"], "run iteration 001 of "),
+            (["query", "select count(*) from trajectories"], "count_star()"),
+            (["status"], "every stage is recorded in DVC and unchanged"),
+        ],
+        2,
+    ),
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_command_loads_no_more_than_it_works_with(words, said, workspace, three_iterations, tmp_path):
@@ -173,13 +176,16 @@ def test_outside_a_workspace(tmp_path):
 
 @pytest.mark.parametrize(
     ("assignment", "said"),
-    [
-        ("rollout.n_rollouts=none", "rollout.n_rollouts"),
-        ("rollout.nothing=1", "rollout.nothing"),
-        ("rl.eps_high=-1", "rl.eps_high"),
-        ("novalue", "--set"),
-        ("merge.weights={games: 2, sites: -1}", "merge.weights must be 0 or more and sum to 1"),
-    ],
+    by_day(
+        [
+            ("rollout.n_rollouts=none", "rollout.n_rollouts"),
+            ("rollout.nothing=1", "rollout.nothing"),
+            ("rl.eps_high=-1", "rl.eps_high"),
+            ("novalue", "--set"),
+            ("merge.weights={games: 2, sites: -1}", "merge.weights must be 0 or more and sum to 1"),
+        ],
+        2,
+    ),
 )
 def test_a_wrong_parameter_is_named_and_nothing_is_begun(workspace, assignment, said):
     code, output = flywheel("run", "-w", workspace.root, "--set", assignment)
@@ -226,6 +232,7 @@ def test_the_name_of_a_stage_is_checked_before_what_else_is_missing():
     assert "unknown stage rolout; did you mean rollout? known are ingest, " in one_line(output)
 
 
+@pytest.mark.exhaustive
 def test_the_command_as_a_module_of_python():
     command = [sys.executable, "-m", "flywheel", "stage", "rolout"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -292,7 +299,7 @@ def test_a_broken_chain_of_manifests_is_told(workspace):
     assert found.detail.startswith("iterations/000/manifest.json: the manifest changed after iteration 001")
 
 
-@pytest.mark.parametrize("sql", ["", ";", "/* nothing */"])
+@pytest.mark.parametrize("sql", by_day(["", ";", "/* nothing */"]))
 def test_an_empty_query(workspace, sql):
     code, output = flywheel("query", sql, "-w", workspace.root)
     assert code == 2
@@ -306,6 +313,7 @@ def test_an_output_path_that_is_not_there(workspace, tmp_path):
     assert str(out) in one_line(output)
 
 
+@pytest.mark.exhaustive
 def test_a_workspace_that_cannot_be_written_is_one_line(workspace, monkeypatch):
     """The kernel's own error, as a read-only file system gives it: permissions do not bind the superuser."""
 
@@ -340,7 +348,9 @@ def frozen_without_sessions(ws: Workspace):
     ],
     ids=lambda command: command[0],
 )
-@pytest.mark.parametrize("place", ["file/in it", "x" * 300, "/proc/none/in it"], ids=["file", "long", "no folder"])
+@pytest.mark.parametrize(
+    "place", by_day(["file/in it", "x" * 300, "/proc/none/in it"]), ids=["file", "long", "no folder"]
+)
 def test_a_place_where_nothing_can_be_is_one_line(tmp_path, command, place):
     (tmp_path / "file").write_text("a file")
     code, output = flywheel(*command, tmp_path / place)
@@ -415,6 +425,7 @@ def test_clean_leaves_what_runs_did_not_make(workspace):
     assert "nothing to remove" in flywheel("workspace", "reset", "--yes", "-w", workspace.root)[1]
 
 
+@pytest.mark.exhaustive
 def test_doctor_tells_programs_what_is_missing(workspace):
     code, output = flywheel("doctor", "--json", "-w", workspace.root)
     states = {finding["name"]: finding["state"] for finding in json.loads(output)}

@@ -162,7 +162,7 @@ def many(tmp_path_factory) -> tuple[Workspace, object, list[str]]:
     return ws, settings, sorted({row["trajectory_id"] for row in rows(ws, "scores", "score")} - aside(ws).keys())
 
 
-@pytest.mark.parametrize("offences", by_day(rounds(), 2))
+@pytest.mark.parametrize("offences", by_day(rounds()))
 def test_what_breaks_a_row_contract_is_set_aside_and_the_rest_goes_on(many, tmp_path, offences):
     source, settings, sound = many
     ws = copy(source, tmp_path)
@@ -209,6 +209,7 @@ def test_a_screen_or_task_without_a_name_switches_no_contract_off(built, tmp_pat
     assert aside(ws)["t10000"].startswith("contract: image_there: ")
 
 
+@pytest.mark.exhaustive
 def test_a_doubled_trajectory_is_set_aside_twice(built, tmp_path):
     source, settings, _ = built
     ws = copy(source, tmp_path)
@@ -249,6 +250,7 @@ def test_rows_of_no_trajectory_are_set_aside_and_counted_apart(built, tmp_path, 
     assert conserved(ws)
 
 
+@pytest.mark.exhaustive
 def test_too_many_offences_stop_the_iteration_before_anything_is_stored(built, tmp_path):
     source, settings, _ = built
     ws = copy(source, tmp_path)
@@ -262,6 +264,7 @@ def test_too_many_offences_stop_the_iteration_before_anything_is_stored(built, t
     assert conserved(ws)
 
 
+@pytest.mark.exhaustive
 def test_an_iteration_of_nothing_is_refused(built, tmp_path):
     source, settings, _ = built
     ws = copy(source, tmp_path)
@@ -318,7 +321,7 @@ TABLE_OFFENCES = {
 }
 
 
-@pytest.mark.parametrize("name", TABLE_OFFENCES)
+@pytest.mark.parametrize("name", by_day(TABLE_OFFENCES))
 def test_a_table_contract_stops_with_its_name(built, tmp_path, name):
     ws = copy(built[0], tmp_path)
     contracts.check_table_contracts(ws, 1, INCOMING)
@@ -342,7 +345,7 @@ def test_rl_does_not_train_on_an_evaluation_task(built, tmp_path):
         contracts.check_table_contracts(ws, 1, INCOMING)
 
 
-@pytest.mark.parametrize("name", ["ct_sft_disjoint", "conservation"])
+@pytest.mark.parametrize("name", by_day(["ct_sft_disjoint", "conservation"]))
 def test_later_contracts_see_the_offence_too(built, tmp_path, name, monkeypatch):
     ws = copy(built[0], tmp_path)
     in_both(ws)

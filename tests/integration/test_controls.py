@@ -232,6 +232,7 @@ async def test_a_page_that_replaces_everything_changes_nothing(stage):
 
 
 @in_one_loop
+@pytest.mark.exhaustive
 async def test_a_picker_that_nobody_can_find_costs_its_own_session_alone(stage, monkeypatch):
     """As one of a kind that this sandbox does not know would."""
     settings = SETTINGS.model_copy(update={"timeout_s": 2})

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from night import examples
+from night import NIGHT, by_day
 from PIL import Image, ImageDraw
 
 from flywheel.store.dedup import episode_similarity
@@ -131,7 +131,7 @@ def test_of_an_earlier_iteration_only_the_newer_one_is_weighed_down_and_names_it
     }
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=150 if NIGHT else 8)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.sampled_from("cd"), st.integers(0, 2)), min_size=1, max_size=12),
     st.randoms(use_true_random=False),
@@ -183,7 +183,9 @@ def test_many_episodes_are_compared_some_at_a_time_and_none_of_a_task_is_left_al
     assert weights == {name: pytest.approx(1 / size) for name, size in many.items()}
 
 
-@pytest.mark.parametrize("order", ["trajectory_id, step", "step, trajectory_id", "trajectory_id DESC, step DESC"])
+@pytest.mark.parametrize(
+    "order", by_day(["trajectory_id, step", "step, trajectory_id", "trajectory_id DESC, step DESC"])
+)
 def test_steps_are_put_in_order_where_they_do_not_lie_so(monkeypatch, order):
     monkeypatch.setattr(episode_similarity, "_ROWS_PER_BATCH", 100)
     database().execute(

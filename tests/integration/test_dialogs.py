@@ -34,22 +34,25 @@ async def open_kind(tab: BrowserTab) -> str:
 # -- seen and answered ---
 @pytest.mark.parametrize(
     ("call", "answer", "told"),
-    [
-        ("alert('hello')", "ok", None),
-        ("alert('hello')", ENTER, None),
-        ("alert('hello')", ESCAPE, None),
-        ("confirm('sure?')", "ok", True),
-        ("confirm('sure?')", "cancel", False),
-        ("confirm('sure?')", ESCAPE, False),
-        ("prompt('name?', 'me')", "ok", "me"),
-        ("prompt('name?', 'me')", "cancel", None),
-        ("prompt('name?', 'me')", ENTER, "me"),
-        ("prompt('name?', 'me')", ESCAPE, None),
-        ("prompt('name?', 'me')", Type("you\n"), "you"),
-        ("prompt('name?')", ENTER, ""),
-        ("prompt()", Type("a\n"), "a"),
-        ("confirm('sure?')", Hotkey(("space",)), True),
-    ],
+    by_day(
+        [
+            ("alert('hello')", "ok", None),
+            ("alert('hello')", ENTER, None),
+            ("alert('hello')", ESCAPE, None),
+            ("confirm('sure?')", "ok", True),
+            ("confirm('sure?')", "cancel", False),
+            ("confirm('sure?')", ESCAPE, False),
+            ("prompt('name?', 'me')", "ok", "me"),
+            ("prompt('name?', 'me')", "cancel", None),
+            ("prompt('name?', 'me')", ENTER, "me"),
+            ("prompt('name?', 'me')", ESCAPE, None),
+            ("prompt('name?', 'me')", Type("you\n"), "you"),
+            ("prompt('name?')", ENTER, ""),
+            ("prompt()", Type("a\n"), "a"),
+            ("confirm('sure?')", Hotkey(("space",)), True),
+        ],
+        10,
+    ),
 )
 async def test_a_dialog_is_seen_and_answered(stage, call, answer, told):
     tab = await stage.open(asks(f"told.push({call} ?? null)"))
@@ -98,8 +101,8 @@ async def test_the_field_of_a_prompt_is_edited_as_any_field(stage):
     assert await tab.evaluate("i.value") == "a", "what was cut in a dialog is pasted in the page"
 
 
-@pytest.mark.parametrize(("width", "height"), [(64, 64), (224, 224), (1280, 720)])
-@pytest.mark.parametrize("text", ["hi", "word " * 400, "x" * 3000, "日本語\n\n<b>&amp;", ""])
+@pytest.mark.parametrize(("width", "height"), by_day([(64, 64), (224, 224), (1280, 720)]))
+@pytest.mark.parametrize("text", by_day(["hi", "word " * 400, "x" * 3000, "日本語\n\n<b>&amp;", ""], 2))
 async def test_whatever_it_says_its_buttons_are_in_sight(stage, width, height, text):
     tab = await stage.open(
         f"<script>addEventListener('keydown', () => prompt({text!r}, {text!r}))</script>", viewport=(width, height)
@@ -125,17 +128,20 @@ async def test_a_long_message_is_scrolled(stage):
 
 @pytest.mark.parametrize(
     "action",
-    [
-        at(5, 195),
-        act.Navigate("elsewhere"),
-        NavigateBack(),
-        Hotkey(("ctrl", "r")),
-        Type("x"),
-        Hotkey(("f5",)),
-        act.Scroll(Point(0.5, 0.9), "down"),
-        act.RightSingle(Point(0.5, 0.2)),
-        act.Drag(Point(0.1, 0.9), Point(0.9, 0.9)),
-    ],
+    by_day(
+        [
+            at(5, 195),
+            act.Navigate("elsewhere"),
+            NavigateBack(),
+            Hotkey(("ctrl", "r")),
+            Type("x"),
+            Hotkey(("f5",)),
+            act.Scroll(Point(0.5, 0.9), "down"),
+            act.RightSingle(Point(0.5, 0.2)),
+            act.Drag(Point(0.1, 0.9), Point(0.9, 0.9)),
+        ],
+        5,
+    ),
 )
 async def test_what_is_no_answer_does_nothing_and_says_so(stage, action):
     tab = await stage.open(asks("told.push(confirm('sure?'))"))
@@ -271,7 +277,7 @@ def drawn(random: Random) -> Action:
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", by_day(range(3)))
 async def test_any_play_ends_as_it_did_before_and_disturbs_nobody(stage, seed):
     if not stage.chromium.frames.on_command:
         pytest.skip("what a page asks while it draws depends on when a browser draws that does so by itself")

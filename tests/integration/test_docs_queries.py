@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from flywheel.config.workspace import Workspace
@@ -21,16 +23,17 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module")
-def ws(tmp_path_factory) -> Workspace:
+def catalog(tmp_path_factory) -> Iterator[duckdb.DuckDBPyConnection]:
     root = tmp_path_factory.mktemp("queries")
     (root / "params.yaml").write_text((PROJECT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     (root / "dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
-    return Workspace(root)
+    with database.connect_catalog(Workspace(root), reads="SHOW TABLES") as connection:  # with all that may be asked for
+        yield connection
 
 
 @pytest.mark.parametrize(("page", "question"), QUESTIONS)
-def test_a_question_that_a_page_quotes_is_answered(ws, page, question):
-    assert database.query_catalog(ws, question).column_names, page
+def test_a_question_that_a_page_quotes_is_answered(catalog, page, question):
+    assert database.run_query(catalog, question).column_names, page
 
 
 def test_pages_quote_questions():

@@ -78,6 +78,7 @@ def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
     assert iterations.due_runs(ws, settings) == []  # it goes on
 
 
+@pytest.mark.exhaustive
 def test_iterations_that_were_not_promoted_stop_the_next(ws):
     for k, promoted in ((1, True), (2, False), (3, False)):
         write_json(ws.promotion(k), {**manifest.read_promotion(ws, k), "promoted": promoted})

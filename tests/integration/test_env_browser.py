@@ -40,6 +40,7 @@ async def test_the_browser_passes_the_conformance_suite(pool, world, template):
     await check_env(pool.env, task_of(world, template))
 
 
+@pytest.mark.exhaustive
 async def test_a_hung_page_meets_its_deadline_and_the_next_lease_is_sound(hasty):
     async def hang(env):
         # Sent at once, or the step would be quicker now and then.

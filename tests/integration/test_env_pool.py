@@ -79,6 +79,7 @@ async def test_a_crashed_page_costs_its_session_and_no_more(pool):
         assert (await env.reset(TILES, 0)).info["score"] == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_killed_browser_costs_its_session_and_no_more(pool):
     async with pool.env() as env:
         await env.reset(TILES, 0)
@@ -160,6 +161,7 @@ async def test_a_recording_plays_in_a_browser(pool, tmp_path):
     assert frames == [True, 4, 224]
 
 
+@pytest.mark.exhaustive
 async def test_step_history_stays_flat_as_browsers_are_replaced():
     """Each browser serves its share and no more; nothing of the old ones stays."""
     settings = SandboxSettings(browsers=1, pages=1, timeout_s=30, recycle_after=4)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import synthetic
 from click.testing import CliRunner
+from night import by_day
 from PIL import Image
 
 from flywheel.cli import main
@@ -55,7 +56,7 @@ def test_webdataset_reads_long_ids(built, tmp_path):
     assert read["__key__"].startswith("t" * 120)
 
 
-@pytest.mark.parametrize("store", ["ct", "sft"])
+@pytest.mark.parametrize("store", by_day(["ct", "sft"]))
 def test_webdataset_reads_every_step_and_screen(built, tmp_path, store):
     import webdataset as wds
 
@@ -76,7 +77,7 @@ def test_webdataset_reads_every_step_and_screen(built, tmp_path, store):
         assert trajectory == wrote.trajectory
 
 
-@pytest.mark.parametrize("store", ["ct", "sft"])
+@pytest.mark.parametrize("store", by_day(["ct", "sft"]))
 def test_hugging_face_reads_every_column_and_screen(built, tmp_path, store, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

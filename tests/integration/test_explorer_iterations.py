@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from explorer_store import explorer, held_out, rollouts
 
 from flywheel.config.workspace import Workspace
@@ -30,6 +31,7 @@ def test_iterations_are_told_as_the_views_say(ws):
         assert client.get("/api/curves/sft/loss?iteration=x").status_code == 400
 
 
+@pytest.mark.exhaustive
 def test_another_workspace_comes_beside_this_one_with_its_name_and_as_it_writes(ws, tmp_path):
     other = Workspace(tmp_path / "twin" / ws.root.name)
     other.root.mkdir(parents=True)

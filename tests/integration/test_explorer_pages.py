@@ -10,6 +10,7 @@ import re
 import pytest
 from explorer_store import explorer, held_out, rollouts
 from explorer_tabs import SIZES, open_page, serious
+from night import by_day
 from playwright.sync_api import Page, expect
 from waiting import until
 
@@ -64,7 +65,7 @@ def sized(browser, served, request):
     found.context.close()
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/trajectories/t1r1?step=1", "/trajectories/none", "/nothing"])
+@pytest.mark.parametrize("path", by_day([*PAGES, "/trajectories/t1r1?step=1", "/trajectories/none", "/nothing"], 3))
 def test_each_page_fits_and_can_be_heard(sized, served, path):
     tab = sized
     tab.faults.clear()
@@ -104,6 +105,7 @@ def test_the_list_is_searched_filtered_and_shared_by_its_address(browser, served
     other.context.close()
 
 
+@pytest.mark.exhaustive
 def test_the_list_is_sorted_by_its_header(tab, served):
     tab.goto(f"{served.url}/trajectories")
     tab.get_by_role("columnheader", name="Instruction").click()
@@ -114,6 +116,7 @@ def test_the_list_is_sorted_by_its_header(tab, served):
     expect(rows(tab).first).to_contain_text("Buy mug 5")
 
 
+@pytest.mark.exhaustive
 def test_what_is_wrong_in_an_address_is_said_in_the_page(tab, served):
     tab.goto(f"{served.url}/trajectories?where=wrld:is:x")
     expect(tab.get_by_role("alert")).to_contain_text("did you mean world?")
@@ -148,6 +151,7 @@ def test_a_trajectory_is_replayed_by_keys_alone(tab, served):
     expect(tab.locator(".overlay path.mark")).to_have_count(1)
 
 
+@pytest.mark.exhaustive
 def test_a_replay_tells_what_is_known(tab, served):
     tab.goto(f"{served.url}/trajectories/t1r1?step=1")
     expect(tab.locator(".words")).to_contain_text("I look for mug 1")
@@ -165,6 +169,7 @@ def test_scripts_in_the_data_are_words(tab, served):
     expect(tab.get_by_role("heading", level=1)).to_contain_text("<img src=x onerror='window.evil = 1'>")
 
 
+@pytest.mark.exhaustive
 def test_a_running_iteration_appears_without_reload(browser, ws):
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
@@ -177,6 +182,7 @@ def test_a_running_iteration_appears_without_reload(browser, ws):
         tab.context.close()
 
 
+@pytest.mark.exhaustive
 def test_iterations_are_laid_over_one_another_as_the_address_says(tab, served):
     tab.goto(f"{served.url}/iterations")
     one, two = tab.get_by_label("001"), tab.get_by_label("002")
@@ -192,6 +198,7 @@ def test_iterations_are_laid_over_one_another_as_the_address_says(tab, served):
     expect(tab.get_by_text("6 found")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_another_workspace_is_laid_over_this_one(browser, ws, tmp_path):
     (other := Workspace(tmp_path / "the other")).root.mkdir()
     rollouts(ws, 1)
@@ -208,6 +215,7 @@ def test_another_workspace_is_laid_over_this_one(browser, ws, tmp_path):
         tab.context.close()
 
 
+@pytest.mark.exhaustive
 def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, ws):
     rollouts(ws, 1)
     run = {"run_id": "0a<b>", "name": "iteration 001", "kind": "flow", "state": "Completed", "attempts": 1}
@@ -233,6 +241,7 @@ def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, w
         tab.context.close()
 
 
+@pytest.mark.exhaustive
 def test_no_iteration_says_what_to_type(browser, ws):
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
@@ -241,6 +250,7 @@ def test_no_iteration_says_what_to_type(browser, ws):
         tab.context.close()
 
 
+@pytest.mark.exhaustive
 def test_two_trajectories_are_compared_step_by_step(tab, served):
     tab.goto(f"{served.url}/trajectories/t1r1")
     tab.get_by_role("link", name="Compare with t1r0").click()
@@ -253,6 +263,7 @@ def test_two_trajectories_are_compared_step_by_step(tab, served):
     expect(tab.get_by_role("alert")).to_contain_text("there is no trajectory gone here")
 
 
+@pytest.mark.exhaustive
 def test_tasks_gained_and_lost_lead_to_their_episodes(browser, ws):
     held_out(ws)
     with explorer(ws) as (server, _):
@@ -306,6 +317,7 @@ def test_a_query_is_written_completed_run_drawn_exported_and_shared(browser, tab
     other.context.close()
 
 
+@pytest.mark.exhaustive
 def test_what_is_wrong_with_a_query_is_said_beside_it(tab, served):
     tab.goto(f"{served.url}/sql?sql=COPY+steps+TO+'/tmp/x.csv'")
     expect(tab.get_by_role("alert")).to_contain_text("copy is no question")

@@ -7,6 +7,7 @@ import re
 import pytest
 from explorer_store import SCRIPT, explorer, rollouts
 from explorer_tabs import SIZES, open_page, serious
+from night import by_day
 from playwright.sync_api import Page, expect
 from reviews import waiting
 
@@ -86,14 +87,17 @@ def sized(browser, shown, request):
 
 @pytest.mark.parametrize(
     ("reviewer", "path", "words"),
-    [
-        ("", "/review", "Who are you?"),
-        ("ada", "/review", "Was the task solved"),
-        ("ada", "/review?item=t1r0", "bo: not solved"),
-        ("ada", "/review?queue=disagreement", "No two scorers disagree here"),
-        ("ada", "/review?show=agreement", "Scorers beside people"),
-        ("ada", "/review?show=promotions", "Promote the merged model"),
-    ],
+    by_day(
+        [
+            ("", "/review", "Who are you?"),
+            ("ada", "/review", "Was the task solved"),
+            ("ada", "/review?item=t1r0", "bo: not solved"),
+            ("ada", "/review?queue=disagreement", "No two scorers disagree here"),
+            ("ada", "/review?show=agreement", "Scorers beside people"),
+            ("ada", "/review?show=promotions", "Promote the merged model"),
+        ],
+        2,
+    ),
 )
 def test_each_part_fits_and_can_be_heard(sized, shown, reviewer, path, words):
     tab = as_reviewer(sized, shown, reviewer, path)
@@ -151,6 +155,7 @@ def test_two_label_an_item_blind_and_a_third_decides(browser, served):
     close(ada, bo, eve)
 
 
+@pytest.mark.exhaustive
 def test_what_people_write_is_words(browser, served):
     bo = reviewing(browser, served, "bo", f"{DRAWN}&item=t1r1")
     bo.get_by_label("Comment").fill(SCRIPT)
@@ -170,6 +175,7 @@ def test_what_people_write_is_words(browser, served):
     close(bo, ada, other)
 
 
+@pytest.mark.exhaustive
 def test_a_label_of_a_megabyte_is_refused_in_the_page(browser, served):
     tab = reviewing(browser, served, "ada", f"{DRAWN}&item=t1r1")
     field = tab.get_by_label("Comment")
@@ -187,6 +193,7 @@ def test_a_label_of_a_megabyte_is_refused_in_the_page(browser, served):
     close(tab)
 
 
+@pytest.mark.exhaustive
 def test_an_item_that_is_gone_says_so_and_the_queue_goes_on(browser, served):
     tab = reviewing(browser, served, "ada", f"{DRAWN}&item=gone")
     expect(tab.get_by_role("alert")).to_contain_text("there is no trajectory gone here")

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import routed_iterations
 from explorer_store import explorer, rollouts
+from night import by_day
 from reviews import waiting
 from synthetic_rows import task, trajectory
 
@@ -74,6 +75,7 @@ def test_a_draw_is_the_same_for_all_who_ask_for_it(client):
     assert names(client, domain="games") == []
 
 
+@pytest.mark.exhaustive
 def test_a_recording_whose_verdict_nobody_doubts_is_not_asked_about(ws, client):
     """One that the verdict does not confirm is, and by name each can be labelled all the same."""
     shown = task("k-shop", "sites", "shop")
@@ -86,6 +88,7 @@ def test_a_recording_whose_verdict_nobody_doubts_is_not_asked_about(ws, client):
     assert say(client, "h0", "solved").status_code == 204
 
 
+@pytest.mark.exhaustive
 def test_as_many_of_each_store_are_drawn_by_route(ws, client):
     stores = {name: "ct" for name in ("t1r0", "t1r1", "t1r2", "t1r3", "t1r4")} | {"t1r5": "sft"}
     write_partition(
@@ -163,6 +166,7 @@ def test_nothing_tells_what_others_and_scorers_say_until_one_has_said_ones_own(c
     assert datetime.fromisoformat(seen["mine"]["at"]).tzinfo is not None
 
 
+@pytest.mark.exhaustive
 def test_a_second_label_counts_and_keeps_how_it_was_drawn(ws, client):
     say(client, "t1r0", "solved", queue="route")
     say(client, "t1r0", "cannot tell", queue="random")
@@ -179,17 +183,20 @@ def test_a_second_label_counts_and_keeps_how_it_was_drawn(ws, client):
 
 @pytest.mark.parametrize(
     ("body", "status", "said"),
-    [
-        ({"trajectory_id": "none"}, 404, "there is no trajectory none here"),
-        ({"trajectory_id": "../auth"}, 404, "there is no trajectory"),
-        ({"label": "maybe"}, 400, "no label 'maybe'"),
-        ({"reviewer": "../../x"}, 400, "no name of a reviewer"),
-        ({"reviewer": ""}, 400, "the reviewer has no name"),
-        ({"queue": "sql"}, 400, "what was sent cannot be read: queue"),
-        ({"comment": "x" * 2001}, 400, "a comment may have 2,000 characters, this one has 2,001"),
-        ({"comment": "x" * 2**20}, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer"),
-        ({"label": None}, 400, "what was sent cannot be read: label"),
-    ],
+    by_day(
+        [
+            ({"trajectory_id": "none"}, 404, "there is no trajectory none here"),
+            ({"trajectory_id": "../auth"}, 404, "there is no trajectory"),
+            ({"label": "maybe"}, 400, "no label 'maybe'"),
+            ({"reviewer": "../../x"}, 400, "no name of a reviewer"),
+            ({"reviewer": ""}, 400, "the reviewer has no name"),
+            ({"queue": "sql"}, 400, "what was sent cannot be read: queue"),
+            ({"comment": "x" * 2001}, 400, "a comment may have 2,000 characters, this one has 2,001"),
+            ({"comment": "x" * 2**20}, 413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer"),
+            ({"label": None}, 400, "what was sent cannot be read: label"),
+        ],
+        3,
+    ),
 )
 def test_what_is_no_label_is_refused(ws, client, body, status, said):
     answer = client.post(
@@ -222,6 +229,7 @@ def test_nobody_else_writes(ws, client):
     assert promotion_review.read_review(ws, 1) is None
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_line_is_named_and_the_rest_goes_on(ws, client):
     say(client, "t1r0", "solved")
     (labels.labels_folder(ws) / "bo.jsonl").write_text('{"half', encoding="utf-8")
@@ -236,6 +244,7 @@ def test_a_damaged_line_is_named_and_the_rest_goes_on(ws, client):
     assert asked.json()["data"] == [["ada", "solved"]]
 
 
+@pytest.mark.exhaustive
 def test_a_store_without_rows_has_nothing_to_draw(ws):
     with explorer(ws) as (_, client):
         assert drawn(client) == []

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 from explorer_store import rollouts
+from night import by_day
 
 from flywheel.config.workspace import Workspace
 from flywheel.ui.explorer import sql as explorer_sql
@@ -100,19 +101,22 @@ async def test_what_is_asked_is_told_as_a_page_can_show_it(sql):
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        "FROM iterations",
-        "DESCRIBE steps",
-        "SHOW TABLES",
-        "SUMMARIZE tasks",
-        "VALUES (1)",
-        "PIVOT tasks ON world IN ('shop', 'settings') USING count(*)",
-        "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b",
-        "FROM (PIVOT tasks ON world USING count(*) GROUP BY domain);",
-        "-- why so slow\nEXPLAIN /* ; */ SELECT ';'",
-        "explain Analyze FROM steps WHERE step = 1;",
-        "EXPLAIN (SELECT 1)",
-    ],
+    by_day(
+        [
+            "FROM iterations",
+            "DESCRIBE steps",
+            "SHOW TABLES",
+            "SUMMARIZE tasks",
+            "VALUES (1)",
+            "PIVOT tasks ON world IN ('shop', 'settings') USING count(*)",
+            "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b",
+            "FROM (PIVOT tasks ON world USING count(*) GROUP BY domain);",
+            "-- why so slow\nEXPLAIN /* ; */ SELECT ';'",
+            "explain Analyze FROM steps WHERE step = 1;",
+            "EXPLAIN (SELECT 1)",
+        ],
+        6,
+    ),
 )
 async def test_questions_of_each_kind_are_answered(sql, asked):
     assert (await sql.ask(asked)).told["rows"] > 0
@@ -196,6 +200,7 @@ async def test_a_query_that_takes_too_long_is_ended_and_its_process_goes_on(ws):
         await sql.aclose()
 
 
+@pytest.mark.exhaustive
 async def test_one_that_does_not_heed_its_time_is_ended_from_outside(ws, monkeypatch):
     monkeypatch.setattr(explorer_sql, "_GRACE_S", 0.0)
     sql = SqlWorkerPool(ws, SqlLimits(seconds=0.5))

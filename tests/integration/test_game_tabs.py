@@ -7,6 +7,7 @@ import hashlib
 
 import pytest
 import pytest_asyncio
+from night import by_day
 
 from flywheel.config import SandboxSettings
 from flywheel.envs.browser.pool import BrowserPool
@@ -47,7 +48,7 @@ def digest(result) -> str:
     return hashlib.sha256(result.observation.screenshot).hexdigest()
 
 
-@pytest.mark.parametrize("name", catalogue.list_games())
+@pytest.mark.parametrize("name", by_day(catalogue.list_games(), 4))
 async def test_a_game_in_one_tab_is_not_changed_by_another_tab(pool, name):
     world = catalogue.get_world(name)
     template, level = min(

@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from night import NIGHT
 from PIL import Image as Picture
 from playwright.sync_api import sync_playwright
 
@@ -33,10 +34,12 @@ from flywheel.envs.tasks import grounding
 from flywheel.envs.tasks.grounding import make_grounding_examples
 from flywheel.training.pretrain.pretrainer import is_correct_answer, success_rate
 
+SAMPLES = 120 if NIGHT else 24
+
 
 @pytest.fixture(scope="module")
 def samples():
-    return make_grounding_examples(120, 3, Settings())
+    return make_grounding_examples(SAMPLES, 3, Settings())
 
 
 @pytest.mark.parametrize("kind", layouts.SCENE_KINDS)
@@ -128,9 +131,9 @@ def test_a_name_means_one_thing_and_higher_levels_hold_more():
 
 
 def test_samples_are_screens_with_questions_the_same_each_time(samples):
-    assert len(samples) == 120
-    assert samples == make_grounding_examples(120, 3, Settings())
-    assert len({sample.sample_id for sample in samples}) == 120
+    assert len(samples) == SAMPLES
+    assert samples == make_grounding_examples(SAMPLES, 3, Settings())
+    assert len({sample.sample_id for sample in samples}) == SAMPLES
     assert samples[0] != make_grounding_examples(1, 4, Settings())[0]
     for sample in samples:
         picture = Picture.open(io.BytesIO(sample.png))
@@ -159,7 +162,7 @@ def test_the_named_colour_is_where_the_answer_points(samples):
         wanted = np.array([int(value[i : i + 2], 16) for i in (1, 3, 5)])
         assert (np.abs(around - wanted).max(axis=1) <= 14).mean() > 0.08, sample.instruction
         checked += 1
-    assert checked >= 3
+    assert checked >= (3 if NIGHT else 1)
 
 
 def test_letters_stand_where_a_text_is_drawn():

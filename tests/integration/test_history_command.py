@@ -221,6 +221,7 @@ def test_all_of_a_stage(ws):
     assert (model["rows"], model["sha256"]) == (None, [])  # it is not here
 
 
+@pytest.mark.exhaustive
 def test_the_page_of_a_stage_can_be_read_in_80_columns(ws, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, output = flywheel(ws, "iteration", "history", "-k", 13, "-s", "rollout")

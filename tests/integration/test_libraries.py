@@ -92,6 +92,7 @@ async def test_chessground_takes_a_drag_after_a_move_by_clicks(stage):
     assert await tab.evaluate(pieces) == ["e4pawn", "f3knight"]
 
 
+@pytest.mark.exhaustive
 async def test_three_by_import_gives_one_first_screen_and_one_second(stage):
     use(stage, "npm:three@0.170.0", "three/build/three.module.min.js")
     screens = set()
@@ -112,6 +113,7 @@ _SLIDES = """<link rel=stylesheet href=swiper/swiper-bundle.min.css><script src=
 window.slides = new Swiper('.swiper', {mousewheel: true, pagination: {el: '.swiper-pagination'}})</script>"""
 
 
+@pytest.mark.exhaustive
 async def test_swiper_half_way_between_two_slides_is_the_same_each_time(stage):
     """A layer is drawn where it is in the first frame of its motion, which must not be a matter of real time."""
     use(stage, "npm:swiper@14.4.0", "swiper/swiper-bundle.min.*")

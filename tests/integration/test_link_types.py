@@ -40,6 +40,7 @@ CACHES = [(kind, outside) for kind in ("symlink", "hardlink", "copy", "reflink,c
 
 
 @pytest.mark.parametrize(("kind", "outside"), by_day(CACHES))
+@pytest.mark.exhaustive
 def test_a_cache_by_links_changes_nothing(ws, tmp_path, kind, outside):
     linked(ws, kind, tmp_path / "shared" if outside else None)
     part = partitions.partition_files(ws, "steps", 1, "rollout")[0]
@@ -82,12 +83,14 @@ def clone(ws: Workspace, folder: Path) -> Workspace:
     return copy
 
 
+@pytest.mark.exhaustive
 def test_a_clone_has_the_line_ends_that_were_recorded(ws, tmp_path):
     copy = clone(ws, tmp_path / "clone")
     assert stage_records.changed_stages(copy) == {}
     assert iterations.plan_iterations(copy, stage_records.load_iteration_params(copy, 3), 1) == [4]
 
 
+@pytest.mark.exhaustive
 def test_a_clone_whose_line_ends_git_changed_is_told_once_with_a_mend(ws, tmp_path):
     """As of a workspace that was made before `.gitattributes` was."""
     (ws.root / ".gitattributes").unlink()

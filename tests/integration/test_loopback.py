@@ -40,6 +40,7 @@ async def test_no_way_leads_to_another_server_and_each_leads_to_the_session_s_ow
     await tab.close()
 
 
+@pytest.mark.exhaustive
 async def test_each_way_leads_there_where_nothing_guards_it(ways):
     """Else the test above would prove nothing."""
     with ways.unguarded():

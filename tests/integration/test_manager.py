@@ -10,6 +10,7 @@ import aiohttp
 import managers
 import pytest
 from managers import MOVES, SECRET, chosen, manager, node, task, until
+from night import by_day
 
 from flywheel.agent.actions import Finished, Type, Wait
 from flywheel.config import parse_settings
@@ -116,7 +117,9 @@ async def test_a_lease_opens_nothing_else_and_nothing_once_it_is_over(tmp_path):
         assert await status(good, "s") == 403
 
 
-@pytest.mark.parametrize(("manager", "token", "said"), [("", SECRET, "no manager"), ("http://a:1", "", "not in FLYW")])
+@pytest.mark.parametrize(
+    ("manager", "token", "said"), by_day([("", SECRET, "no manager"), ("http://a:1", "", "not in FLYW")])
+)
 def test_a_run_without_a_manager_or_its_token_is_refused_before_it_begins(manager, token, said, monkeypatch, project):
     monkeypatch.setenv(TOKEN_VARIABLE, token)
     chosen = parse_settings({"sandbox": {"backend": "manager", "manager": manager}}, where="test")

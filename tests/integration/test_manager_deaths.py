@@ -44,6 +44,7 @@ async def test_places_come_back_however_who_plays_ends(tmp_path):
         assert one.node.sessions == it.ledger.sessions == {}
 
 
+@pytest.mark.exhaustive
 async def test_who_is_killed_is_silent_and_loses_its_places(tmp_path):
     async with manager(tmp_path, LeasePolicy(silent_s=8)) as it, node(it.address) as one:
         player = await asyncio.create_subprocess_exec(

@@ -113,98 +113,104 @@ async def test_viewport_and_page_time_are_the_manifests(tmp_path, play):
 
 @pytest.mark.parametrize(
     ("files", "fields"),
-    [
-        # Its variables are those of classic scripts, which are no properties of the window.
-        (
-            {"index.html": f"<script>let clicks = 0; class Game {{}}</script>{BUTTON.replace('game.', '')}"},
-            {"reward": "clicks"},
-        ),
-        # Absolute paths, and a start page in a subfolder.
-        (
-            {
-                "deep/play.html": f"<script src=/static/js/game.js></script>{BUTTON}",
-                "static/js/game.js": "window.game = {clicks: 0}",
-            },
-            {"start": "deep/play.html?level=1#x"},
-        ),
-        # Module scripts: what they define is read from the document.
-        (
-            {
-                "index.html": "<script type=module src=./main.mjs></script><output id=n>0</output>"
-                "<button style='position:fixed;inset:0'></button>",
-                "main.mjs": "import {next} from './lib/next.js'; document.querySelector('button').onclick = () => {"
-                "document.querySelector('#n').value = next(document.querySelector('#n').value); }",
-                "lib/next.js": "export const next = (n) => Number(n) + 1;",
-            },
-            {"reward": "Number(document.querySelector('#n').value)"},
-        ),
-        # Fetches its level, relative to itself, and is not there before.
-        (
-            {
-                "index.html": "<script>fetch('data/level.json').then(r => r.json())"
-                ".then(l => { window.game = l; })</script>" + BUTTON,
-                "data/level.json": '{"clicks": 0}',
-            },
-            {},
-        ),
-        # Is made by a timer long after its load.
-        (
-            {"index.html": f"<script>setTimeout(() => {{ window.game = {{clicks: 0}}; }}, 3000)</script>{BUTTON}"},
-            {"ready": "typeof game !== 'undefined'"},
-        ),
-        # A canvas game with a loop of its own: clicks count in the next frame.
-        (
-            {
-                "index.html": "<canvas width=200 height=200 style='position:fixed;inset:0'></canvas><script>"
-                "let clicked = 0, drawn = 0, x = 0; onclick = () => { clicked += 1; };"
-                "const pen = document.querySelector('canvas').getContext('2d');"
-                "(function loop(now) { drawn = clicked; x = (x + Math.random() * 9) % 200;"
-                "pen.fillStyle = `hsl(${now % 360} 80% 50%)`; pen.fillRect(x, 50, 20, 20);"
-                "requestAnimationFrame(loop); })(0)</script>"
-            },
-            {"reward": "drawn"},
-        ),
-        # Routed by the fragment: clicks lead on.
-        (
-            {
-                "index.html": "<script>const at = () => Number(location.hash.slice(2));"
-                "onclick = () => { location.hash = '/' + (at() + 1); }</script>"
-            },
-            {"start": "index.html#/0", "reward": "at()"},
-        ),
-        # Forbids eval, and everything from elsewhere.
-        (
-            {
-                "index.html": "<meta http-equiv=Content-Security-Policy content=\"default-src 'self'\">"
-                "<script src=game.js></script><button style='position:fixed;inset:0'></button>",
-                "game.js": "window.game = {clicks: 0}; onclick = () => { game.clicks += 1; }",
-            },
-            {},
-        ),
-        # Statements and promises in its reset; it asks elsewhere for what is not there.
-        (
-            {
-                "index.html": "<link rel=stylesheet href=https://example.invalid/x.css>"
-                "<img src=https://example.invalid/x.png>" + GAME + BUTTON
-            },
-            {"reset": "const half = seed / 2; await Promise.resolve(); game.start(half * 2)", "end": "game.seed !== 1"},
-        ),
-        (
-            COUNTER,
-            {
-                "reset": "new Promise(done => setTimeout(() => { game.start(1); done() }, 500))",
-                "end": "game.seed !== 1",
-            },
-        ),
-        # Its seed comes in the address.
-        (
-            {
-                "index.html": "<script>const seed = Number(new URLSearchParams(location.search).get('s'));"
-                f"var game = {{clicks: seed - 1}}</script>{BUTTON}"
-            },
-            {"reset": {"parameter": "s"}},
-        ),
-    ],
+    by_day(
+        [
+            # Its variables are those of classic scripts, which are no properties of the window.
+            (
+                {"index.html": f"<script>let clicks = 0; class Game {{}}</script>{BUTTON.replace('game.', '')}"},
+                {"reward": "clicks"},
+            ),
+            # Absolute paths, and a start page in a subfolder.
+            (
+                {
+                    "deep/play.html": f"<script src=/static/js/game.js></script>{BUTTON}",
+                    "static/js/game.js": "window.game = {clicks: 0}",
+                },
+                {"start": "deep/play.html?level=1#x"},
+            ),
+            # Module scripts: what they define is read from the document.
+            (
+                {
+                    "index.html": "<script type=module src=./main.mjs></script><output id=n>0</output>"
+                    "<button style='position:fixed;inset:0'></button>",
+                    "main.mjs": "import {next} from './lib/next.js'; document.querySelector('button').onclick = () => {"
+                    "document.querySelector('#n').value = next(document.querySelector('#n').value); }",
+                    "lib/next.js": "export const next = (n) => Number(n) + 1;",
+                },
+                {"reward": "Number(document.querySelector('#n').value)"},
+            ),
+            # Fetches its level, relative to itself, and is not there before.
+            (
+                {
+                    "index.html": "<script>fetch('data/level.json').then(r => r.json())"
+                    ".then(l => { window.game = l; })</script>" + BUTTON,
+                    "data/level.json": '{"clicks": 0}',
+                },
+                {},
+            ),
+            # Is made by a timer long after its load.
+            (
+                {"index.html": f"<script>setTimeout(() => {{ window.game = {{clicks: 0}}; }}, 3000)</script>{BUTTON}"},
+                {"ready": "typeof game !== 'undefined'"},
+            ),
+            # A canvas game with a loop of its own: clicks count in the next frame.
+            (
+                {
+                    "index.html": "<canvas width=200 height=200 style='position:fixed;inset:0'></canvas><script>"
+                    "let clicked = 0, drawn = 0, x = 0; onclick = () => { clicked += 1; };"
+                    "const pen = document.querySelector('canvas').getContext('2d');"
+                    "(function loop(now) { drawn = clicked; x = (x + Math.random() * 9) % 200;"
+                    "pen.fillStyle = `hsl(${now % 360} 80% 50%)`; pen.fillRect(x, 50, 20, 20);"
+                    "requestAnimationFrame(loop); })(0)</script>"
+                },
+                {"reward": "drawn"},
+            ),
+            # Routed by the fragment: clicks lead on.
+            (
+                {
+                    "index.html": "<script>const at = () => Number(location.hash.slice(2));"
+                    "onclick = () => { location.hash = '/' + (at() + 1); }</script>"
+                },
+                {"start": "index.html#/0", "reward": "at()"},
+            ),
+            # Forbids eval, and everything from elsewhere.
+            (
+                {
+                    "index.html": "<meta http-equiv=Content-Security-Policy content=\"default-src 'self'\">"
+                    "<script src=game.js></script><button style='position:fixed;inset:0'></button>",
+                    "game.js": "window.game = {clicks: 0}; onclick = () => { game.clicks += 1; }",
+                },
+                {},
+            ),
+            # Statements and promises in its reset; it asks elsewhere for what is not there.
+            (
+                {
+                    "index.html": "<link rel=stylesheet href=https://example.invalid/x.css>"
+                    "<img src=https://example.invalid/x.png>" + GAME + BUTTON
+                },
+                {
+                    "reset": "const half = seed / 2; await Promise.resolve(); game.start(half * 2)",
+                    "end": "game.seed !== 1",
+                },
+            ),
+            (
+                COUNTER,
+                {
+                    "reset": "new Promise(done => setTimeout(() => { game.start(1); done() }, 500))",
+                    "end": "game.seed !== 1",
+                },
+            ),
+            # Its seed comes in the address.
+            (
+                {
+                    "index.html": "<script>const seed = Number(new URLSearchParams(location.search).get('s'));"
+                    f"var game = {{clicks: seed - 1}}</script>{BUTTON}"
+                },
+                {"reset": {"parameter": "s"}},
+            ),
+        ],
+        6,
+    ),
     ids=["globals", "absolute", "modules", "fetch", "timer", "canvas", "hash", "policy", "reset", "promise", "address"],
 )
 async def test_all_sorts_of_pages_run_and_are_the_same_each_time(tmp_path, play, files, fields):

@@ -152,6 +152,7 @@ def test_a_workspace_in_git_is_committed(old):
     assert "iterations/001/params.yaml" in told
 
 
+@pytest.mark.exhaustive
 def test_a_workspace_of_a_later_version_is_left_alone(old):
     old.iterations_index.write_text(f"format: {FORMAT + 1}\nnewest: ['001']\n")
     for words in (("workspace", "migrate"), ("status",)):
@@ -159,6 +160,7 @@ def test_a_workspace_of_a_later_version_is_left_alone(old):
         assert (code, "update flywheel" in output) == (2, True)
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_cannot_be_read_is_named(old):
     old.params.write_text("rl: [\n")
     with pytest.raises(BadInput, match=r"not valid YAML.*params\.yaml"):

@@ -203,6 +203,7 @@ def test_without_the_extra_an_s3_store_says_what_to_type(monkeypatch, tmp_path):
         backup.check_remote_url(Workspace(tmp_path), "s3://bucket/data")
 
 
+@pytest.mark.exhaustive
 def test_the_store_asks_for_keys(store: Store):
     """Else the tests above would prove nothing."""
     other = Store(store.url, store.key, "another", store.process)

@@ -70,6 +70,7 @@ def test_a_package_is_fetched_once_and_served_from_the_cache(tmp_path, cache):
     assert len(list(cache.iterdir())) == 1  # and nothing half done beside it
 
 
+@pytest.mark.exhaustive
 def test_a_manifest_gets_the_package_that_it_was_written_for(tmp_path, cache):
     wheel(tmp_path)
     _, checksum = packages.fetch_page_packages(manifest(tmp_path))
@@ -105,6 +106,7 @@ def client(tmp_path, monkeypatch, name, script):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH'].removeprefix(str(tmp_path / 'bin') + ':')}")
 
 
+@pytest.mark.exhaustive
 def test_each_registry_is_asked_for_the_newest_versions(tmp_path, monkeypatch):
     listed = '["0.9.0", "1.0.0", "1.1.0", "1.2.0", "2.0.0-rc.1"]'
     client(tmp_path, monkeypatch, "npm", f"[ $1 = view ] && echo '{listed}' && exit; exit 1")
@@ -121,6 +123,7 @@ def test_each_registry_is_asked_for_the_newest_versions(tmp_path, monkeypatch):
         assert str(caught.value).startswith(f"{what} ({package})")
 
 
+@pytest.mark.exhaustive
 def test_a_servers_package_of_no_such_version_is_told_in_one_line(tmp_path):
     """And not by hundreds of versions that there are, nor of those for another Python."""
     for number in range(40):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 import yaml
+from night import by_day
 from page_sources import Sources
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, NavigateBack, Point
@@ -163,7 +164,7 @@ async def test_a_board_that_is_drawn_again_is_another_task(tmp_path, play):
     assert (await play(still, Navigate("/"), CLICK, CLICK))[-1].reward == 1.0
 
 
-@pytest.mark.parametrize("start", ["{variant}.html", "play.html?level={variant}", "play.html#/{variant}"])
+@pytest.mark.parametrize("start", by_day(["{variant}.html", "play.html?level={variant}", "play.html#/{variant}"]))
 async def test_the_page_of_another_variant_is_another_task(tmp_path, play, start):
     page = (
         "<body>%s<button style='position:fixed;inset:0'></button><script>var clicks = 0, wanted = 1;"

@@ -140,6 +140,7 @@ def mutants(task, state, rng):
     yield "others were opened", state | {"opened": [*state["opened"], "files"], "answer": "", "app": "files"}
 
 
+@pytest.mark.exhaustive
 async def test_twenty_other_ends_of_each_task_are_refused(played):
     for task, _, results in played:
         state, count = results[-1].info["state"], 0
@@ -181,6 +182,7 @@ async def test_chance_solves_nothing(phones):
     await asyncio.gather(*(one(task_of(name, 1, 11)) for name in ("errand", "question", "icons", "rounds")))
 
 
+@pytest.mark.exhaustive
 async def test_the_same_touches_give_the_same_pixels(phones, played):
     for task, actions, results in played[::3]:
         async with phones.env(task) as env:
@@ -243,6 +245,7 @@ async def test_an_application_that_is_not_there_is_said(phone):
     assert "a phone has no hotkey" in (await phone.step(act.Hotkey(("ctrl", "a")))).info["note"]
 
 
+@pytest.mark.exhaustive
 async def test_swipes_turn_the_home_screens_and_scroll_the_pages(phone):
     second = await phone.step(Scroll(MIDDLE, "right"))
     names = {one["name"] for one in second.info["state"]["elements"]}
@@ -289,6 +292,7 @@ async def test_a_page_hears_of_fingers(phone):
         assert said == heard, action
 
 
+@pytest.mark.exhaustive
 async def test_back_leaves_a_dialog(phone):
     await script(phone, "setTimeout(() => { window.said = confirm('Leave?'); }, 50)")
     asked = await phone.step(act.Wait())

@@ -58,7 +58,7 @@ class Backend:
         return open_policy(folder, PolicySettings(**self.settings | changes))
 
 
-@pytest.fixture(params=["transformers", "openai"])
+@pytest.fixture(params=by_day(["transformers", "openai"]))
 def backend(request):
     if request.param == "transformers":
         return Backend({"backend": "transformers"})
@@ -216,6 +216,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused(backend, tmp_path):
         backend.open(tmp_path)
 
 
+@pytest.mark.exhaustive
 async def test_both_back_ends_say_the_same(folders, server):
     """Same tokens for the same seeds, same log-probabilities, same text, same end."""
     embedded = open_policy(folders[0], PolicySettings())

@@ -82,6 +82,7 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
     assert Encoder.from_folder(folder).encode_text("click")
 
 
+@pytest.mark.exhaustive
 def test_a_finished_run_takes_no_further_step(small, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "stream_scene_chunks", undrawn)
     monkeypatch.setattr(module, "evaluate_grounding", lambda *_, **__: {})

@@ -96,6 +96,7 @@ def test_a_run_is_one_process_of_the_workers_python_unless_its_deployment_names_
     assert configuration._command_configured  # so that Prefect takes it as it is
 
 
+@pytest.mark.exhaustive
 def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_still():
     killed = (
         "import os, subprocess, sys; began = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']);"

@@ -79,11 +79,10 @@ def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_a
     assert any("brought back" in line for line in said)
 
 
+@pytest.mark.exhaustive
 def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     begin_iteration(ws, 2, SETTINGS)
-    for stage in ("ingest", "synthesize", "rollout"):
-        minimal_iterations.run_stage(ws, stage, 2)
-        stage_records.record_stage(ws, stage, 2)
+    minimal_iterations.run_stages(ws, ("ingest", "synthesize", "rollout"), 2)
     before = whole(ws)
     shutil.rmtree(ws.partition("steps", 2, "rollout"))
     assert not stage_records.is_stage_done(ws, "rollout", 2)
@@ -142,6 +141,7 @@ def test_a_small_file_that_git_keeps_is_told_with_the_command(ws):
         run_iterations(ws, {})
 
 
+@pytest.mark.exhaustive
 def test_a_complete_iteration_whose_parameters_were_changed_is_told_and_not_done_again(ws):
     text = ws.frozen_params(1).read_text()
     ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
@@ -152,8 +152,7 @@ def test_a_complete_iteration_whose_parameters_were_changed_is_told_and_not_done
 def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
     """An open iteration: someone means another threshold, so what the old one gave is not damage."""
     dvc_files.dvc_lock_path(ws, 1).unlink()
-    for stage in ("ingest", "synthesize", "rollout", "score"):
-        stage_records.record_stage(ws, stage, 1)
+    minimal_iterations.record_stages(ws, ("ingest", "synthesize", "rollout", "score"), 1)
     text = ws.frozen_params(1).read_text()
     ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
     (ws.partition("scores", 1, "score") / "part-00000.parquet").write_text("by the new threshold")
@@ -161,16 +160,16 @@ def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
     assert not stage_records.is_stage_done(ws, "score", 1)
 
 
+@pytest.mark.exhaustive
 def test_a_lost_small_file_of_an_open_iteration_is_told_with_the_stage_that_makes_it(ws):
     begin_iteration(ws, 2, SETTINGS)
-    for stage in ("ingest", "synthesize", "rollout", "score", "route"):
-        minimal_iterations.run_stage(ws, stage, 2)
-        stage_records.record_stage(ws, stage, 2)
+    minimal_iterations.run_stages(ws, ("ingest", "synthesize", "rollout", "score", "route"), 2)
     ws.manifest(2).unlink()
     with pytest.raises(DataError, match="flywheel stage route --iteration 2"):
         backup.restore_damaged_outputs(ws)
 
 
+@pytest.mark.exhaustive
 def test_lost_parameters_of_a_complete_iteration_are_told_with_git(ws):
     ws.frozen_params(1).unlink()
     with pytest.raises(FlywheelError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import made_workspaces
 import pytest
 from made_workspaces import flywheel
+from minimal_iterations import record_stages
 from night import by_day
 
 from flywheel.config import Settings
@@ -60,8 +61,7 @@ def half(ws: Workspace, k: int) -> None:
     for row in scores:
         row["score"] = row["score"] or 0.5
     partitions.write_partition(ws, "scores", k, "score", scores)
-    for stage in ("score", "rl-games", "rl-sites", "rl-control"):
-        stage_records.record_stage(ws, stage, k)
+    record_stages(ws, ("score", "rl-games", "rl-sites", "rl-control"), k)
 
 
 def test_what_moves_is_shown_and_nothing_is_written(still):
@@ -191,14 +191,17 @@ def test_an_open_iteration_trains_on_what_was_decided_again(ws):
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
-    [
-        ([9], "has not been begun"),
-        ([], "which iteration"),
-        ([1, "--all"], "which iteration"),
-        ([1, "--band", 0.6, 0.4], "low end"),
-        ([1, "--scorer", "oracle"], "no scorer is called"),
-        ([1, "--threshold", 2], "not in the range"),
-    ],
+    by_day(
+        [
+            ([9], "has not been begun"),
+            ([], "which iteration"),
+            ([1, "--all"], "which iteration"),
+            ([1, "--band", 0.6, 0.4], "low end"),
+            ([1, "--scorer", "oracle"], "no scorer is called"),
+            ([1, "--threshold", 2], "not in the range"),
+        ],
+        2,
+    ),
 )
 def test_what_cannot_be_followed_is_one_line(still, arguments, what):
     code, told = flywheel(still, "data", "reroute", *arguments)
@@ -274,15 +277,18 @@ def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
-    [
-        (["--set", "nothing=1"], "column nothing of trajectories cannot be set"),
-        (["--set", "trajectory_id='x'"], "cannot be set"),
-        (["--set", "status"], "not COLUMN=SQL"),
-        (["--set", "status='completed'", "--where", "status = 'gone'"], "no row of trajectories"),
-        (["--set", "status=", "--where", "true"], "not COLUMN=SQL"),
-        (["--set", "steps='many'"], "cannot be"),
-        (["--where", "SELECT"], "cannot be answered"),
-    ],
+    by_day(
+        [
+            (["--set", "nothing=1"], "column nothing of trajectories cannot be set"),
+            (["--set", "trajectory_id='x'"], "cannot be set"),
+            (["--set", "status"], "not COLUMN=SQL"),
+            (["--set", "status='completed'", "--where", "status = 'gone'"], "no row of trajectories"),
+            (["--set", "status=", "--where", "true"], "not COLUMN=SQL"),
+            (["--set", "steps='many'"], "cannot be"),
+            (["--where", "SELECT"], "cannot be answered"),
+        ],
+        3,
+    ),
 )
 def test_what_cannot_be_mended_is_one_line_and_changes_nothing(still, arguments, what):
     code, told = flywheel(still, "data", "quarantine", 1, *arguments)

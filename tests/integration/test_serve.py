@@ -338,6 +338,7 @@ def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monke
     path.unlink()
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_and_the_line_for_people(folder):
     process = subprocess.Popen(
         [*COMMAND, str(folder), "--port", "0", "--name", "mine"], stdout=subprocess.PIPE, text=True

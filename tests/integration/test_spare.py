@@ -54,6 +54,7 @@ async def test_it_becomes_the_run_and_another_waits(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("options", by_day([{}, {"stream_output": False}]))
+@pytest.mark.exhaustive
 async def test_a_run_begins_without_it_where_it_was_killed(tmp_path, capfd, options):
     runs = RunProcesses()
     await runs.spare.start()
@@ -115,7 +116,7 @@ async def test_of_two_runs_that_begin_at_once_one_process_is_left_to_wait(monkey
     assert begun == [spare._waits]
 
 
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("taken", by_day([False, True]))
 def test_it_ends_with_its_worker_unless_it_has_become_a_run(taken):
     """The run waits for a server that does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:

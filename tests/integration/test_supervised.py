@@ -9,6 +9,7 @@ import pytest
 import torch
 from lamp_env import LEFT, RIGHT, screen, settings, small_model
 from made_experience import needs_deepspeed, response_logprobs
+from night import by_day
 from safetensors.torch import load_file
 
 from flywheel.agent.prompt import build_context
@@ -205,14 +206,14 @@ def test_loss_is_the_mean_over_response_tokens(base, samples, tmp_path):
     assert train(base, tmp_path, few)[0] == pytest.approx(float(-logprobs[batch.mask].mean()), abs=1e-5)
 
 
-@pytest.mark.parametrize("parts", [{"pack_tokens": 200}, {"pack_tokens": 0, "micro_batch": 3}])
+@pytest.mark.parametrize("parts", by_day([{"pack_tokens": 200}, {"pack_tokens": 0, "micro_batch": 3}]))
 def test_how_a_batch_is_cut_changes_rounding_alone(base, samples, tmp_path, parts):
     whole = train(base, tmp_path / "whole", samples)
     cut = train(base, tmp_path / "cut", samples, settings=BLOCK.model_copy(update=parts))
     assert cut == pytest.approx(whole, rel=1e-3)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("frozen", by_day([True, False]))
 def test_passes_side_by_side_change_rounding_alone(base, samples, tmp_path, frozen):
     """And nothing at all from one run to the next."""
     block, found, every = BLOCK.model_copy(update={"freeze_vision": frozen}), {}, torch.get_num_threads()

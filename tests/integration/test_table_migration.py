@@ -17,6 +17,7 @@ from aged_tables import COLUMNS, LACKING, TABLES, age_tables, files_of, old_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from made_workspaces import flywheel
+from night import by_day
 from processes import PATIENCE_S
 
 from flywheel.config.workspace import FORMAT, Workspace
@@ -176,6 +177,7 @@ def test_a_damaged_partition_is_named_and_nothing_is_changed(old):
     assert made_workspaces.content(old) == before
 
 
+@pytest.mark.exhaustive
 def test_a_partition_that_is_not_here_is_asked_for(old):
     shutil.rmtree(old.data / "signatures" / "iteration=002")
     with pytest.raises(BadInput, match=r"dvc pull.*flywheel workspace migrate"):
@@ -210,6 +212,7 @@ def test_what_was_pruned_stays_out_and_comes_back_by_the_names_of_today(old, thr
         assert rows_of(old)[new] == rows_of(Workspace(three_iterations))[new]
 
 
+@pytest.mark.exhaustive
 def test_there_must_be_space(old, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
     before = made_workspaces.content(old)
@@ -218,7 +221,7 @@ def test_there_must_be_space(old, monkeypatch):
     assert made_workspaces.content(old) == before
 
 
-@pytest.mark.parametrize("begun", ["again/plan.json", "rollback.json"])
+@pytest.mark.parametrize("begun", by_day(["again/plan.json", "rollback.json"]))
 def test_what_an_earlier_version_has_half_done_is_its_to_end(old, begun):
     (old.state / begun).parent.mkdir(exist_ok=True)
     (old.state / begun).write_text("{}")
@@ -249,18 +252,21 @@ def test_rows_in_records_have_the_columns_of_today(old):
 
 @pytest.mark.parametrize(
     ("query", "told"),
-    [
-        ("select v from trajectories", "v is named success now"),
-        ("select r.v from routes r", "v is named success now"),
-        ("from thoughts", "thoughts is named utterances now"),
-        ("select twin from duplicates", "twin is named duplicate_of now"),
-        ("select chance from curriculum", "chance is named sampling_prob now"),
-        ("select steps from trajectory_hashes", "steps is named step_codes now"),
-        ("from like_tasks(1, 2)", "like_tasks is named matched_templates now"),
-        ("from sampled_less", "sampled_less is named downsampled_tasks now"),
-        ("select success from tasks", 'Referenced column "success" not found'),
-        ("from nothing", "nothing does not exist"),
-    ],
+    by_day(
+        [
+            ("select v from trajectories", "v is named success now"),
+            ("select r.v from routes r", "v is named success now"),
+            ("from thoughts", "thoughts is named utterances now"),
+            ("select twin from duplicates", "twin is named duplicate_of now"),
+            ("select chance from curriculum", "chance is named sampling_prob now"),
+            ("select steps from trajectory_hashes", "steps is named step_codes now"),
+            ("from like_tasks(1, 2)", "like_tasks is named matched_templates now"),
+            ("from sampled_less", "sampled_less is named downsampled_tasks now"),
+            ("select success from tasks", 'Referenced column "success" not found'),
+            ("from nothing", "nothing does not exist"),
+        ],
+        2,
+    ),
 )
 def test_a_query_by_an_earlier_name_is_told_the_one_of_today(three_iterations, query, told):
     code, output = flywheel(Workspace(three_iterations), "query", query)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from dvc import lock
 from fsspec.implementations.memory import MemoryFileSystem
-from minimal_iterations import frozen, run_stage
+from minimal_iterations import frozen, run_stage, run_stages
 from night import by_day
 from processes import PATIENCE_S
 from ruamel.yaml import YAML
@@ -124,9 +124,7 @@ def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
     changed = stage_records.changed_stages(done)
     assert changed
     assert all(name.endswith("@002") for name in changed)
-    for stage in ("synthesize", "ingest", "rollout"):
-        run_stage(done, stage, 2)
-        stage_records.record_stage(done, stage, 2)
+    run_stages(done, ("synthesize", "ingest", "rollout"), 2)
     assert not {name for name in stage_records.changed_stages(done) if name.endswith("@001")}
     assert [path.read_bytes() for path in files] == before
 
@@ -252,9 +250,7 @@ def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settin
     with monkeypatch.context() as patched:
         patched.setattr(dag, "render_dvc_yaml", lambda iteration, domains: before)
         begin_iteration(done, 2, settings)
-    for stage in ("ingest", "synthesize", "rollout", "score"):
-        run_stage(done, stage, 2)
-        stage_records.record_stage(done, stage, 2)
+    run_stages(done, ("ingest", "synthesize", "rollout", "score"), 2)
     write_text(done.partition("images", 2, "rollout") / "part-00000.parquet", "changed since")
     changed = stage_records.changed_stages(done, [2])
     kept, told = dvc_files.dvc_yaml_path(done, 1).read_bytes(), []
@@ -275,9 +271,7 @@ def test_a_stage_that_lacks_an_output_of_this_version_is_done_again(done, settin
     with monkeypatch.context() as patched:
         patched.setattr(dag, "render_dvc_yaml", lambda iteration, domains: before)
         begin_iteration(done, 2, settings)
-    for stage in ("ingest", "synthesize", "rollout", "score"):
-        run_stage(done, stage, 2)
-        stage_records.record_stage(done, stage, 2)
+    run_stages(done, ("ingest", "synthesize", "rollout", "score"), 2)
     begin_iteration(done, 2, settings)
     assert [stage_records.is_stage_done(done, stage, 2) for stage in ("rollout", "score")] == [True, False]
 
@@ -346,7 +340,7 @@ def _unchanged_by_dvc(ws: Workspace) -> set[str]:
     return {*dvc_files.recorded_stages(ws, 1)}.intersection(stage_records.stage_names(ws, 1)) - changed
 
 
-@pytest.mark.parametrize("change", by_day(_CHANGES, 4))
+@pytest.mark.parametrize("change", by_day(_CHANGES, 2))
 def test_unchanged_stages_are_those_of_dvc(done, change, monkeypatch):
     monkeypatch.chdir(done.root)
     for _ in range(2):  # with nothing remembered, and with what was read before
@@ -357,7 +351,7 @@ def test_unchanged_stages_are_those_of_dvc(done, change, monkeypatch):
     assert stage_records.find_unchanged_stages(done, 1) == unchanged
 
 
-@pytest.mark.parametrize("change", by_day(_LEFT_TO_DVC, 2))
+@pytest.mark.parametrize("change", by_day(_LEFT_TO_DVC))
 def test_a_stage_that_dvc_may_see_otherwise_is_not_named(done, change, monkeypatch):
     monkeypatch.chdir(done.root)
     _LEFT_TO_DVC[change](done.root)
@@ -365,8 +359,12 @@ def test_a_stage_that_dvc_may_see_otherwise_is_not_named(done, change, monkeypat
     assert stage_records.find_unchanged_stages(done, 1) <= _unchanged_by_dvc(done)
 
 
-@pytest.mark.parametrize("text", ["", "stages: 3", "stages: {merge: 3}", "stages:\n  - [", "\0", "schema: '2.0'"])
-@pytest.mark.parametrize(("file", "left"), [("dvc.yaml", set()), ("dvc.lock", set()), ("params.yaml", {"runs"})])
+@pytest.mark.parametrize(
+    "text", by_day(["", "stages: 3", "stages: {merge: 3}", "stages:\n  - [", "\0", "schema: '2.0'"])
+)
+@pytest.mark.parametrize(
+    ("file", "left"), by_day([("dvc.yaml", set()), ("dvc.lock", set()), ("params.yaml", {"runs"})])
+)
 def test_no_stage_is_unchanged_by_a_damaged_file(done, file, left, text):
     write_text(done.iteration(1) / file, text)
     assert stage_records.find_unchanged_stages(done, 1) <= left  # what reads no parameters

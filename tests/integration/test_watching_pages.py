@@ -13,6 +13,7 @@ import managers
 import pytest
 from aiohttp import WSMsgType, web
 from anyio.from_thread import start_blocking_portal
+from night import by_day
 from PIL import Image
 from processes import PATIENCE_S
 from watched_sessions import compose, enter, logged_in, playing, told
@@ -135,7 +136,7 @@ async def hashes(env, task) -> list[bytes]:
     return [one.observation.screenshot for one in seen]
 
 
-@pytest.mark.parametrize("frames", ["auto", "screenshot"])
+@pytest.mark.parametrize("frames", by_day(["auto", "screenshot"]))
 async def test_who_is_watched_sees_the_same(frames):
     task = make_task(catalogue.get_world("shop"), "add", 1, 4, "train")
     settings = managers.chosen(**SMALL, frames=frames)
@@ -327,6 +328,7 @@ def test_a_page_is_taken_over(tmp_path, page, one_page):
         assert (asked, page.title()) == ([], "Sessions")
 
 
+@pytest.mark.exhaustive
 def test_a_phone_is_touched(tmp_path, page):
     task = make_task(PHONE, next(iter(PHONE.templates)), 1, 5, "train")
     with (

@@ -40,7 +40,7 @@ def groups():
         one.close()
 
 
-@pytest.mark.parametrize(("size", "total"), [(1, 5.0), (3, 18.0)])
+@pytest.mark.parametrize(("size", "total"), by_day([(2, 11.0), (1, 5.0), (3, 18.0)]))
 def test_every_member_is_called(groups, size, total):
     before, made = dict(os.environ), groups(Member, size)
     assert [made.call("add", 5.0), made.call("add", 5.0)] == [total, total]
@@ -50,18 +50,22 @@ def test_every_member_is_called(groups, size, total):
 
 @pytest.mark.parametrize(
     ("fail", "said"),
-    [
-        ("raise", r"training process 2 of 2: ValueError: it does not fit \(processes\)"),
-        ("die", r"training process 2 of 2: has ended \(exit status -9\)"),
-        ("abort", r"training process 2 of 2: has ended \(exit status 3\), its last words: no room on the device"),
-    ],
+    by_day(
+        [
+            ("raise", r"training process 2 of 2: ValueError: it does not fit \(processes\)"),
+            ("die", r"training process 2 of 2: has ended \(exit status -9\)"),
+            ("abort", r"training process 2 of 2: has ended \(exit status 3\), its last words: no room on the device"),
+        ]
+    ),
 )
 def test_a_process_that_fails_is_named(groups, fail, said):
     with pytest.raises(TrainingError, match=said):
         groups(partial(Member, 1, fail), 2).call("add", 1.0)
 
 
-@pytest.mark.parametrize(("rank", "said"), [(1, r"training process 2 of 2: OSError: no room left"), (0, "no room")])
+@pytest.mark.parametrize(
+    ("rank", "said"), by_day([(1, r"training process 2 of 2: OSError: no room left"), (0, "no room")])
+)
 def test_a_member_that_cannot_be_made(rank, said):
     with pytest.raises((TrainingError, OSError), match=said):
         WorkerGroup(partial(Member, rank, "start"), 2)
@@ -76,6 +80,7 @@ def test_one_that_hangs_is_named_in_time(groups, monkeypatch):
     made.close()
 
 
+@pytest.mark.exhaustive
 def test_one_that_dies_ends_the_call_where_the_others_do_not_see_it(groups, monkeypatch):
     made = groups(partial(Member, 1, "die"), 2)
     monkeypatch.setattr(worker_group, "GRACE_S", 0.1)  # for the one that is ended
@@ -84,6 +89,7 @@ def test_one_that_dies_ends_the_call_where_the_others_do_not_see_it(groups, monk
     made.close()
 
 
+@pytest.mark.exhaustive
 def test_processes_that_do_not_meet_are_told_in_time(monkeypatch):
     class OneIsMissing(worker_group.SingleNodeLauncher):
         def __call__(self, start, meets):
@@ -110,6 +116,7 @@ def test_processes_that_find_different_states_do_not_go_on(groups, tmp_path):
     assert groups(Kept, 2).call("load_own", tmp_path) == {"key": "key", "done": 3}
 
 
+@pytest.mark.exhaustive
 def test_an_error_of_all_is_that_error(groups):
     with pytest.raises(TrainingError, match=r"the batch is empty \(PPO\)"):
         groups(Member, 2).call("refuse")

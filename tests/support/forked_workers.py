@@ -90,7 +90,14 @@ def fork_workers(config: pytest.Config, specs: Sequence[execnet.XSpec]) -> None:
     """Make a fork for each of xdist's workers; one that takes a dead worker's place later is a Python of its own."""
     if any(not spec.popen or spec.python or spec.via for spec in specs):
         return
+    gc.disable()  # nearly all that is imported stays
     import_tests(config)
+    # What each worker would else read out of all modules of flywheel at its collection.
+    with contextlib.suppress(ImportError):
+        from hypothesis.internal.conjecture.providers import _get_local_constants
+
+        _get_local_constants()
+    gc.enable()
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()  # what is imported stays: no worker's collector looks at it, nor copies its pages by that

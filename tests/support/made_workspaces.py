@@ -11,6 +11,7 @@ import numpy as np
 import synthetic
 import yaml
 from click.testing import CliRunner
+from minimal_iterations import record_stages
 from safetensors.numpy import save_file
 
 from flywheel.cli import main
@@ -57,8 +58,7 @@ def turn(ws: Workspace, settings: Settings, k: int) -> None:
     synthetic.routed(ws, settings, k)
     synthetic.outgoing(ws, k)
     _models(ws, k)
-    for stage in stage_records.stage_names(ws, k):
-        stage_records.record_stage(ws, stage, k)
+    record_stages(ws, stage_records.stage_names(ws, k), k)
     shutil.rmtree(ws.state / "staging", ignore_errors=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -36,10 +37,27 @@ def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None
             write_text(path / "part-00000.parquet", f"{stage} {iteration} {path.parent} {text}")
 
 
-def run_iteration(ws: Workspace, iteration: int) -> None:
-    for stage in stage_records.stage_names(ws, iteration):
+def record_stages(ws: Workspace, stages: Sequence[str], iteration: int) -> None:
+    """What `stage_records.record_stage` does for each one, with DVC's files read and written once: they are slow."""
+    with dvc_files.open_dvc(ws) as repo, repo.lock:
+        recorded = stage_records.load_dvc_stages(repo, ws, iteration, stages)
+        for stage in recorded:
+            stage.save(run_cache=False)
+            stage.commit()
+        dvc_files.add_lock_entries(ws, iteration, recorded)
+    if dvc_files.LAST_STAGE in stages:
+        dvc_files.set_newest_iteration(ws, iteration)
+
+
+def run_stages(ws: Workspace, stages: Sequence[str], iteration: int) -> None:
+    """Stages that write their outputs and are recorded."""
+    for stage in stages:
         run_stage(ws, stage, iteration)
-        stage_records.record_stage(ws, stage, iteration)
+    record_stages(ws, stages, iteration)
+
+
+def run_iteration(ws: Workspace, iteration: int) -> None:
+    run_stages(ws, stage_records.stage_names(ws, iteration), iteration)
 
 
 def turned(root: Path) -> Workspace:

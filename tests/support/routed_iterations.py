@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import synthetic
+from minimal_iterations import record_stages
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline.stage import StageContext
 from flywheel.store import partitions
-from flywheel.store.versioning import stage_records
 from flywheel.utils.files import write_json
 
 _OF_INGEST = ("reviews", "utterances", "events", "images")
@@ -26,8 +26,7 @@ def routed(root: Path, **routing: object) -> Workspace:
     for table in _OF_INGEST:
         if not ws.partition(table, 1, "ingest").is_dir():
             partitions.write_partition(ws, table, 1, "ingest", [])
-    for stage in ("ingest", "synthesize", "rollout", "score", "route"):
-        stage_records.record_stage(ws, stage, 1)
+    record_stages(ws, ("ingest", "synthesize", "rollout", "score", "route"), 1)
     return ws
 
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lamp_env import screen
+from night import NIGHT
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import ParseError, Point
@@ -57,7 +58,7 @@ def test_numbers_up_to_the_last(last, number):
     assert not re.fullmatch(integers_regex(last), f"0{number}")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(60 if NIGHT else 10))
 def test_whatever_may_be_written_is_an_action(held, encoder, seed):
     """Any allowed token at each place: a text, and where it ends an action."""
     policy, constraint = held
@@ -197,6 +198,7 @@ def test_answers_are_held_to_their_form_where_that_can_be():
         assert not PolicySettings(**other).holds_form
 
 
+@pytest.mark.exhaustive
 async def test_other_answers_than_actions_are_free(folder):
     """`flywheel model serve` and the base's questions ask the same policy for texts."""
     policy = PolicySettings(max_new_tokens=40, max_context_tokens=512, device="cpu")

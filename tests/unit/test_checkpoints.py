@@ -12,6 +12,7 @@ import pytest
 import torch
 from checkpoints import ARCHITECTURES, ID, make
 from made_experience import response_logprobs
+from night import by_day
 from PIL import Image as Picture
 
 from flywheel.agent.prompt import Image, Message
@@ -67,12 +68,15 @@ def folder(request, tmp_path_factory):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(
     ("tied", "shard", "template", "sizes"),
-    [
-        (True, "5GB", "tokenizer_config.json", "new"),
-        (False, "300KB", "chat_template.json", "old"),
-        (True, "300KB", "chat_template.jinja", "both"),
-        (False, "5GB", "chat_template.json", "named"),
-    ],
+    by_day(
+        [
+            (True, "5GB", "tokenizer_config.json", "new"),
+            (False, "300KB", "chat_template.json", "old"),
+            (True, "300KB", "chat_template.jinja", "both"),
+            (False, "5GB", "chat_template.json", "named"),
+        ],
+        2,
+    ),
 )
 def test_every_layout_of_the_family_loads_by_its_path(architecture, tied, shard, template, sizes, tmp_path):
     folder = make(tmp_path / "m", architecture, tied=tied, shard=shard, template=template, sizes=sizes)
@@ -160,7 +164,7 @@ def test_the_type_and_the_device_are_those_asked_for(tmp_path, monkeypatch):
         load_model(folder, device="cuda")
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", by_day(ARCHITECTURES))
 async def test_weights_in_bfloat16_answer_too(architecture, tmp_path):
     folder = make(tmp_path / "m", architecture, dtype=torch.bfloat16)
     policy = EmbeddedPolicy(folder, PolicySettings(dtype="bfloat16", device="cpu"))

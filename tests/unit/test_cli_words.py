@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
+from night import by_day
 
 from flywheel.cli import RENAMED_COMMANDS, RENAMED_OPTIONS, main
 from flywheel.cli.bench import BENCHMARKS_FOLDER
@@ -45,7 +46,7 @@ def test_a_command_of_an_earlier_version_is_refused_with_the_one_of_today(old):
 
 
 @pytest.mark.parametrize(
-    ("command", "old"), [(command, old) for command, known in RENAMED_OPTIONS.items() for old in known]
+    ("command", "old"), by_day([(command, old) for command, known in RENAMED_OPTIONS.items() for old in known], 17)
 )
 def test_an_option_of_an_earlier_version_is_refused_with_the_one_of_today(command, old):
     new = RENAMED_OPTIONS[command][old]

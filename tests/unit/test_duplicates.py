@@ -58,6 +58,7 @@ def test_samples_of_one_task_with_the_same_steps_weigh_together_as_one(made):
         assert (one["task_id"], one["store"], one["weight"]) == (twin["task_id"], twin["store"], row["weight"])
 
 
+@pytest.mark.exhaustive
 def test_it_can_be_switched_off(tmp_path):
     ws, settings = synthetic.workspace(tmp_path, routing={"dedup_weighting": "each"})
     synthetic.incoming(ws, settings, 1, tasks=4, samples=8)
@@ -66,6 +67,7 @@ def test_it_can_be_switched_off(tmp_path):
     assert {row["weight"] for store in ("sft", "ct") for row in rows(ws, store)} == {1.0}
 
 
+@pytest.mark.exhaustive
 def test_the_next_iteration_knows_the_one_before_by_what_was_kept_of_it(made):
     ws, settings = made
     first = {row["task_id"]: row for row in rows(ws, "tasks", 1, "synthesize")}
@@ -101,6 +103,7 @@ def test_what_is_near_an_evaluation_task_is_set_aside_with_its_reason(made):
     assert any(f"(the content of {held['task_id']})" in reason for reason in aside.values())
 
 
+@pytest.mark.exhaustive
 def test_the_manifest_names_what_later_iterations_compare_with(made):
     ws, settings = made
     built(ws, settings)

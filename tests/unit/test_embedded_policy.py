@@ -170,6 +170,7 @@ def waiting_requests(policy: EmbeddedPolicy) -> int:
     return max(0, policy._asked - len(policy._engine.rows))
 
 
+@pytest.mark.exhaustive
 async def test_the_event_loop_goes_on_while_requests_run(policy):
     """A coroutine beside them sees the batch at work, again and again, before any is answered."""
     seen = set()
@@ -241,6 +242,7 @@ async def test_samples_of_one_task_share_its_prompt(policy, folders):
     await bare.close()
 
 
+@pytest.mark.exhaustive
 async def test_weights_are_swapped_between_requests_and_none_is_lost(folders):
     """The running one ends on the weights it began with; the waiting one gets the new ones, as what comes later."""
     policy = EmbeddedPolicy(folders[0], adapted(max_num_seqs=1))
