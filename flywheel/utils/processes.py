@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # The command imports this module at its start: asyncio, ctypes, multiprocessing and subprocess are imported where used.
 
-_M_ARENA_MAX = -8  # of `mallopt`, from glibc's malloc.h
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of `mallopt`, from glibc's malloc.h
+_LARGE = 1 << 20  # bytes
 _END_S = 10  # for a thread or a process to end in
 _AGAIN_S = 0.1  # by then Python has left the callback in which the exception was lost
 
@@ -45,6 +46,15 @@ def limit_malloc_arenas() -> None:
     Else each thread has a heap of its own, which keeps what it freed: 300 MB for forty threads that answer questions.
     """
     _call_libc("mallopt", _M_ARENA_MAX, 2)
+
+
+def return_large_blocks() -> None:
+    """Let this process give each freed block of a megabyte or more back to the machine at once, where the C library can.
+
+    Else glibc comes to keep those of up to 32 MB in a heap that grows full of holes: a training of large tensors then
+    takes twice the memory that it holds. It costs a large model's step little, and a small one's much.
+    """
+    _call_libc("mallopt", _M_MMAP_THRESHOLD, _LARGE)
 
 
 def trim_heap() -> None:

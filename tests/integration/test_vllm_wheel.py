@@ -34,14 +34,9 @@ from flywheel.utils.errors import PolicyError
 WHEEL = Path(os.environ.get("FLYWHEEL_VLLM_WHEEL", "none"))
 pytestmark = pytest.mark.skipif(not WHEEL.is_file(), reason="FLYWHEEL_VLLM_WHEEL is not the path of vLLM's wheel")
 OWN = (  # modules of vLLM that are run
-    *(
-        "vllm.lora.peft_helper",
-        "vllm.lora.lora_model",
-        "vllm.lora.lora_weights",
-        "vllm.lora.utils",
-        "vllm.lora.request",
-    ),
+    *("vllm.lora.peft_helper", "vllm.lora.lora_model", "vllm.lora.lora_weights", "vllm.lora.utils"),
     *("vllm.lora.request", "vllm.model_executor.models.utils", "vllm.exceptions", "vllm.entrypoints.serve"),
+    *("vllm.utils.counter", "vllm.lora.resolver"),
     *("vllm.entrypoints.openai.models.serving", "vllm.entrypoints.openai.models.protocol"),
     *("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.serve.lora.protocol"),
     *("vllm.entrypoints.serve.exception_handling.error_response", "vllm.entrypoints.serve.exception_handling.utils"),

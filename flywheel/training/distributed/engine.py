@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from flywheel.config import OptimizerSettings
 from flywheel.policy.adapter import has_adapter
@@ -105,7 +105,8 @@ class TorchEngine:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimiser's state, of all processes, as it is now: later steps do not change it."""
-        return copy.deepcopy(self.optimizer.state_dict())  # torch's own is the tensors that the next step changes
+        # A copy, since torch's own are the tensors that the next step changes; on a GPU one of its own would not fit.
+        return tree_map_only(Tensor, lambda one: one.detach().to("cpu", copy=True), self.optimizer.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the optimiser, and the weights where `holds_weights`. state: as `state_dict` gave it."""

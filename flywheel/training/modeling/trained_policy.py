@@ -9,9 +9,11 @@ from transformers import PreTrainedModel
 from flywheel.config import AdapterSettings, TrainingSettings
 from flywheel.policy.adapter import attach_adapter, has_adapter, save_adapter
 from flywheel.policy.checkpoint import base_checkpoint
+from flywheel.policy.devices import is_cuda, is_small_model
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.training.modeling.monkey_patch import compute_in_input_type
+from flywheel.utils.processes import return_large_blocks
 
 
 def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: AdapterSettings, seed: int) -> PreTrainedModel:
@@ -34,6 +36,8 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
         how = {"use_reentrant": False, "preserve_rng_state": adapter.dropout > 0}
         policy.activation_checkpointing_enable(activation_checkpointing_kwargs=how)
         policy.disable_input_require_grads()  # only the reentrant way needs a gradient of its inputs
+    if not (is_cuda(policy.device) or is_small_model(policy)):
+        return_large_blocks()
     return policy.train()
 
 
