@@ -49,7 +49,7 @@ def limit_malloc_arenas() -> None:
 
 
 def return_large_blocks() -> None:
-    """Let this process give each freed block of a megabyte or more back to the machine at once, where the C library can.
+    """Let this process give each freed block of a megabyte or more back to the machine, where the C library can.
 
     Else glibc comes to keep those of up to 32 MB in a heap that grows full of holes: a training of large tensors then
     takes twice the memory that it holds. It costs a large model's step little, and a small one's much.
