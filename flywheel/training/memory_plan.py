@@ -312,7 +312,7 @@ def plan_training(
     which loading maps into memory.
     """
     whole, on_cpu = adapter.method == "none", device == "cpu"
-    half = chosen.compute_dtype == "bfloat16" or (not whole and adapter.base_dtype != "float32")
+    half = chosen.compute_dtype == "bfloat16" or (not whole and adapter.base_dtype == "nf4")
     trained, adapters = count_trained(model, chosen, adapter)
     loaded = weights = _base_bytes(model, adapter) + SINGLE * adapters
     gradients, optimizer = SINGLE * trained, (2 if chosen.optimizer == "adamw_8bit" else 2 * SINGLE) * trained

@@ -102,7 +102,7 @@ def test_programs_are_told_the_same(params):
     ("name", "said"),
     [
         ("rl.alhpa", "did you mean rl.gae_lambda_alpha?"),
-        ("alpha", "did you mean rl.gae_lambda_alpha?"),
+        ("alpha", "did you mean adapter.alpha or rl.gae_lambda_alpha?"),
         ("promotoin", "did you mean promotion?"),
         ("temperature", "did you mean rollout.temperature or rl.temperature or evaluation.temperature?"),
         ("rl.zzzzzzzzz", "`flywheel settings rl` tells which there are"),
