@@ -10,16 +10,17 @@ from typing import Any
 import torch
 from gpu_limits import Place, free, timed
 from gpu_shape import answers, configuration, contexts, new_encoder
-from gpu_work import SHARDED, TRAINED, Parameters, Work, layers_that_fit, packs, step_bytes
+from gpu_work import SHARDED, TRAINED, Parameters, Work, adapter_bytes, layers_that_fit, packs, step_bytes
 
-from flywheel.config import RlSettings, SftSettings
-from flywheel.policy.model import load_model
+from flywheel.config import AdapterSettings, RlSettings, SftSettings
 from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.modeling.policy_forward import PackedBatch
+from flywheel.training.modeling.trained_policy import computes_in_bfloat16, load_trained_policy
 from flywheel.training.rl.trainer import Experience, Learner, ValueFeatures, estimate_step_samples, train_step
 from flywheel.training.sft import SupervisedTrainer
 
 Line = dict[str, Any]
+_WHOLE, _ADAPTER = AdapterSettings(), AdapterSettings(method="lora", rank=32, alpha=64, base_dtype="bfloat16")
 
 
 def training(place: Place, zero: bool) -> Iterator[Line]:
@@ -27,16 +28,24 @@ def training(place: Place, zero: bool) -> Iterator[Line]:
     samples = _samples(place)
     yield _fitting(place, samples, True, TRAINED, partial(sft, place, samples, "torch"))
     yield _fitting(place, samples, False, TRAINED, partial(rl, place, samples))
+    for name, train in (
+        ("sft_adapter", partial(sft, place, samples, "torch")),
+        ("rl_adapter", partial(rl, place, samples)),
+    ):
+        yield with_fewer(place.layers, partial(train, adapter=_ADAPTER)) | {"name": name}
     if zero:
         found = _fitting(place, samples, True, SHARDED, partial(sft, place, samples, "deepspeed"))
         yield found | {"name": "sft_zero3"}
 
 
-def sft(place: Place, samples: Sequence[Example], engine: str, layers: int) -> Line:
+def sft(place: Place, samples: Sequence[Example], engine: str, layers: int, adapter: AdapterSettings = _WHOLE) -> Line:
     """One gradient step on all samples, a pass for each."""
     model = place.checkpoint(layers)
-    settings = SftSettings(device=place.device.type, pack_tokens=_longest(samples), engine=engine, zero_stage=3)
-    trainer = SupervisedTrainer(model, ShuffledDataset(samples, len(samples), 0), settings, "gpu check")
+    settings = SftSettings(
+        device=place.device.type, pack_tokens=_longest(samples), engine=engine, zero_stage=3, **_memory(adapter)
+    )
+    dataset = ShuffledDataset(samples, len(samples), 0)
+    trainer = SupervisedTrainer(model, dataset, settings, "gpu check", adapter)
     config = configuration(place.shape, layers)  # the trainer's own names its attention, of which no model is made anew
     sizes = Parameters.of(config)
     parts = trainer.reader.split_into_micro_batches(
@@ -45,22 +54,26 @@ def sft(place: Place, samples: Sequence[Example], engine: str, layers: int) -> L
     trainer.step(0, settings.lr)  # makes the optimiser's state, too
     with timed(place.device) as found:
         trainer.step(0, settings.lr)
-    work = Work(
-        packs(config, parts, backward=True, freeze_vision=settings.freeze_vision),
-        step_bytes(sizes.rest + layers * sizes.layer, sizes.tower, len(parts)),
-    )
-    facts = _facts(place, parts, layers) | {"engine": engine, "frozen": "vision tower"}
-    return place.limits.line("sft", "float32", facts["sequence_tokens"], work, found, **facts)
+    text, lora = sizes.rest + layers * sizes.layer, adapter.method != "none"
+    moved = adapter_bytes(text, len(parts)) if lora else step_bytes(text, sizes.tower, len(parts))
+    work = Work(packs(config, parts, backward=True, freeze_vision=True, adapter=lora), moved)
+    facts = _facts(place, parts, layers) | {"engine": engine, "frozen": "base" if lora else "vision tower"}
+    return place.limits.line("sft", settings.compute_dtype, facts["sequence_tokens"], work, found, **facts)
 
 
-def rl(place: Place, samples: Sequence[Example], layers: int) -> Line:
+def rl(place: Place, samples: Sequence[Example], layers: int, adapter: AdapterSettings = _WHOLE) -> Line:
     """One step of the settings' algorithm: samples are read for values and log-probabilities, then come the gradient
     steps of policy and value model (whose own work is too small to count)."""
     # Nobody sampled these answers, so the trainer must not mind that the policy finds them unlikely.
     chosen = RlSettings(
-        device=place.device.type, pack_tokens=_longest(samples), minibatch=len(samples), max_logprob_diff_on_policy=1e6
+        device=place.device.type,
+        pack_tokens=_longest(samples),
+        minibatch=len(samples),
+        max_logprob_diff_on_policy=1e6,
+        **_memory(adapter),
     )
-    learner = Learner(load_model(place.checkpoint(layers), device=place.device.type), chosen, 0)
+    policy = load_trained_policy(place.checkpoint(layers), chosen, adapter, 0)
+    learner = Learner(policy, chosen, 0, bfloat16=computes_in_bfloat16(chosen, adapter))
     config = configuration(place.shape, layers)
     sizes = Parameters.of(config)
     parts = learner.reader.split_into_micro_batches(
@@ -74,11 +87,18 @@ def rl(place: Place, samples: Sequence[Example], layers: int) -> Line:
     for _ in range(2):
         with timed(place.device) as found:
             train_step(learner, estimate_step_samples(batch, learner, chosen)[0], chosen, 0)
-    trained = sizes.tower + sizes.rest + layers * sizes.layer
-    read = Work(packs(config, parts, backward=False, freeze_vision=False), step_bytes(0, trained, len(parts)))
-    moved = Work(packs(config, parts, backward=True, freeze_vision=False), step_bytes(trained, 0, len(parts)))
-    facts = _facts(place, parts, layers) | {"engine": "torch", "frozen": None, "algorithm": chosen.algorithm}
-    return place.limits.line("rl", "float32", facts["sequence_tokens"], read + moved, found, **facts)
+    trained, lora = sizes.tower + sizes.rest + layers * sizes.layer, adapter.method != "none"
+    read = Work(packs(config, parts, backward=False, freeze_vision=lora), step_bytes(0, trained, len(parts)))
+    through = adapter_bytes(trained, len(parts)) if lora else step_bytes(trained, 0, len(parts))
+    moved = Work(packs(config, parts, backward=True, freeze_vision=lora, adapter=lora), through)
+    frozen = "base" if lora else None
+    facts = _facts(place, parts, layers) | {"engine": "torch", "frozen": frozen, "algorithm": chosen.algorithm}
+    return place.limits.line("rl", chosen.compute_dtype, facts["sequence_tokens"], read + moved, found, **facts)
+
+
+def _memory(adapter: AdapterSettings) -> dict[str, Any]:
+    """What the profiles of large models set, where an adapter is trained."""
+    return {} if adapter.method == "none" else {"compute_dtype": "bfloat16", "gradient_checkpointing": True}
 
 
 def _samples(place: Place) -> list[Example]:

@@ -110,17 +110,20 @@ def decode(config: PreTrainedConfig, lengths: Sequence[int]) -> Work:
     return Work(operations, HALF * (read_weights(config) + held))
 
 
-def packs(config: PreTrainedConfig, parts: Sequence[PackedBatch], backward: bool, freeze_vision: bool) -> float:
+def packs(
+    config: PreTrainedConfig, parts: Sequence[PackedBatch], backward: bool, freeze_vision: bool, adapter: bool = False
+) -> float:
     """Operations of passes over packs, as they are computed: what is shared once, and in the last layer what predicts
-    alone. A gradient costs twice its pass."""
-    text, total = config.text_config, 0.0
+    alone. A gradient costs twice its pass, with a frozen base under an `adapter` once; what checkpointing computes
+    again, and the adapter's own small products, are not counted."""
+    text, total, passes = config.text_config, 0.0, 1 if not backward else 2 if adapter else 3
     for part in parts:
         pairs, last = (sum(int(group.mask.sum()) for group in plan.groups) for plan in (part.plan, part.last))
         seen = sum(tower(config, *screen.grid[1:]) for screen in part.screens)
         predicted = len(part.targets)
         spared = 6 * text.hidden_size * text.intermediate_size * (part.tokens - predicted)
         spared += 4 * text.hidden_size * (pairs - last)
-        total += (3 if backward else 1) * (language(config, part.tokens, pairs, predicted) - spared)
+        total += passes * (language(config, part.tokens, pairs, predicted) - spared)
         total += (1 if freeze_vision or not backward else 3) * seen
     return total
 
@@ -129,6 +132,11 @@ def step_bytes(trained: int, frozen: int, passes: int) -> float:
     """A gradient step in single precision: each pass reads the weights forwards and backwards and writes gradients;
     then AdamW reads weight, gradient and two means, and writes all but the gradient."""
     return SINGLE * (passes * (3 * trained + frozen) + 7 * trained)
+
+
+def adapter_bytes(frozen: int, passes: int) -> float:
+    """A gradient step of an adapter: each pass reads the base, in half precision, twice forwards and once backwards."""
+    return HALF * passes * 3 * frozen
 
 
 def layers_that_fit(

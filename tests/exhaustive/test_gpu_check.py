@@ -145,7 +145,7 @@ def tiny(tmp_path_factory):
 
 def test_every_measurement_is_a_line_with_exact_tokens(tiny):
     lines = {line["name"]: line for line in tiny[1] if line["name"] != "limit_matmul"}
-    assert list(lines) == ["limit_copy", "prefill", "decode", "answers", "sft", "rl", "sft_zero3"]
+    assert list(lines) == ["limit_copy", "prefill", "decode", "answers", "sft", "rl", "sft_adapter", "rl_adapter", "sft_zero3"]
     shape = SHAPES["tiny"]
     prompts = [len(new_encoder().encode(context)) for context in contexts(shape, shape.batch)]
     assert lines["prefill"]["tokens"] == sum(prompts)
@@ -176,6 +176,9 @@ def test_operations_of_the_lines_are_those_of_the_shape(tiny):
     pass_ -= 4 * text.hidden_size * gpu_work.causal_pairs(before)
     assert lines["sft"]["flops"] == pytest.approx(3 * pass_ + 2 * screen, rel=1e-3)
     assert lines["rl"]["flops"] == pytest.approx(4 * (pass_ + 2 * screen), rel=1e-3)
+    assert lines["sft_adapter"]["flops"] == pytest.approx(2 * pass_ + 2 * screen, rel=1e-3)
+    assert lines["rl_adapter"]["flops"] == pytest.approx(3 * pass_ + 4 * screen, rel=1e-3)
+    assert {lines[name]["frozen"] for name in ("sft_adapter", "rl_adapter")} == {"base"}
 
 
 def test_each_line_stands_beside_the_limits(tiny):
