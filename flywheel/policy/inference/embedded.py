@@ -68,6 +68,7 @@ class LoadedCheckpoint:
         """Load a checkpoint. version: of its weights, where it is known. before: what of it would be equal is kept: its
         encoder, and of the same base its model, which must no longer answer. Raises ModelError for a folder that cannot
         be loaded, and as `open_constraint`; `before` can then still answer."""
+        check_checkpoint(folder)
         text, place = _text_digest(folder), base_checkpoint(folder)
         version, adapter = version or checkpoint_digest(folder), Path(folder) if is_adapter(folder) else None
         base = checkpoint_digest(place) if adapter else version
