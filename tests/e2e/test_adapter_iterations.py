@@ -80,7 +80,9 @@ def test_each_iteration_goes_on_with_the_adapter_that_was_promoted(made):
 
 
 def test_the_loss_of_recompression_stands_in_the_metrics(made):
-    rows = database.query_catalog(made, "select iteration, value from metrics where name = 'adapter_merge_error'")
+    rows = database.query_catalog(
+        made, "select iteration, value from metrics where name = 'adapter_merge_error' order by 1"
+    )
     assert [row["iteration"] for row in rows.to_pylist()] == [1, 2, 3]
     assert all(0 <= row["value"] < 1 for row in rows.to_pylist())
 
