@@ -328,26 +328,77 @@ class WideLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight)
-        rows = _rows_at_once(weight)
-        biases = bias.split(rows) if bias is not None else [None] * -(-len(weight) // rows)
-        parts = [functional.linear(x, w.to(x.dtype), b) for w, b in zip(weight.split(rows), biases, strict=True)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        return _wide_product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (weight,) = ctx.saved_tensors
-        rows = _rows_at_once(weight)
-        parts = zip(gradient.split(rows, dim=-1), weight.split(rows), strict=True)
-        total: Tensor | None = None
-        for some, w in parts:
-            more = some @ w.to(gradient.dtype)
-            total = more if total is None else total.add_(more)
-        return total, None, None
+        return _wide_gradient(gradient, *ctx.saved_tensors), None, None
+
+
+def _wide_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = _rows_at_once(weight)
+    biases = bias.split(rows) if bias is not None else [None] * -(-len(weight) // rows)
+    parts = [functional.linear(x, w.to(x.dtype), b) for w, b in zip(weight.split(rows), biases, strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def _wide_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
+    rows = _rows_at_once(weight)
+    total: Tensor | None = None
+    for some, w in zip(gradient.split(rows, dim=-1), weight.split(rows), strict=True):
+        more = some @ w.to(gradient.dtype)
+        total = more if total is None else total.add_(more)
+    return total
 
 
 def _rows_at_once(weight: Tensor) -> int:
     return max(1, _WIDE // weight.shape[1])
+
+
+def patch_lora_layers(model: PreTrainedModel) -> None:
+    """Make PEFT's linear LoRA layers, without dropout or DoRA, compute by `LoraLinear` in float32 on a CPU."""
+    from peft.tuners.lora import Linear
+
+    for module in model.modules():
+        if isinstance(module, Linear) and not module.lora_variant:
+            module.forward = MethodType(_lora_linear_forward, module)
+
+
+def _lora_linear_forward(layer: Any, x: Tensor) -> Tensor:
+    if x.dtype != torch.float32 or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return type(layer).forward(layer, x)
+    (name,), base = layer.lora_A.keys(), layer.base_layer
+    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+    return LoraLinear.apply(x, base.weight, base.bias, a, b, layer.scaling[name])
+
+
+class LoraLinear(torch.autograd.Function):
+    """x W^T + bias + scaling x A^T B^T, of a frozen W in any type: the low-rank part is added in place, in the pass and
+    to the gradient of x, where PEFT's composition writes three more tensors of the result's size.
+
+    x: float32 [..., in], W: [out, in], A: [rank, in], B: [out, rank] -> [..., out].
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float) -> Tensor:
+        rows = x.flatten(0, -2)
+        low = rows @ a.T
+        result = _wide_product(rows, weight, bias).addmm_(low, b.T, alpha=scaling)
+        ctx.save_for_backward(x, low, weight, a, b)
+        ctx.scaling = scaling
+        return result.unflatten(0, x.shape[:-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, low, weight, a, b = ctx.saved_tensors
+        rows = gradient.flatten(0, -2)
+        of_low = (rows @ b).mul_(ctx.scaling)
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = _wide_gradient(rows, weight).addmm_(of_low, a).unflatten(0, x.shape[:-1])
+        return of_x, None, None, of_low.T @ x.flatten(0, -2), (rows.T @ low).mul_(ctx.scaling), None
 
 
 def patch_for_training(model: PreTrainedModel) -> bool:

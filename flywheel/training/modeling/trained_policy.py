@@ -12,7 +12,7 @@ from flywheel.policy.checkpoint import base_checkpoint
 from flywheel.policy.devices import is_cuda, is_small_model
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.training.modeling.monkey_patch import compute_in_input_type
+from flywheel.training.modeling.monkey_patch import compute_in_input_type, patch_lora_layers
 from flywheel.utils.processes import return_large_blocks
 
 
@@ -31,6 +31,8 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
         if adapter.base_dtype == "bfloat16":
             compute_in_input_type(policy)
         attach_adapter(policy, folder, adapter, seed)
+        if not adapter.dropout and chosen.engine == "torch":  # ZeRO looks for weights where modules are called
+            patch_lora_layers(policy)
     if chosen.gradient_checkpointing:
         # Without dropout nothing is drawn, and random state that is kept and put back is not safe between threads.
         how = {"use_reentrant": False, "preserve_rng_state": adapter.dropout > 0}
