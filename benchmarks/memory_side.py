@@ -80,6 +80,7 @@ def trl(kind: str, rows: list[Row], model: Path) -> Callable[[], object]:
     lora = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=layers)
     tokenizer = AutoTokenizer.from_pretrained(model)
     network = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32)
+    network.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})  # as train() does
     size, count = max(len(one.context) + len(one.response) for one in samples), len(samples)
     ids = torch.full((count, size), tokenizer.pad_token_id)
     mask, kinds, labels = torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, -100)
