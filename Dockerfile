@@ -10,8 +10,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends git chromium-headless-shell fonts-dejavu-core \
     && rm -rf /var/lib/apt/lists/*
 
-# What pip would keep is of no use in an image.
-ENV PIP_NO_CACHE_DIR=1
+# What pip and uv would keep is of no use in an image.
+ENV PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1
 WORKDIR /opt/flywheel
 COPY . .
 RUN scripts/setup run && .venv/bin/python -m compileall -q flywheel flows tasks

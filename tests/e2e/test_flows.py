@@ -73,6 +73,7 @@ def test_shards_on_other_machines_are_asked_for_at_once(ws):
     assert sorted(said) == ["one done", "two done"]
 
 
+@pytest.mark.smoke
 def test_a_bar_shows_how_far_a_stage_is(ws):
     from prefect import flow
     from prefect.artifacts import Artifact

@@ -40,7 +40,6 @@ CACHES = [(kind, outside) for kind in ("symlink", "hardlink", "copy", "reflink,c
 
 
 @pytest.mark.parametrize(("kind", "outside"), by_day(CACHES))
-@pytest.mark.exhaustive
 def test_a_cache_by_links_changes_nothing(ws, tmp_path, kind, outside):
     linked(ws, kind, tmp_path / "shared" if outside else None)
     part = partitions.partition_files(ws, "steps", 1, "rollout")[0]
@@ -83,7 +82,6 @@ def clone(ws: Workspace, folder: Path) -> Workspace:
     return copy
 
 
-@pytest.mark.exhaustive
 def test_a_clone_has_the_line_ends_that_were_recorded(ws, tmp_path):
     copy = clone(ws, tmp_path / "clone")
     assert stage_records.changed_stages(copy) == {}

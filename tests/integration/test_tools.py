@@ -8,7 +8,6 @@ import computers
 import pytest
 import tool_servers
 from computers import small_world  # noqa: F401
-from night import by_day
 from tool_servers import called
 from waiting import until
 
@@ -71,7 +70,7 @@ async def test_a_database_is_changed_where_that_is_asked_for():
 
 
 # -- a server by the SDK -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("transport", by_day(["stdio", "http"]))
+@pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_server_by_the_sdk_shares_the_files(transport, with_sdk):
     async with computers.terminal({"run_s": 30.0}, **tool_servers.sdk(transport)) as on:
         assert "s.add(a: integer, b: integer): Add numbers." in on.text
