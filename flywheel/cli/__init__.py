@@ -41,8 +41,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return its name, the command and the arguments behind it, as click does. Raises click.UsageError, with the
-        nearest command, for a name that the table has not."""
+        """Return the command's name, the command and the arguments after it, as click does. args: the words after this
+        group's name. Raises click.UsageError, with the nearest command, for a name that the table does not have."""
         name = str(args[0])
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(f"No such command {name!r}{_describe_nearest(ctx, name)}", ctx)

@@ -27,7 +27,7 @@ from flywheel.utils.errors import BadInput
 @click.option(
     "--vision-steps", type=click.IntRange(0), default=7_000, help="The first of them, which train vision alone."
 )
-@click.option("--copying", is_flag=True, help="Train copying out of texts instead of vision; with --init-from.")
+@click.option("--copying", is_flag=True, help="Train copying from texts; needs --init-from and --vision-steps 0.")
 @click.option("--seed", type=int, default=7)
 @click.option("--processes", type=click.IntRange(1), default=2, help="Processes that share each batch.")
 @click.option("--init-from", type=click.Path(path_type=Path), help="Checkpoint to start from; default: random weights.")
@@ -44,7 +44,7 @@ def pretrain_command(
     engine: str,
     zero_stage: int,
 ) -> None:
-    """Train the small base model on rendered pages. Resume where it was stopped; log.jsonl has losses and success."""
+    """Train the small base model on rendered pages. A stopped run resumes; log.jsonl gets losses and success."""
     import logging
 
     from flywheel.training.pretrain.pretrainer import OPTIMIZER, Recipe
@@ -131,7 +131,7 @@ def eval_command(ws: Workspace, tasks: int | None) -> None:
 )
 @click.option("--rank", type=click.IntRange(1), help="Of a merged adapter; default: the sum of all ranks, exact.")
 def merge_command(folders: tuple[Path, ...], out: Path, weights: str | None, rank: int | None) -> None:
-    """Merge FOLDERS to OUT by the weighted mean: whole checkpoints, or adapters of one base."""
+    """Merge FOLDERS into OUT as a weighted mean of weights: whole checkpoints, or adapters of one base."""
     from flywheel.training.model_merging import merge_checkpoints
 
     try:

@@ -244,8 +244,8 @@ MIGRATE_FIX = "type the new name; `flywheel workspace migrate` does so in the fi
 def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
     """Load settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3), which win over its own.
 
-    What neither names has its default. Raises BadInput, naming the parameter, for a missing, empty or cut-off file, bad
-    YAML, an unknown name or a bad value; what is wrong with an override is said of `--set`.
+    What neither names has its default. Raises BadInput, naming the parameter, for a file that is missing, unreadable,
+    empty or cut off, bad YAML, an unknown name or a bad value; what is wrong with an override is said of `--set`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -254,6 +254,8 @@ def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settin
         raise BadInput(
             "no settings file", where=path, fix="run this in a workspace, or make one with `flywheel init DIR`"
         ) from None
+    except OSError as error:
+        raise BadInput(f"the settings file cannot be read: {error.strerror}", where=path, fix="mend the path") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"not valid YAML: {error}", where=path, fix="mend the file at the line named") from None
     if raw is None or raw == {}:

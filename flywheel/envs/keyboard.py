@@ -54,13 +54,13 @@ _ALIASES |= {other: name for name, others in _LISTED["other_names"].items() for 
 
 
 def find_key(name: str) -> Key | None:
-    """Find the key called `name`, in lower case or not: `left`, `ctrl`, `a`, `+`. None for a key there is not."""
+    """Find a key by its name in any case, such as `left`, `ctrl`, `a` or `+`; None where there is no such key."""
     name = name.strip() or name
     return KEYS.get(_ALIASES.get(name.lower(), name.lower() if len(name) == 1 else ""))
 
 
-# What the browser's own keyboard shortcuts do, after the page had its say: it takes a key by `preventDefault()`, but
-# for RESERVED_KEYS. What needs more than one page and its viewport is not there, and the note says what to do instead.
+# The browser's own shortcuts run after the page's handlers, which can block them by `preventDefault()`, except for
+# RESERVED_KEYS. A shortcut that needs more than one page and its viewport does nothing; its note says why.
 
 ZOOM_LEVELS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # Chromium's
 
@@ -72,9 +72,10 @@ _KEYS_BY_ACTION, _KEYS_BY_REASON, RESERVED_KEYS = (_LISTED[name] for name in ("b
 
 @dataclass(frozen=True)
 class BrowserShortcut:
-    """What the browser does on a key: `does`, one of the above, "" for nothing, since it is `missing`.
+    """Describe what the browser does on a shortcut.
 
-    reserved: the page never hears of the key.
+    does: one of the constants above, such as RELOAD; "" where it does nothing. missing: why it does nothing, else "".
+    reserved: the browser never passes these keys to the page.
     """
 
     does: str

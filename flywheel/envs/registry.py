@@ -59,7 +59,7 @@ class EnvBackend(Protocol):
         """Name the task suites that it plays; no other back-end has one of the same name."""
 
     def suite(self, name: str) -> TaskSuite:
-        """Load one of `suites` by its name."""
+        """Load one of `suites` by its name; called with no other name."""
 
     def verifier(self, task: Task) -> Verifier:
         """Find the task's verifier, a pure function of params and final state. Raises BadInput where there is none."""

@@ -38,8 +38,8 @@ _CLEAR = 1.1  # of a device's memory: what is planned is known to a tenth
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What there is. kind: of the device that `auto` stands for. bytes: of its memory. host: of the machine's, where
-    the device is a GPU; 0: not known."""
+    """Hold the memory available. kind: device that the setting `auto` selects. bytes: memory of that device. host:
+    bytes of the machine's memory; 0: not known."""
 
     kind: Device
     bytes: int
@@ -48,10 +48,10 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The memory of one stage on its device. parts: bytes by name; activations_padded: those of padded batches, host:
-    of the machine's memory, where the device is a GPU. needs: at the peak. has, host_has: of device and machine; 0: not
-    known. fixes: the settings, NAME=VALUE, with which it fits; empty where it does, or nothing helps. note: what is
-    peculiar."""
+    """Hold the memory that one stage needs on its device. parts: bytes by name, with `activations_padded` for padded
+    batches and `host` for the machine's memory if the device is a GPU. needs: bytes at the peak. has, host_has: bytes
+    of the device and the machine; 0: not known. fixes: settings, NAME=VALUE, with which the stage fits; empty if it
+    fits already or none helps. note: remark on the stage."""
 
     stage: str
     device: str
@@ -64,7 +64,7 @@ class StagePlan:
 
     @property
     def shortage(self) -> tuple[float, str]:
-        """Return what it needs as a share of what there is, and both in words, where they are farthest apart."""
+        """Return needed / available memory, and both in words, for the device or machine with the highest ratio."""
         host = self.parts.get("host", 0)
         pairs = [(self.needs, self.has, "the GPU" if self.device == "cuda" else "this machine")]
         pairs += [(host, self.host_has, "this machine")] if host else []
@@ -80,9 +80,9 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class ResourcePlan:
-    """What an iteration takes. model: folder. kv_token: bytes of the keys and values of a token. disk: bytes that an
-    iteration adds in models, and as many again in DVC's cache; state: bytes of the largest saved state, while a stage
-    trains; network: bytes sent to versioning.remote, data of episodes aside."""
+    """Hold what an iteration needs. model: folder or Hugging Face name. parameters, trained: numbers of parameters.
+    kv_token: bytes of keys and values per token. disk: bytes of the models that an iteration adds; DVC's cache takes as
+    much again. state: bytes of the largest training state saved. network: bytes of models sent to versioning.remote."""
 
     model: str
     parameters: int
@@ -141,8 +141,8 @@ def _parse_size(text: str) -> int:
 def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> ResourcePlan:
     """Plan an iteration with these settings.
 
-    device: where `auto` is. Of a Hugging Face name the configuration alone is fetched. Raises ModelError as
-    `check_checkpoint`, and where config.json does not tell how large the model is.
+    device: the memory that the setting `auto` stands for. For a Hugging Face name only the configuration is fetched.
+    Raises ModelError as `check_checkpoint` does, and if config.json does not give the model's size.
     """
     with errors_of_setting("policy.base"):
         folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
@@ -168,11 +168,11 @@ def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> R
 
 
 def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> str:
-    """Check that each stage fits the memory that there is, where that is clear.
+    """Check that each stage fits into the available memory.
 
-    Returns a line about the stage that fits least, where it is planned to need more than there is and yet less than a
-    tenth more, else "". Raises BadInput, with the figures and what to set, for one that needs a tenth more. A small
-    model is never refused: its samples are far from as long as they may be.
+    Returns a warning about the worst stage if it exceeds the memory by a tenth at most, else "". Raises BadInput, with
+    the figures and the settings to change, if it exceeds it by more. A small model is never refused: its samples stay
+    far below the longest that the settings allow.
     """
     plan = plan_resources(ws, settings, device)
     short = [one for one in plan.stages if not one.fits]
@@ -225,11 +225,11 @@ class _Planner:
         if found.fits:
             return found
         for changes in _list_changes(stage, settings, found.device):
-            if self.stage(stage, _with(settings, changes)).fits:
+            if self.stage(stage, _apply_changes(settings, changes)).fits:
                 new = {name: value for name, value in changes.items() if _value(settings, name) != value}
                 for name in reversed(list(new)):  # not what another change makes needless
                     fewer = {other: value for other, value in new.items() if other != name}
-                    if self.stage(stage, _with(settings, fewer)).fits:
+                    if self.stage(stage, _apply_changes(settings, fewer)).fits:
                         new = fewer
                 fixes = tuple(f"{name}={str(value).lower()}" for name, value in new.items())
                 return StagePlan(**{**vars(found), "fixes": fixes})
@@ -327,7 +327,7 @@ def _value(settings: Settings, name: str) -> Any:
     return getattr(getattr(settings, block), field)
 
 
-def _with(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+def _apply_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     for name, value in changes.items():
         block, _, field = name.partition(".")
         settings = settings.model_copy(update={block: getattr(settings, block).model_copy(update={field: value})})
@@ -335,9 +335,9 @@ def _with(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def _list_changes(stage: str, settings: Settings, device: str) -> Iterator[dict[str, Any]]:
-    """What is tried where a stage does not fit, in this order (docs/scaling.md has it), each with all before it: first
-    what changes no result, then an adapter and its base in fewer bits; and last, for whole weights, an optimizer in 8
-    bits, or ZeRO 3 with more and more processes."""
+    """Yield the settings to try for a stage that does not fit, each with all earlier ones (order: docs/scaling.md):
+    first those that change no result, then an adapter and its base in fewer bits, last, for full weights, an 8-bit
+    optimizer, or ZeRO 3 with more and more processes."""
     made: dict[str, Any] = {}
 
     def add(**changes: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Declare the tables and columns that have another name than in earlier versions, and rename them in rows."""
+"""Map table and column names of earlier versions to today's, and convert rows to today's columns."""
 
 from __future__ import annotations
 

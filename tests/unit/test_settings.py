@@ -62,6 +62,11 @@ def test_a_missing_file_says_how_to_make_one(tmp_path):
         config.load_settings(tmp_path / "params.yaml")
 
 
+def test_a_folder_in_the_files_place_is_one_line(tmp_path):
+    with pytest.raises(BadInput, match=r"cannot be read: Is a directory"):
+        config.load_settings(tmp_path)
+
+
 def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("rl: {steps: 5}\n")

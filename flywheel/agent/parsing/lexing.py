@@ -1,4 +1,4 @@
-"""Read strings, numbers, key names and lenient JSON out of a model's text."""
+"""Read strings, numbers, key names and lenient JSON from a model's text, and escape and spell them for writing."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(slots=True)
 class RawCall:
-    """A call as a model wrote it, before its names are translated. values: by the model's own names. inline: those
-    without a name. at: where it begins.
+    """Hold a call as the model wrote it, before its names are translated. values: arguments by the model's own names.
+    inline: positional arguments. at: character offset of the call.
 
-    tool: the module or the tool whose function it is. places: where in the text the values stand. behind: further
-    calls of the same list.
+    tool: the module or tool that the function belongs to. places: character offset of each value, by name. behind: the
+    calls that follow in the same list.
     """
 
     name: str
@@ -78,7 +78,7 @@ def is_number(value: Any) -> bool:
 
 
 def to_number(value: Any) -> float | None:
-    """Return a number, or one written as a text; None for anything else, and from 1e15 on."""
+    """Convert a number or a numeric text to a number; None for anything else, or if its size is 1e15 or more."""
     if isinstance(value, str) and len(value) < 20:
         try:
             value = float(value)
@@ -118,12 +118,12 @@ _LONGEST_POINT = 200  # characters; longer text is no point, and is not searched
 def find_closing_quote(text: str, at: int, after: re.Pattern[str], spent: set[str]) -> int:
     """Find the quote that ends the string opened at `at`; -1 where the string is not closed.
 
-    Content may hold quotes that nobody escaped ("it's"), so a quote ends the string only where `after` follows it; the
-    first such one, since content is seldom a whole call. Where there is none, the first quote of the opening's kind
-    does, or before it one of another kind that `after` follows, since some models mix them.
+    Content may hold unescaped quotes ("it's"), so the first matching quote that is followed by `after` ends the string.
+    If there is none, the first matching quote ends it, or an earlier quote of another kind that is followed by `after`,
+    because some models mix kinds.
 
-    spent: passed along during one reading of a text; the kinds of which no such quote is left, so that it is searched
-    to its end once, and not for each string.
+    after: pattern of what may follow a string. spent: kinds of quotes that have no such end in the rest of the text;
+    the caller passes the same set for all strings of one text, so that the text is searched once per kind.
     """
     kinds, first, other = QUOTES[text[at]], -1, -1
     known = kinds in spent
@@ -144,7 +144,7 @@ def find_closing_quote(text: str, at: int, after: re.Pattern[str], spent: set[st
 
 
 def has_doubled_quote(text: str, at: int, end: int) -> bool:
-    """Tell whether an unescaped quote stands right behind the one at `at`, or right before that at `end`."""
+    """Tell whether the quote character at `at` is also, unescaped, the first or last character of the content."""
     inner = text[at + 1 : end]
     if not inner or (text[at] not in (inner[0], inner[-1])):
         return False
@@ -152,7 +152,7 @@ def has_doubled_quote(text: str, at: int, end: int) -> bool:
 
 
 def find_next_quote(text: str, at: int) -> int:
-    """Find the first quote, of any kind, behind the one at `at`; -1 where there is none."""
+    """Find the first unescaped quote of any kind after position `at`; -1 if there is none."""
     return next((quote.start() for quote in _QUOTE.finditer(text, at + 1) if quote.lastgroup), -1)
 
 
@@ -162,7 +162,7 @@ def escape_text(text: str) -> str:
 
 
 def escape_path_lookalikes(written: str) -> str:
-    """Escaped text in which no line end stands where it would be taken for the backslash of a path (`A:\\nyes`)."""
+    """Rewrite `\\n` and the like after a path's start as `\\u000a`, so that it is not read as a path (`A:\\nyes`)."""
     if ":\\" not in written and "%\\" not in written and "\\\\" not in written:
         return written
     return _LIKE_PATH.sub(lambda found: f"{found[1]}u{_LINE_ENDS[found[2]]}", written)
@@ -174,10 +174,10 @@ def unescape_text(text: str) -> str:
 
 
 def read_string_content(text: str, at: int) -> str:
-    """Return the content of a string that begins at `at`: unescaped, but a path of Windows as it was written.
+    """Unescape `text`, the content of a string; return a Windows path unchanged. at: its offset, for the error.
 
-    Raises ParseFailure where a path's `\\n` may as well be a line end: one that escapes nothing shows by an escape that
-    there is not (`\\U`).
+    Raises ParseFailure if a path's `\\n` may also be a line end; an invalid escape (`\\U`) shows that the backslashes
+    are not escapes.
     """
     if not looks_like_path(text):
         return unescape_text(text)
@@ -224,8 +224,8 @@ _ITEMS = re.compile(rf"\s*(?:{_ITEM.pattern})\s*(?:,\s*(?:{_ITEM.pattern})\s*)*,
 
 
 def split_keys(text: str, at: int = 0) -> list[str]:
-    """Split keys: `Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c`. A separator that separates nothing is a key.
-    Raises ParseFailure for a comma that may be either, and for keys one after the other (`ctrl+a delete`)."""
+    """Split a key combination: `Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c`. A lone separator is itself a key.
+    Raises ParseFailure if a comma may be a key or a separator, or if keys are pressed in turn (`ctrl+a delete`)."""
     if len(text) > _LONGEST:
         raise ParseFailure("too long for keys", at)
     text = text.lower()
@@ -270,7 +270,7 @@ def _hyphened(word: str, at: int) -> list[str]:
 
 
 def spell_keys(keys: tuple[str, ...]) -> list[str]:
-    """Write each key as one word: the signs that separate keys have names."""
+    """Replace the separator keys `+` and `,` by the words `plus` and `comma`; other keys stay as they are."""
     return [{"+": "plus", ",": "comma"}.get(key, key) for key in keys]
 
 
@@ -298,8 +298,8 @@ STRICT_JSON = json.JSONDecoder(strict=False, parse_constant=refuse_constant)  # 
 
 
 def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
-    """Parse the value that begins at `at`; returns it, and where it ends. Raises ParseFailure. paths: it is a model's
-    own text, in whose strings a Windows path may stand unescaped."""
+    """Parse the JSON value that begins at `at`; return it and the offset after it. Raises ParseFailure. paths: whether
+    strings may hold Windows paths with unescaped backslashes."""
     if not (paths and looks_like_path(text)):
         try:
             return STRICT_JSON.raw_decode(text, at)
@@ -311,7 +311,7 @@ def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
 
 
 class _JsonReader:
-    """One reading of a text. Each method begins at `at`, raises ParseFailure, and gives where it ended."""
+    """Read one text leniently. Each method reads from `at`, returns (value, end offset), and raises ParseFailure."""
 
     def __init__(self, text: str, paths: bool) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""Play tasks on computers as an `Env`; read the state that a verifier judges; save what of an episode can be kept."""
+"""Play tasks on computers as an `Env`; read the state that a verifier judges; save and restore part of an episode."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _MAX_UNPACKED_BYTES = 2**20  # bytes of all files, unpacked
 
 
 def read_archive(data: bytes | None) -> dict[str, str] | None:
-    """Read texts by path, of a zip or of a tar of any compression; folders are left out.
+    """Read the files of a zip, or of a tar of any compression, as texts by path; folders are left out.
 
-    Returns None where it is no archive, wants a password, or holds more than is looked at.
+    data: bytes of the archive. Returns None where they are None or not an archive, and for an archive that is encrypted
+    or above the limits on size and number of files.
     """
     if data is None or len(data) > _MAX_ARCHIVE_BYTES:
         return None
@@ -81,7 +82,7 @@ _PROBE_S = 5.0
 
 
 async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_done: bool) -> dict[str, Any]:
-    """Read the state that a verifier judges: `files`, and what else the task asks for; `printed` if `said_done`."""
+    """Read what a verifier judges: `files`; if asked for, `programs`, `ports`, `packed`; `printed` if `said_done`."""
     found: dict[str, Any] = {"files": await asyncio.to_thread(read_home_files, machine.home, given.hidden)}
     if given.programs:
         found["programs"] = await asyncio.to_thread(machine.programs)
@@ -100,10 +101,10 @@ async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_don
 
 
 def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str, str]:
-    """Read each file's text, or `sha256:` and its digest, by path; a folder's path ends in /.
+    """Read the files of `home` by path: the text, or `sha256:` and the digest of a large one; folders end in /.
 
-    Hidden folders, where applications keep their own files, are left out but for the paths in `hidden`; links and pipes
-    are listed and not read.
+    Hidden files and folders, where applications keep their own data, are left out except for the paths in `hidden`;
+    links and pipes are listed and not read.
     """
     found, left = {}, _MAX_STATE_BYTES
     for entry in home.entries():
@@ -149,7 +150,7 @@ _MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of what is lost: as many lin
 
 
 class EpisodeSnapshot(BaseModel):
-    """Hold what was saved. received: forms the site got. shell, python: base64. lost: what else was there."""
+    """Hold what was saved. received: forms that the site got. shell, python: base64. lost: what was not saved."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     task: str
@@ -182,7 +183,7 @@ class EpisodeSnapshot(BaseModel):
 
 
 async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSnapshot:
-    """Save what can be saved after `steps`; programs go on. Raises EnvError for a home above its size limit."""
+    """Save part of an episode after `steps` steps; programs keep running. Raises EnvError for too large a home."""
     machine = computer.machine
     held: dict[str, Any] = await machine.call("/keep", {}, _SNAPSHOT_S)
     lost = ["files: all that lay outside of the home", "terminal: what it showed"]
@@ -206,7 +207,7 @@ async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSna
 async def restore_episode(
     computer: Computer, given: ComputerTaskSpec, kept: EpisodeSnapshot
 ) -> tuple[ActionOutcome, list[str]]:
-    """Into a fresh computer: what is seen then, and what is lost. Raises EnvError as `Computer.begin`."""
+    """Restore `kept` in a fresh computer; return what is seen and what is lost. Raises EnvError as `Computer.begin`."""
     machine, lost = computer.machine, list(kept.lost)
     await computer.serve(given)
     if computer.site is not None:
@@ -242,7 +243,7 @@ class ComputerEnv:
         self._answer, self._gave_up = "", False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin the task on a fresh computer. seed: changes nothing: the task's params hold all that was drawn."""
+        """Start the task on a fresh computer. seed: ignored, as the task's params hold everything that was drawn."""
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = ComputerTaskSpec.of(task)
@@ -349,7 +350,7 @@ class ComputerEnv:
 
     @asynccontextmanager
     async def _instead(self) -> AsyncIterator[Computer]:
-        """A fresh computer; the one that was played ends meanwhile: engines take long to clean up after a container."""
+        """Yield a fresh computer while the last one is closed: engines take long to clean up after a container."""
         played, self._computer = self._computer, None
         ending = asyncio.gather(*([played.close()] if played else []))
         try:
@@ -361,7 +362,7 @@ class ComputerEnv:
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:
-        """Whatever goes wrong inside breaks this env, by a named error. more_s: beyond the limit of every call."""
+        """Run the block within `limit_s` + `more_s` seconds, else raise EnvTimeout; any error in it breaks this env."""
         limit_s = self._limit_s + more_s
         if self._broken:
             raise EnvError("the computer is broken", where=self._where(), fix="lease another environment")

@@ -1,7 +1,7 @@
-"""Serve HTTP for one machine: a table of routes, each a function from a request to an answer.
+"""Serve HTTP on a controlled machine: a table maps each route to a function from a request to an answer.
 
-A module offers its own by a function `routes`. Whoever may connect may do all that the machine can: on a unix socket
-these are who can open it, on a port those who know the token.
+A module defines its routes in a function named `*_routes`. Every client has full control of the machine: on a unix
+socket whoever can open it, on a port whoever knows the token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IDLE_S = 600  # that a connection may be silent
 
 
 class RequestRefused(Exception):
-    """A request that cannot be done, in one line. status: of HTTP."""
+    """Signal a request that cannot be done. message: one line for the client. status: HTTP status code."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """Hold one request. query: by name. kind: the body's, as its sender says (Content-Type)."""
+    """Hold one request. path: without the query. query: values by name. kind: Content-Type of the body."""
 
     path: str
     query: Mapping[str, str]
@@ -69,7 +69,7 @@ def is_command(words: object) -> bool:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """Hold one answer. body: bytes of this kind; JSON values as JSON."""
+    """Hold one answer. body: bytes, or a value to encode as JSON. kind: Content-Type. status: HTTP status code."""
 
     body: Any
     kind: str = "application/json"
@@ -78,7 +78,7 @@ class ApiAnswer:
 
 @dataclass(frozen=True)
 class ConnectionTakeover:
-    """The connection itself, after a line of HTTP that says so: whatever is sent from then on is not HTTP."""
+    """Answer with status 101, then hand over the connection. serve: called with its socket, no longer HTTP."""
 
     serve: Callable[[socket.socket], None]
 
@@ -149,4 +149,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
         return self.routes[self.command, address.path](ApiRequest(address.path, query, body, kind))
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: what is said to it is said by who asks."""
+        """Log nothing: the client logs its own requests."""

@@ -1,12 +1,12 @@
-"""evaluate: the merged model on held-out tasks, and against the models that it would have to replace (section 3).
+"""evaluate: play the merged model on held-out tasks, and against the models that it may replace (section 3).
 
-Two questions, two sets of tasks. How good is it: the same held-out tasks in every iteration, so that a curve can be
-drawn; what the predecessor did on them is known from its own evaluation, and played only where it is not. Is it to be
-promoted: fresh tasks, which no choice of a model has ever looked at, played by the merged model, its predecessor and
-the best model so far until the gate knows (`evaluation.gate`). Tasks of templates that training never draws
-(`synthesis.held_out`) are told apart from the others. The episodes are kept so that they can be replayed; they are
-never routed to a training store. With evaluation.stages, which stage gains and which loses: the models between
-predecessor and merged one play the held-out tasks too; of those episodes the results alone are kept.
+Two questions, two sets of tasks. How good is the model? It plays the same held-out tasks in every iteration, so that
+results form a curve; the predecessor's results come from its own evaluation, and it plays only where they are missing.
+Should the model be promoted? The merged model, its predecessor and the best model so far play fresh tasks, by which no
+model was ever chosen, until the gate decides (`evaluation.gate`). Tasks of templates that training never draws
+(`synthesis.held_out`) are reported apart from the others. Episodes are stored for replay and never routed to a training
+store. With evaluation.stages, the models between predecessor and merged one play the held-out tasks too, to show which
+stage gains and which loses; of those episodes only the results are stored.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _about(ctx: StageContext) -> str:
 
 
 def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
-    """What earlier evaluations found of the models that count now: the newest one and the best so far."""
+    """Return the solved shares of the newest and the best model, by digest, as the last evaluation kept them."""
     before = gate.read_comparable_outcomes(ctx.ws, ctx.iteration - 1, _about(ctx))
     wanted = {rival["digest"] for rival in _rivals(ctx).values()}
     return {name: outcome for name, outcome in before.items() if name in wanted}
@@ -104,7 +104,7 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
 
 
 async def _measure(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any]:
-    """One model on the held-out tasks that are the same in every iteration; a specialist on those of its domain."""
+    """Play one model on the held-out tasks; a specialist plays only those of its domain."""
     models = {_BEFORE: StageContext.newest_model_folder, _CANDIDATE: _merged}
     model = models[shard](ctx) if shard in models else ctx.ws.model(ctx.iteration, shard)
     domain = shard.removeprefix(_SPECIALIST) if shard.startswith(_SPECIALIST) else ""
@@ -206,9 +206,10 @@ def _success(
 def success_by_template(
     domain: str, apart: set[str], before: list[gate.EvalResult], after: list[gate.EvalResult]
 ) -> list[dict[str, Any]]:
-    """Success on tasks of templates that training draws from, and of those that it does not; none without the latter.
+    """Compute success on tasks of seen and of unseen templates, as metric rows; [] without tasks of unseen ones.
 
-    apart: ids of the latter's tasks.
+    domain: of the rows. apart: ids of the tasks of unseen templates, which training never draws. before, after: results
+    of the predecessor and of the merged model.
     """
     figures = []
     for name, wanted in (("seen", False), ("unseen", True)):
@@ -225,8 +226,9 @@ async def play_and_stage(
 ) -> dict[str, Any]:
     """Play evaluation.n_trials episodes of each task and stage them in `folder`.
 
-    name: of the player, for progress lines. model: its checkpoint. tasks: fresh ones. environments: lends an
-    environment for each. Returns `results`, a row an episode, and `around`, the counts of crashes and retries.
+    name: of the player, for progress lines. model: folder of its checkpoint. tasks: held-out or fresh ones.
+    environments: lends an environment for each task. Returns `results`, one row per episode, and `around`, the counts
+    of crashes and retries. Raises what `open_policy` and `evaluate_policy` do.
     """
     total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
     policy = open_policy(model, ctx.settings.policy)
@@ -256,9 +258,9 @@ async def run_sequential_eval(
 ) -> dict[str, Any]:
     """Let the candidate and its rivals play fresh tasks until the gate decides on each rival, or no task is left.
 
-    candidate: its model. rivals: name (`before`, `best`) -> model. folder: each look lies in a folder of its own, so a
-    killed run resumes from what it has played. Returns the names of the looks, and each player's results; the
-    candidate's under the name `after`.
+    candidate: folder of its checkpoint. rivals: name (`before`, `best`) -> folder of its checkpoint. folder: gets one
+    subfolder per look (one player on one batch of tasks), so that a killed run resumes after the last finished look.
+    Returns `looks`, the names of the subfolders, and `results`, the episode rows by player, the candidate as `after`.
     """
     rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
     results: dict[str, list[dict]] = {name: [] for name in players}
@@ -283,9 +285,10 @@ async def run_sequential_eval(
 
 
 def judge_results(results: Results, rule: PromotionSettings) -> dict[str, gate.GateJudgement]:
-    """Judge the candidate against each rival by the fresh tasks; empty where none were played.
+    """Judge the candidate against each rival on the fresh tasks, by rival; {} for empty `results`.
 
-    results: rows of episodes by player; the candidate is `after`. rule: block `promotion`.
+    results: episode rows by player; the candidate is `after`. rule: block `promotion`. Raises DataError where a rival
+    played other tasks than the candidate, or none.
     """
     played = {name: [gate.EvalResult(**row) for row in rows] for name, rows in results.items()}
     new = played.pop("after", [])
@@ -309,7 +312,7 @@ def _read_look(folder: Path) -> dict[str, Any]:
 
 
 def demonstrated_tasks(ws: Workspace, iteration: int) -> list[Task]:
-    """List the tasks of the recordings that training has taken in up to `iteration`: people record what they like.
+    """List the tasks of all recordings ingested up to `iteration`: fresh tasks must not repeat them.
 
     Oldest iteration first; a task may be there more than once. Raises DataError for a missing or damaged file.
     """

@@ -31,13 +31,13 @@ class _Transient(Exception):
 
 
 class ChatEndpoint:
-    """A server's address and key, and how it is asked; the policy and the language model have each a class of it.
+    """Call one OpenAI-compatible server; the policy and the language model each have a subclass.
 
-    settings: block with the address. seed: of the draws. Tries are repeated where the fault may pass (no connection, a
-    connection that breaks, a status in `passing`), after a pause drawn from 0 to a bound that doubles (full jitter), no
-    shorter than the server's Retry-After. block: name of the settings' block, for messages. The other class variables
-    are classes of errors: `refused`, what the server finds wrong with the request (4xx); `unknown`, a route or model
-    that it does not know. Raises BadInput for an endpoint that is not an address.
+    settings: block with the address. seed: of the random pauses. A call is retried after a temporary fault (no
+    connection, a broken connection, a status in `passing`): it waits for the server's Retry-After, plus a pause drawn
+    from 0 to a bound that doubles (full jitter). block: name of the settings' block, for messages. The other class
+    variables are error classes: `refused` for a request that the server rejects (4xx), `unknown` for a route or model
+    that it does not have. Raises BadInput for an endpoint that is not an address.
     """
 
     block: ClassVar[str]
@@ -71,7 +71,7 @@ class ChatEndpoint:
         return {"Authorization": f"Bearer {key}"} if (key := self.key()) else {}
 
     def client(self) -> httpx.AsyncClient:
-        """Open connections to this server, to be closed. They belong to the event loop that they are used in."""
+        """Return a new HTTP client for this server. The caller closes it, and uses it in one event loop only."""
         # No limits of its own on time, as `call` has a deadline. Certificates are read where they are asked for: 20 ms.
         encrypted = self.url.lower().startswith("https:")
         return httpx.AsyncClient(verify=encrypted, headers=self.headers(), timeout=None, limits=self.limits)
@@ -88,10 +88,11 @@ class ChatEndpoint:
     ) -> Any:
         """Send a request and return the JSON of the answer; None for an empty one.
 
-        client: of `client()`. method, url: of the request. body: sent as JSON; None: nothing. timeout_s: seconds over
-        all tries. reads_json: False: the answer says no more than its status, and None is returned. Raises `timeout`
-        once they are over, `unreachable` without a connection, `unknown` for 404, what `passing` has for the status,
-        `refused` for another 4xx, `failed` for the rest: 401, 403, 5xx, no JSON, an answer over 64 MiB.
+        client: from `client()`. method, url: of the request. body: sent as JSON; None sends no body. timeout_s: seconds
+        for all tries together. reads_json: False ignores the body of the answer and returns None. Raises `timeout` when
+        the seconds are over, `unreachable` without a connection, the class that `passing` has for the status, `unknown`
+        for 404, `refused` for another 4xx, `failed` for the rest: 401, 403, another status from 300 on, an answer that
+        is not JSON or over 64 MiB.
         """
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
@@ -197,8 +198,11 @@ PROBE_TIMEOUT_S = 10.0  # deadline of the question which models a server has
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model of the server's list. owner: flywheel, vllm, ...; root: its folder or name; weight_version: or empty;
-    parent: of an adapter, the model that it belongs to."""
+    """Describe one model that a server lists.
+
+    name: its id. owner: the serving program, such as flywheel or vllm. root: its folder or name. weight_version: of its
+    weights, "" where the server does not tell it. parent: the base model of an adapter, else "".
+    """
 
     name: str
     owner: str
@@ -216,7 +220,7 @@ class PolicyUnreachable(PolicyError):
 
 
 class PolicyEndpoint(ChatEndpoint):
-    """The one server at `policy.endpoint`; of several, one of `policy.servers`."""
+    """Call one policy server: the one at `policy.endpoint`, or one of `policy.servers` where there are several."""
 
     block, failed, unreachable, timeout = "policy", PolicyError, PolicyUnreachable, PolicyTimeout
     refused, unknown = BadInput, RouteNotFound

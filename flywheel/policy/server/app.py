@@ -38,7 +38,7 @@ _GONE = 499  # status for a caller who has disconnected; it is never sent
 
 
 class RequestRefused(Exception):
-    """A request that is refused before the policy sees it. code: OpenAI's name of the fault."""
+    """Signal a refused request. status: HTTP status. param: field at fault. code: OpenAI's error code."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -46,14 +46,14 @@ class RequestRefused(Exception):
 
 
 class PolicyService:
-    """What the routes share. name: of the model. folder: of its checkpoint. key: the one that callers must bear.
-    settings: block `policy`. cut: set, it ends what is under way."""
+    """Hold the state that the routes share. name: name of the model. folder: its checkpoint. key: API key that callers
+    must send. settings: block `policy`. cut: event that ends the running requests when it is set."""
 
     def __init__(
         self, policy: EmbeddedPolicy, *, name: str, folder: Path, key: str, settings: config.PolicySettings
     ) -> None:
         self.policy, self.name, self.folder, self.key = policy, name, folder, key
-        self.longest = _longest(folder)
+        self.longest = _read_context_length(folder)
         self.max_new_tokens, self.timeout_s = settings.max_new_tokens, settings.timeout_s
         self.started = int(time.time())
         self.closing = False
@@ -75,7 +75,7 @@ class PolicyService:
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
-        """Around each request that the policy is asked for."""
+        """Count a request as running within the block. Raises RequestRefused if the server is closing."""
         if self.closing:
             raise RequestRefused(503, "the server is closing", code="closing")
         self.under_way += 1
@@ -88,7 +88,7 @@ class PolicyService:
                 self._idle.set()
 
     async def until_gone(self, request: Request, work: Awaitable[T]) -> T:
-        """Return the result of `work`, which is cancelled where the caller disconnects or the server must close."""
+        """Return the result of `work`. Cancels it and raises ClientDisconnect, or RequestRefused once `cut` is set."""
         task = asyncio.ensure_future(work)
         gone, cut = asyncio.create_task(_disconnected(request)), asyncio.create_task(self.cut.wait())
         try:
@@ -119,7 +119,7 @@ class PolicyService:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def swap(self, folder: Path, version: str) -> str:
-        """Load a checkpoint; a version that the caller expects and the folder has not is refused first."""
+        """Load the checkpoint in `folder`; return its digest. version: expected digest ("": any). Raises BadInput."""
         async with self._swap:
             found = await asyncio.to_thread(checkpoint_digest, folder)
             if version and found != version:
@@ -127,18 +127,18 @@ class PolicyService:
                 raise BadInput(what, where=folder, fix="publish again")
             if found != self.policy.weight_version:
                 await self.policy.load(folder)
-                self.folder, self.longest = folder, _longest(folder)
+                self.folder, self.longest = folder, _read_context_length(folder)
         return self.policy.weight_version
 
 
-def _longest(folder: Path) -> int:
-    """Tokens of a prompt and its answer that the model has positions for."""
+def _read_context_length(folder: Path) -> int:
+    """Read the model's maximum length in tokens, prompt and answer together; sys.maxsize if none is set."""
     config = checkpoint.read_json_object(checkpoint.base_checkpoint(folder) / "config.json")
     return int((config.get("text_config") or config).get("max_position_embeddings") or sys.maxsize)
 
 
 def create_policy_app(service: PolicyService) -> Starlette:
-    """Create the application with the routes over a service."""
+    """Create the Starlette application that serves `service`; every route but `/health` requires its key."""
 
     async def health(request: Request) -> Response:
         state = "closing" if service.closing else "ok"
@@ -193,7 +193,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def _guarded(service: PolicyService, handler: Handler) -> Handler:
-    """Asks for the key, and turns what is raised into OpenAI's error body."""
+    """Wrap a handler: require the key, and turn exceptions into OpenAI error responses."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -239,7 +239,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 async def _body(request: Request, timeout_s: float) -> bytes:
-    """The body, bounded. It must say that it is JSON: a page in a browser cannot send that here unasked."""
+    """Read the body, MAX_BODY bytes at most. It must be declared JSON, which a web page cannot send without CORS."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         found = kind[:80] or "of no type"

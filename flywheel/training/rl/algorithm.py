@@ -65,11 +65,18 @@ class Algorithm(Protocol):
     needs_value: bool
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
-        """Estimate what the loss weighs each token by, and V's targets, for each trajectory in its order."""
+        """Estimate the advantages of each trajectory's tokens, and the targets of V, in the order of `batch`.
+
+        batch: trajectories, whole groups of a task where `whole_groups` says so. rl: block `rl`. Returns arrays of shape
+        [response tokens], one a step. Raises nothing but what NumPy does: rewards and lengths are checked before.
+        """
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-        """Return a part's share of the minibatch's loss, with gradient: a sum over its tokens, divided by the
-        minibatch's (`part.tokens`), so that parts and processes add up. And what the step's figures are made of."""
+        """Return the share of a part in the minibatch's loss, with gradient, and the terms of the step's metrics.
+
+        The share is a sum over the tokens of the part, divided by the number of tokens of the minibatch
+        (`part.tokens`), so that parts and processes add up. rl: block `rl`.
+        """
 
 
 ALGORITHMS: dict[str, Algorithm] = {}  # by the name that rl.algorithm calls it by

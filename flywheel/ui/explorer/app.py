@@ -106,8 +106,8 @@ def create_explorer_app(
     near: ServerLinks,
     other: CatalogReader | None = None,
 ) -> ASGIApp:
-    """Create the explorer of a workspace, for whoever `login` lets in. other: of a workspace whose iterations are
-    shown too."""
+    """Create the explorer's application. asking: reads the workspace. login: decides who may see it. near: addresses
+    that pages link to. other: reads a second workspace, whose iterations are shown for comparison."""
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
     page = _page_renderer(asking.ws, near)
     _add_error_handlers(app, page)
@@ -224,7 +224,7 @@ def _add_sql_routes(app: FastAPI, asking: CatalogReader, sql: SqlWorkerPool) -> 
 
 
 class SqlRequest(BaseModel):
-    """A query, and the form that its result is wanted in."""
+    """Hold a SQL query and the format of its result."""
 
     sql: str
     form: Literal["json", "csv", "parquet"] = "json"
@@ -279,7 +279,7 @@ def _add_review_routes(app: FastAPI, asking: CatalogReader) -> None:
 
 
 def _page_renderer(ws: Workspace, near: ServerLinks) -> Callable[[int], Response]:
-    """The page that all pages are made in, by its status."""
+    """Return a function that renders the common HTML page with a given HTTP status."""
     page = (_PACKAGE / "page.html").read_text(encoding="utf-8")
 
     def shown(status: int = 200) -> Response:
@@ -337,7 +337,7 @@ def _add_login_routes(app: FastAPI, login: LoginSessions) -> None:
 
 
 def _own_address(address: str) -> str:
-    """A page of ours, whatever was asked for."""
+    """Return `address` if it is a path on this server, else "/"."""
     return address if address.startswith("/") and not address.startswith(("//", "/\\")) else "/"
 
 
@@ -370,7 +370,7 @@ def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
 
 @dataclass(frozen=True)
 class ExplorerServer:
-    """Of the workspace `ws`. url: where its pages are; login: who may see them; beside: what they link to."""
+    """Hold the running explorer of `ws`. url: its base URL. login: who may see it. beside: other servers' addresses."""
 
     ws: Workspace
     url: str

@@ -30,7 +30,7 @@ _MAX_PIXELS = 64_000_000  # pixels of a picture that is made small
 
 
 class ScreenImages:
-    """Each is named by its bytes' sha256, so what was given once never changes."""
+    """Read screens and thumbnails by the sha256 of their bytes, so an address always returns the same image."""
 
     def __init__(self, asking: CatalogReader) -> None:
         self._asking = asking
@@ -75,8 +75,8 @@ _TOLERANCE_S = 1e-4  # an utterance and the stretch of sound that it was heard i
 
 @dataclass(frozen=True)
 class Waveform:
-    """peaks: the loudest sample of equal parts, 0 to 1. offset_s: what is added to the sound's clock to get the
-    screen's, as it was estimated when the session was taken in; None where that cannot be told any more."""
+    """Hold a sound's waveform. peaks: loudest sample of each of equal parts, 0 to 1. offset_s: seconds to add to the
+    sound's clock to get the screen's; None if unknown."""
 
     seconds: float
     peaks: tuple[float, ...]
@@ -84,7 +84,7 @@ class Waveform:
 
 
 class SessionAudio:
-    """Of a workspace's recordings, as long as they lie where they were taken in."""
+    """Read the sound of a workspace's recordings while their files stay where they were ingested."""
 
     def __init__(self, asking: CatalogReader) -> None:
         self._asking = asking
@@ -140,8 +140,8 @@ def _find_audio_file(folder: Path) -> tuple[Path, str]:
 
 
 def _estimate_offset(said: list[dict[str, Any]], heard: list[tuple[float, float]]) -> float | None:
-    """The times of utterances are the screen's, those of the stretches of sound that they were heard in are not: the
-    difference of those that are as long as one another."""
+    """Estimate the seconds to add to the sound's clock to get the screen's; None if no lengths agree. said: utterances
+    by the screen's clock. heard: speech segments by the sound's; one as long as an utterance is its segment."""
     found = [
         row["start_s"] - start
         for row in said
@@ -162,7 +162,7 @@ def _load_tokenizer(path: Path) -> Tokenizer | None:
 
 
 class TokenTexts:
-    """Of a workspace's checkpoints. Where one is not here any more, an id is its text."""
+    """Decode token ids with a workspace's checkpoints; without its checkpoint, an id is shown as its number."""
 
     def __init__(self, ws: Workspace) -> None:
         self._root = ws.root.resolve()

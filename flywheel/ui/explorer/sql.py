@@ -29,7 +29,7 @@ class SqlResult:
 
 
 class SqlWorkerPool:
-    """At most `AT_ONCE` processes, kept while they are well: one that does not heed its limits is ended."""
+    """Run at most MAX_SQL_WORKERS worker processes; one that exceeds its limits is ended and replaced."""
 
     def __init__(self, ws: Workspace, limits: SqlLimits | None = None) -> None:
         self._ws, self._limits = ws, limits or SqlLimits()

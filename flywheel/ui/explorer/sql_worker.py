@@ -1,9 +1,9 @@
 """Answer untrusted SQL in a confined process: `python -m flywheel.ui.explorer.sql_worker ROOT LIMITS`.
 
-Three locks, each of which would do: one question, and that a SELECT (`sql_worker.py`); DuckDB without extensions,
-settings and any file beside the datasets; a process that can write no file and take no more memory than it is given.
-Whatever gets past its time is ended from outside (`sql.py`). A line of JSON comes in for each question, a line of JSON
-and bytes go out.
+Three defences, each sufficient alone: each query is a single SELECT (`parse_sql_query`); DuckDB has locked settings, no
+extensions and no access to files beside the datasets (`lock_connection`); the process cannot write files or exceed its
+memory limit (`_confine`). The parent (`sql.py`) kills a worker that exceeds the time limit. Each query comes in as a
+line of JSON; each answer goes out as a line of JSON and the bytes of the result.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _KINDS = "SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN"
 
 @dataclass(frozen=True)
 class ParsedQuery:
-    """Its statements, of which the last one answers. plan: that is how DuckDB would answer, not the answer."""
+    """Hold the statements of one query; the last one returns its rows. plan: the rows are the plan of an EXPLAIN."""
 
     statements: tuple[duckdb.Statement, ...]
     plan: bool = False
 
 
 def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQuery:
-    """Parse the one query of a text. Raises BadInput where it is none, several, or a command."""
+    """Parse `sql` as one query. Raises BadInput for no statement, several, invalid SQL, and anything but a query."""
     found = _statements(connection, sql)
     if not found:
         raise BadInput("the query is empty", fix="type one query")
@@ -118,7 +118,7 @@ _OVERHEAD_BYTES = 2**30  # bytes that the process may take besides the query's: 
 
 @dataclass(frozen=True)
 class SqlLimits:
-    """Of one question. bytes: of its result."""
+    """Limit one query. memory: bytes for DuckDB. rows, export_rows: rows of JSON, of a file. bytes: of the result."""
 
     seconds: float = 10.0
     memory: int = 2**30
@@ -150,7 +150,7 @@ def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBP
 
 @contextlib.contextmanager
 def interrupt_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[threading.Event]:
-    """Interrupt the connection's query `seconds` after the block began; yields an event that is set by then."""
+    """Interrupt the connection's query if the block lasts `seconds`; yields an event that is then set."""
     over = threading.Event()
 
     def stop() -> None:
@@ -167,7 +167,7 @@ def interrupt_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> It
 
 
 class SqlAnswerer:
-    """What is said to one question after another."""
+    """Answer one query after another on one connection to the catalogue of `ws`, within `limits`."""
 
     def __init__(self, ws: Workspace, limits: SqlLimits) -> None:
         self._limits = limits
@@ -178,7 +178,7 @@ class SqlAnswerer:
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
-        """Answer a query by facts about its result, and it as json, csv or parquet. Raises BadInput, QueryTimeout."""
+        """Return a result's facts, and the result as `form`: json, csv or parquet. Raises BadInput, QueryTimeout."""
         begun = time.monotonic()
         table, cut, plan = self._resident.run(lambda connection: self._asked(connection, sql, form))
         facts = {
@@ -309,7 +309,7 @@ _FORMS = {"json": _as_json, "csv": _as_csv, "parquet": _as_parquet}
 
 
 def _confine(limits: SqlLimits) -> None:
-    """No file is written, no memory is taken beyond what a query may have, nothing is left behind."""
+    """Limit this process: it writes no file and no core dump, and takes no more memory than a query may use."""
     # What DuckDB and Arrow load and start with their first result would else count as the first query's own.
     import pandas  # noqa: F401 (DuckDB imports it for an Arrow table)
 

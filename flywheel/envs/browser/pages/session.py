@@ -32,7 +32,7 @@ _LOGIN_SCRIPT = (Path(__file__).parent / "login.js").read_text(encoding="utf-8")
 
 
 def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:
-    """Make the steps of a manifest's login. names: what `{seed}` and `{variant}` stand for in the texts of a login."""
+    """Build a manifest's login steps; None if it has none. names: values of `{seed}` and `{variant}` in its texts."""
     login, fill = manifest.login, partial(fill_placeholders, values=names)
     if login is None:
         return None
@@ -52,7 +52,7 @@ _MAX_ENCODINGS = 5  # of percent signs
 
 
 class TaskIdentity:
-    """One session's task. address: of its first page, as it was asked for."""
+    """Detect documents that show another task than the session's. address: URL of its first page, as requested."""
 
     def __init__(self, manifest: PageManifest, address: str, variant: str, seed: int) -> None:
         template = manifest.url or manifest.first
@@ -73,14 +73,14 @@ class TaskIdentity:
         self._drew = False
 
     def begins(self, drawn: int) -> None:
-        """Hear that the page is reset. drawn: numbers that its document has taken from its seeded chance."""
+        """Record that the page was reset. drawn: how many numbers its document took from its seeded generator."""
         self._drew = drawn > 0
 
-    def strange(self, url: str, *, reset: bool, posted: bool = False, drawn: int = 0) -> str:
-        """Tell why a document poses another task than the one that was set; "" where it does not.
+    def explain_mismatch(self, url: str, *, reset: bool, posted: bool = False, drawn: int = 0) -> str:
+        """Return why a document shows another task than the session's; "" if it does not.
 
-        reset: it is the document that was reset, whose own word on its address counts. posted: it was asked for with a
-        form's content, which may say what no address says. drawn: as in `begins`.
+        url: its address. reset: whether it is the document that was reset, whose address may omit the parameters.
+        posted: whether it was requested with a form's content, which may name a task. drawn: as in `begins`.
         """
         query = parse_qsl(urlsplit(url).query, keep_blank_values=True)
         for name, value in self._asked:
@@ -100,7 +100,7 @@ class TaskIdentity:
 
 
 def _count_mentions(url: str, name: str) -> int:
-    """How often a parameter is given a value, wherever in the address and however it is spelled."""
+    """Count how often an address assigns the parameter, in any place, letter case and percent-encoding."""
     address = _decode_fully(urlsplit(url)._replace(scheme="", netloc="").geturl())
     return len(re.findall(rf"(?<!\w){re.escape(name.casefold())}(?=[^\w&]*=)", address))
 
@@ -135,11 +135,11 @@ def _script_call(function: str, manifest: PageManifest, seed: int, variant: str,
 
 
 class PageStateReader:
-    """What the verifier reads of one session: reward, success, floor, terminated; the instruction where it is not a
-    text of the manifest, the recorded values, and the page they were read on.
+    """Build the verifier's state of one session: reward, success, floor, terminated, recorded values, the page, and the
+    instruction if the manifest does not hold its text.
 
-    A page that was reset must tell everything. On one that it led to and that lacks some of it, or poses another task
-    than the one that was set, what was told last still holds, and `unread` says why.
+    The page that was reset must give every value. If a later page lacks a value or shows another task, the values read
+    last stay in force, and `unread` gives the reason.
     """
 
     def __init__(self, manifest: PageManifest, identity: TaskIdentity) -> None:
@@ -148,7 +148,7 @@ class PageStateReader:
         self._moved = False  # the document that was reset asks something else now
 
     def untold(self, page: str) -> dict[str, Any]:
-        """What holds while the page cannot be asked, since its dialog waits for an answer: what it told last."""
+        """Return the state read last (before any: `floor` as reward), while a dialog blocks the page."""
         last = self._last or {}
         floor, success = self._manifest.floor, self._manifest.success
         numeric = success if isinstance(success, int | float) else floor + 1
@@ -157,8 +157,8 @@ class PageStateReader:
     def state(self, seen: Mapping[str, Any], page: str) -> dict[str, Any]:
         """Build the state that a verifier reads.
 
-        seen: `game`, the value of `expression`; `served`, what was read outside of the page; `url`, `drawn` and
-        `posted` of the document. page: where it is, as it is told. Raises EnvError naming the field at fault.
+        seen: `game`, the value of `state_expression`; `served`, values read outside the page; `url`, `drawn` and
+        `posted` of the document. page: its address, as shown. Raises EnvError naming the field at fault.
         """
         manifest, told = self._manifest, seen.get("game")
         if not isinstance(told, Mapping) or "faults" not in told:
@@ -181,12 +181,12 @@ class PageStateReader:
         return self._result(values, faults, strange, page)
 
     def _strange(self, told: Mapping[str, Any], seen: Mapping[str, Any]) -> str:
-        """Why what a document tells does not count; "" where it does."""
+        """Return why a document's values do not count; "" if they count."""
         reset = told["prepared"]
         if not (reset or self._follows):
             return "this page was not reset"
         posted, drawn = seen.get("posted", False), seen.get("drawn", 0)
-        strange = self._identity.strange(seen.get("url", ""), reset=reset, posted=posted, drawn=drawn)
+        strange = self._identity.explain_mismatch(seen.get("url", ""), reset=reset, posted=posted, drawn=drawn)
         asks, asked = told["values"].get("instruction"), self._last.get("instruction")
         other = asks is not None and asked is not None and asks.split() != asked.split()
         moved, self._moved = self._moved, other and reset
@@ -251,7 +251,7 @@ def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -
 
 @dataclass(frozen=True)
 class ManifestSession:
-    """One session, as `PageSession` asks. A checkpoint of it is brought back by playing its actions again."""
+    """Implement `PageSession` for a manifest's task. A checkpoint is restored by replaying the session's actions."""
 
     reader: PageStateReader
     url: str

@@ -30,7 +30,7 @@ SAID = {
 
 
 def first(*moves: Callable[[], Move | None]) -> Move | None:
-    """Return the first of several things that is not done yet."""
+    """Return the next move of the first of `moves` that is not done yet; None where all are done."""
     for move in moves:
         if (found := move()) is not None:
             return found
@@ -38,7 +38,7 @@ def first(*moves: Callable[[], Move | None]) -> Move | None:
 
 
 def to(screen: Screen, page: str) -> Move | None:
-    """To a page of the menu: beside the page, or behind the button with three lines."""
+    """Go to a page by the menu, which is beside the page or behind the button with three lines."""
     if screen.page == page:
         return None
     for element in (f"go {page}", f"menu {page}"):
@@ -48,7 +48,7 @@ def to(screen: Screen, page: str) -> Move | None:
 
 
 def month(screen: Screen, wanted: str) -> Move | None:
-    """To the month view of a month: arrow by arrow, from the start page."""
+    """Go to the view of the month `wanted` (YYYY-MM): from the start page, one arrow click per month."""
     here = screen.records["_today"][:7] if screen.page == "" else screen.page.removeprefix("month/")
     if screen.page != "" and not screen.page.startswith("month/"):
         return screen.click("home", "Back to the month.", "I go to the month.")
@@ -60,7 +60,7 @@ def month(screen: Screen, wanted: str) -> Move | None:
 
 
 def day(screen: Screen, wanted: str) -> Move | None:
-    """To the day view of a day."""
+    """Go to the view of the day `wanted` (YYYY-MM-DD)."""
     if screen.page == f"day/{wanted}":
         return None
     if screen.page.startswith("week/") and screen.has(f"day {wanted}"):
@@ -69,14 +69,14 @@ def day(screen: Screen, wanted: str) -> Move | None:
 
 
 def view(screen: Screen, name: str, wanted: str) -> Move | None:
-    """To another view of a day, by its day view."""
+    """Go to the view `name` of the day `wanted`, through its day view."""
     if screen.page.startswith(f"{name}/"):
         return None
     return day(screen, wanted) or screen.click(f"view {name}", "I change the view.", "I want to see more.")
 
 
 def event(screen: Screen, key: str) -> Move | None:
-    """To the page of an event: on a day that is shown, or by the search."""
+    """Go to the page of an event: click it where it is shown, else search for its title."""
     if screen.page == f"event/{key}":
         return None
     if screen.has(f"found {key}"):
@@ -89,25 +89,26 @@ def event(screen: Screen, key: str) -> Move | None:
 
 
 def occurrence(screen: Screen, key: str, on: str) -> Move | None:
-    """To the page of one event of a series, by its day."""
+    """Go to the page of the event of a series that is on the day `on`, through that day's view."""
     if screen.page == f"event/{key}" and screen.query.get("day", "") == on:
         return None
     return day(screen, on) or screen.click(f"event {key} {on}", "I open it.", "Here it is.")
 
 
 def new(screen: Screen, on: str) -> Move | None:
-    """To the form of a new event of a day, which the view of that day fills in."""
+    """Go to the form of a new event, from the view of the day `on`, which fills in the date."""
     if screen.page == "new":
         return None
     return day(screen, on) or create(screen)
 
 
 def create(screen: Screen) -> Move:
+    """Click the button that opens the form of a new event."""
     return screen.click("new event" if screen.has("new event") else "add", "I make a new event.", "A new one.")
 
 
 def editing(screen: Screen, key: str) -> Move | None:
-    """To the form of an event that does not repeat, or of the whole series."""
+    """Go to the edit form of an event that does not repeat, or of its whole series."""
     if screen.page == f"event/{key}/edit":
         return None
     if (move := event(screen, key)) is not None:
@@ -118,7 +119,7 @@ def editing(screen: Screen, key: str) -> Move | None:
 
 
 def filled(screen: Screen, values: dict[str, str | bool]) -> Move:
-    """Fill in the form of an event, in the order of its fields, and save it."""
+    """Fill in the form of an event in the order of its fields, and save it. values: by field, only those to set."""
     order = (
         "title",
         "day",

@@ -1,4 +1,4 @@
-"""The rules of merge and double, as `double.js` has them, and a search for the target's number."""
+"""Mirror the rules of the game merge and double (`double.js`) in Python; search for moves that make the target."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Move = tuple[int, int]  # the column whose uppermost number goes, or NEXT; the c
 
 
 class State(NamedTuple):
-    """columns: numbers from below. used: numbers of those to come that have come."""
+    """Hold a state. columns: each one's numbers, bottom to top. used: how many of the coming numbers have dropped."""
 
     columns: tuple[Column, ...]
     used: int
 
 
 def dropped(column: Column, number: int) -> Column:
-    """Return the column after a number fell on it: equal ones double from above, as long as there are any."""
+    """Return the column after a number drops on it: as long as the top is equal, both merge into their double."""
     while column and column[-1] == number:
         column, number = column[:-1], 2 * number
     return (*column, number)
 
 
 class Level:
-    """What does not change: the numbers to come, how high columns may be, and the number to make."""
+    """Hold what a task fixes: start, coming numbers, maximum height of columns and target; list and search moves."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.target: int = params["target"]
@@ -61,7 +61,7 @@ class Level:
         return any(number >= self.target for column in state.columns for number in column)
 
     def value(self, state: State) -> float:
-        """How promising a state is: few numbers, none that lies on a smaller one, and columns that double downwards."""
+        """Rate a state, higher is better: few numbers, none on a smaller one, each on its double, many drops."""
         worth = _USED * state.used
         for column in state.columns:
             worth -= len(column)

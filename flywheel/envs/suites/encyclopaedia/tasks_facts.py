@@ -1,4 +1,4 @@
-"""Questions of the encyclopaedia that one article or one table answers."""
+"""Define the encyclopaedia's task templates that ask what one article or one table answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task templates of the mailbox that look around: folders, labels, the search, questions."""
+"""Define the mailbox's task templates that only look things up: folders, labels, searches, questions."""
 
 from __future__ import annotations
 

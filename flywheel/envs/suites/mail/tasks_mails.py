@@ -1,4 +1,4 @@
-"""Task templates of the mailbox on one mail: stars, archive, spam, trash, unread."""
+"""Define the mailbox's task templates on one mail (star, archive, delete, spam, restore, unread) or a whole folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _steps_star(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_do(what: str, *said: str):
-    """Open a mail and press a button of its page."""
+    """Return the expert's steps: open the mail, then click the button `what` on its page. said: the thoughts."""
 
     def steps(screen: Screen, p: Params) -> Move | None:
         return nav.thread(screen, p["key"]) or screen.click(what, *said)

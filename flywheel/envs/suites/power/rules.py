@@ -1,4 +1,4 @@
-"""The rules of the power grid, as `power.js` has them, and how to light every lamp."""
+"""Mirror the rules of the game power grid (`power.js`) in Python, and solve its boards: light every lamp."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flywheel.envs.suites.turning import OPPOSITE, STEPS, Board, Cell, connected
 
 
 class Level:
-    """The params of a task: the board as it lies at the start, and the power station's cell."""
+    """Hold the level of a task: start board, power station and lamps; check and solve boards. params: the task's."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.start: Board = tuple(map(tuple, params["pieces"]))
@@ -20,7 +20,7 @@ class Level:
         self._solution: Board | None = None
 
     def lit(self, board: Board) -> list[Cell]:
-        """Cells that a line joins to the power station, the nearest ones first."""
+        """List the cells that wires connect to the power station: the station itself, then the nearest first."""
         order = [self.source]
         for x, y in order:
             for side, (dx, dy) in STEPS.items():
@@ -34,7 +34,7 @@ class Level:
         return set(self.lamps) <= set(self.lit(board))
 
     def solution(self) -> Board | None:
-        """Return the layout that joins all pieces, if there is exactly one. Raises SearchLimit."""
+        """Return the one layout that connects all pieces; None if there is none or several. Raises SearchLimit."""
         if self._solution is None:
             layouts = connected_layouts(self.start)
             found = next(layouts, None)
@@ -44,8 +44,10 @@ class Level:
         return self._solution
 
     def solve(self, board: Board) -> Way | None:
-        """Return the cells to click, from the power station outward, with the board after each click; [] where it is
-        won."""
+        """Return the clicks that light all lamps, each as (cell, board after it), from the power station outward.
+
+        [] where the board is won already; None where `solution` finds none. Raises SearchLimit.
+        """
         wanted = self.solution()
         if wanted is None:
             return None
