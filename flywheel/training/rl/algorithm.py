@@ -67,7 +67,7 @@ class Algorithm(Protocol):
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
         """Estimate the advantages of each trajectory's tokens, and the targets of V, in the order of `batch`.
 
-        batch: trajectories, whole groups of a task where `whole_groups` says so. rl: block `rl`. Returns arrays of shape
+        batch: trajectories, whole groups of a task with `whole_groups`. rl: block `rl`. Returns arrays of shape
         [response tokens], one a step. Raises nothing but what NumPy does: rewards and lengths are checked before.
         """
 
