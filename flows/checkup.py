@@ -20,11 +20,11 @@ from tasks import run_history as named
 def checkup(workspace: str) -> State | None:
     """Let the newest model play fresh tasks, which had no part in making or choosing it.
 
-    One that has played them is not asked again. While another run is at work in the workspace it is skipped, and comes
-    again 50 seconds later, ten times at most.
+    A model that has played them is not asked again. While another run is at work in the workspace, the check-up is
+    skipped and scheduled again 50 seconds later, ten times at most.
 
     Args:
-        workspace: Its folder.
+        workspace: Folder of the workspace.
     """
     return run_with_workspace_lock(workspace, _run_checkup, comes_again=True)
 

@@ -1,7 +1,7 @@
-"""Compare the code of a worker with the code that a deployment was made with, before it does anything.
+"""Compare the code of a worker with the code that a deployment was made with, before a run does anything.
 
-It is the deployment's version in Prefect, so that its pages show it. Deployments whose version is another (those of
-`flywheel workspace up`, whose worker runs the very files that made them) are not looked at.
+The version of the code is the deployment's version in Prefect, so that its pages show it. Deployments with a version of
+another form are not checked, such as those of `flywheel workspace up`, whose worker runs the files that made them.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def compute_code_version() -> str:
 
 
 def code_version_build_step() -> dict[str, str]:
-    """Return a build step of prefect.yaml, whose `version` deployments take as theirs."""
+    """Return the result of a build step of prefect.yaml: its `version` is that of the deployments."""
     return {"version": compute_code_version()}
 
 
 def check_code_version(made_with: str | None, by: str = "") -> None:
-    """Check that this is the code that a deployment, or an iteration that asks for a stage, has.
+    """Check that this process has the same code as its deployment, or as an iteration that requests a stage.
 
-    made_with: its version, as `compute_code_version` gives it; None or another form of text is not checked. by: whose
-    it is, in words; left out, the deployment of the run at work. Raises BadInput for other code.
+    made_with: version of that code, of `compute_code_version`; None or another form of text is not checked. by: whose
+    code it is, in words; "": that of the current run's deployment. Raises BadInput for other code.
     """
     if made_with and _OURS.fullmatch(made_with) and made_with != compute_code_version():
         own = compute_code_version()

@@ -32,11 +32,11 @@ from flywheel.utils.progress import announce
 # A run pauses until a form is filled in: on the run's page, or by a command.
 
 _POLL_S = 2
-_GRACE_S = 60  # after the deadline, for the answer to arrive that nobody answered
+_GRACE_S = 60  # after the deadline, for `elsewhere` to fill in the form
 
 
 class InputTimeout(FlywheelError):
-    """Nobody filled in the form in time, and that is to be an error."""
+    """Signal that nobody filled in the form in time, where the settings make that an error."""
 
 
 def pause_for_input(
@@ -49,10 +49,10 @@ def pause_for_input(
 ) -> Any:
     """Pause this flow until the form is filled in, and return it.
 
-    form: what is asked, on the run's page. key: of the pause, of its own in the flow run. elsewhere: asked every two
-    seconds while the run is paused, with whether the deadline has passed; what it returns fills in the form, None does
-    not. Raises InputTimeout after `timeout_s` seconds where `unanswered` is fail; where it is keep, `elsewhere` has to
-    answer by then: a run whose pause ends by itself could only fail.
+    form: class of the form on the run's page. key: of the pause, unique in the flow run. elsewhere: called every two
+    seconds while the run is paused, with whether the deadline has passed; the values that it returns fill in the form,
+    None does not. Raises InputTimeout after `timeout_s` seconds where `unanswered` is fail. Where it is keep,
+    `elsewhere` must return values after the deadline: a run whose pause ends by itself could only fail.
     """
     longest = timeout_s + (_GRACE_S if unanswered == "keep" else 0)
     try:
@@ -83,7 +83,7 @@ _NOBODY = "nobody"
 
 
 class PromotionReview(RunInput):
-    """What the reviewer fills in."""
+    """Hold what the reviewer fills in."""
 
     decision: Literal["promote", "keep the old model"]
     reviewer: str = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name")
@@ -93,9 +93,9 @@ class PromotionReview(RunInput):
 def ask_reviewer(ctx: StageContext, record: StageRecorder) -> None:
     """Pause before the stage `promote`, where the rule is `review` and nobody has decided yet, until someone does.
 
-    Returns at once before any other stage, and where there is a decision. People are notified; what is decided is
-    written to the iteration's `review.json`. When promotion.review_timeout_s has passed the old model stays, or
-    FlywheelError is raised (promotion.on_timeout). record: of the stage, which says that it waits.
+    Returns at once before any other stage, and where there is a decision. People are notified; the decision is written
+    to the iteration's `review.json`. When promotion.review_timeout_s has passed the old model stays, or FlywheelError
+    is raised (promotion.on_timeout). record: recorder of the stage, which records that it waits.
     """
     rule = ctx.settings.promotion
     if (
@@ -118,7 +118,7 @@ def ask_reviewer(ctx: StageContext, record: StageRecorder) -> None:
     )
 
     def elsewhere(late: bool) -> dict[str, Any] | None:
-        """By `flywheel review promotion` or the explorer; at the deadline, where it is so set, that nobody decided."""
+        """Return a decision of the command or the explorer; at the deadline, with on_timeout keep, decide as nobody."""
         decided = promotion_review.read_review(ctx.ws, ctx.iteration)
         if decided is None and late and rule.on_timeout == "keep":
             decided = promotion_review.decide_promotion(
@@ -157,17 +157,17 @@ def _form_answer(decided: promotion_review.PromotionDecision) -> dict[str, Any]:
 # People look at a sample of routes before an iteration trains: the flow pauses, and Prefect's page shows the form.
 
 _UNSEEN = "not looked at"
-_ELSEWHERE = "flywheel"  # who fills in the form where all has been said, or the deadline has passed
+_ELSEWHERE = "flywheel"  # who fills in the form where all have a label, or the deadline has passed
 _Label = Literal["not looked at", "solved", "not solved", "cannot tell"]
 
 
 def ask_for_route_labels(ctx: StageContext, record: StageRecorder) -> None:
     """Pause before the first stage that trains, until people have looked at the sample of trajectories.
 
-    Only where `routing.review` asks for it. They say of each one whether it solved its task; then those that are to be
-    moved go to the other store. A form that is sent ends the look, with what it leaves out. When
-    routing.review_timeout_s has passed, what was said so far counts, or FlywheelError is raised (routing.on_timeout).
-    Returns at once before any other stage. record: of the stage, which says that it waits.
+    Only where `routing.review` asks for it; returns at once before any other stage. People label each trajectory as
+    having solved its task or not; then those that are to be moved go to the other store. A form that is sent ends the
+    review, also with trajectories left out. When routing.review_timeout_s has passed, the labels so far count, or
+    FlywheelError is raised (routing.on_timeout). record: recorder of the stage, which records that it waits.
     """
     if ctx.stage != route_review.GATED_STAGE or not (asked := route_review.open_questions(ctx.ws, ctx.iteration)):
         return
@@ -186,7 +186,7 @@ def route_review_wait_s(rule: RoutingSettings, stage: str) -> float:
 def _wait_for_labels(
     ctx: StageContext, asked: Sequence[RouteQuestion], rule: RoutingSettings, record: StageRecorder
 ) -> str:
-    """Pause until it is over; returns why it is."""
+    """Pause until the review is over; return why it is."""
     command, whom = "`flywheel review routes`", f"labels of {len(asked)} trajectories"
     waits = f"waits for {whom}: open the run's page (`flywheel ui`), or type {command}"
     announce(ctx.stage, waits)
@@ -200,9 +200,9 @@ def _wait_for_labels(
     seen, lacking = None, len(asked)
 
     def elsewhere(late: bool) -> dict[str, Any] | None:
-        """By `flywheel review routes` or the explorer; at the deadline, where it is so set, by nobody."""
+        """Fill in the form once all have a label, or at the deadline with on_timeout keep."""
         nonlocal seen, lacking
-        if (now := labels.labels_stamp(ctx.ws)) != seen:  # else the catalogue would be asked all day
+        if (now := labels.labels_stamp(ctx.ws)) != seen:  # else the catalogue would be queried all day
             seen, lacking = now, _count_unlabelled(route_review.open_questions(ctx.ws, ctx.iteration))
         return {"reviewer": _ELSEWHERE} if not lacking or (late and rule.on_timeout == "keep") else None
 
@@ -240,12 +240,12 @@ def _count_unlabelled(asked: Sequence[RouteQuestion]) -> int:
 
 
 def _form_fields(asked: Sequence[RouteQuestion]) -> dict[str, RouteQuestion]:
-    """Of the form, by their names."""
+    """Map the form's field names to the trajectories without a label."""
     return {f"trajectory_{number}": one for number, one in enumerate(asked, 1) if one.label is None}
 
 
 def _route_review_form(asked: Sequence[RouteQuestion]) -> type[RunInput]:
-    """A field a trajectory, those left out that have a label."""
+    """Make the form: a field for each trajectory without a label, the reviewer's name and a comment."""
     fields: dict[str, Any] = {
         name: (_Label, Field(_UNSEEN, title=f"{name.rpartition('_')[2]}. {one.trajectory_id}"))
         for name, one in _form_fields(asked).items()

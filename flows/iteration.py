@@ -1,4 +1,4 @@
-"""Run an iteration of the flywheel: lock, beginning, stages as soon as what they read is written, end."""
+"""Run an iteration of the flywheel: take the lock, begin it, run each stage once its inputs are written, close it."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from tasks import run_history
 from tasks.shards import publish_report
 
 _LOOK_S = 1.0  # between looks at stages that are processes of their own
-_TOLD = 5  # parameters by name, of those that are not used
+_TOLD = 5  # unused parameters that are named
 
 
 class StageScheduler:
-    """Run the stages of one iteration, each once what it reads is written, `cluster.max_parallel_stages` at once.
+    """Run the stages of one iteration, each once its inputs are written, `cluster.max_parallel_stages` at once.
 
-    A stage that has nothing beside it runs in this process, as all do where one runs at a time: a process of its own
-    takes seconds to begin. Those beside others are processes of their own (`flows/stage_run.py`).
+    A stage that runs alone runs in this process: a process of its own takes seconds to begin. Parallel stages are
+    processes of their own (`flows/stage_run.py`).
 
-    k: the iteration. now: the workspace's settings, of which `cluster` and `operations` are taken.
+    k: the iteration. now: the workspace's settings, whose blocks `cluster` and `operations` are used.
     """
 
     def __init__(self, ws: Workspace, k: int, now: Settings) -> None:
@@ -59,9 +59,9 @@ class StageScheduler:
         self._lost = Counter[str]()  # how often a stage's process died
 
     def run(self, until: str | None) -> None:
-        """Run the stages up to and with `until`, or all where it is None. What was done before is passed over.
+        """Run the stages up to and including `until`, or all where it is None. Stages done before are skipped.
 
-        Raises what a stage raised. Those beside it go on to their end, nothing new begins, and the first error counts.
+        Raises the first error of a stage: after it no other stage begins; those that run beside it go on to their end.
         """
         domains = list(self._own.synthesis.domains)
         names = dag.stages_until(until, domains)
@@ -84,9 +84,9 @@ class StageScheduler:
             self._release_all()
 
     def _run_or_ask(self, name: str, *, alone: bool) -> bool:
-        """Run a stage here and return True, as for one done before; else ask for its process and return False.
+        """Run a stage here and return True, as for one done before; else request its process and return False.
 
-        alone: nothing could run beside it.
+        alone: whether no other stage could run beside it.
         """
         if stage_records.is_stage_done(self._ws, name, self._k):
             report_progress(name, "was done before")
@@ -95,7 +95,7 @@ class StageScheduler:
         longest_s += self._own.promotion.review_timeout_s if name == "promote" else 0
         longest_s += human_input.route_review_wait_s(self._own.routing, name)
         if alone or self._now.cluster.max_parallel_stages == 1:
-            # The iteration has a heartbeat; ended with its thread, each stage would wait for a second.
+            # The iteration has a heartbeat. A stage with one would wait a second at its end for the heartbeat's thread.
             with tags(run_history.stage_tag(name)), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 flow = stage_flow.with_options(
                     name=name, flow_run_name=f"{iteration_label(self._k)} {name}", timeout_seconds=longest_s
@@ -110,14 +110,14 @@ class StageScheduler:
         announce(name, "is asked for, as a process of its own")
 
     def _release_all(self) -> None:
-        """Release the stages that are at work: there are some where this process is told to end."""
+        """Release the stages that are at work: there are some where this process is ended by a signal."""
         if self._at_work:
             with get_client(sync_client=True) as client:
                 for one in self._at_work:
                     one.release(client)
 
     def _poll_processes(self) -> list[str]:
-        """Wait for a moment, and return the names of the stages that have ended since."""
+        """Wait for a moment, and return the names of the stages that are done since; request lost ones again."""
         time.sleep(_LOOK_S)
         done = []
         with get_client(sync_client=True) as client:
@@ -140,7 +140,7 @@ class StageScheduler:
         return done
 
     def _may_go_on(self, name: str, error: FlywheelError) -> bool:
-        """Tell whether a stage that failed is asked for again: one whose process died, `operations.restarts` times."""
+        """Tell whether a failed stage is requested again: one whose process died, `operations.restarts` times."""
         again = isinstance(error, WorkerLost) and not self._failure
         again = again and self._lost[name] < self._now.operations.restarts
         announce(name, f"{error}; it is asked for again" if again else f"failed: {error}")
@@ -154,12 +154,12 @@ def iteration(
 ) -> State | None:
     """Run one iteration: every stage from ingest to promote, then report, tag and copy to the remote.
 
-    Stages: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate, promote. Where it
-    was stopped it goes on: what is finished is passed over. Two never work in one workspace: the second one is skipped,
-    which its state says. A deployed run that fails says why in one line, its state's.
+    Stages: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate, promote. An
+    iteration that was stopped is resumed: what is finished is skipped. Two runs never work in one workspace: the second
+    is skipped, which its state says. A deployed run that fails says why in its state, in one line.
 
     Args:
-        workspace: Its folder.
+        workspace: Folder of the workspace.
         number: The iteration; left out, the one that is not complete, else the next.
         settings: Parameters for an iteration begun now, by their dotted names, such as {"rollout.n_rollouts": 8}.
         until: The stage after which it waits, such as ingest; left out, it goes on to its end.
@@ -187,7 +187,7 @@ def _run_iteration(ws: Workspace, number: int | None, overrides: dict[str, Any],
         return Completed(message=f"iteration {iteration_label(k)} is complete: nothing to do")
     begun = ws.frozen_params(k).exists()
     own = stage_records.load_iteration_params(ws, k) if begun else chosen
-    dag.stages_until(until, list(own.synthesis.domains))  # refused before it begins
+    dag.stages_until(until, list(own.synthesis.domains))  # raises for an unknown stage
     if until == iterations.INGEST and not begun and (lacking := iterations.count_missing_recordings(ws, chosen)):
         return Completed(
             name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {iteration_label(k)}"
@@ -237,7 +237,7 @@ def _run_stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> N
 
 
 def _write_run_history(ws: Workspace, k: int, error: str = "") -> None:
-    """Keep what Prefect knows of the iteration until it is a table; its own run as it is about to end."""
+    """Store Prefect's record of the iteration's runs until it is a table; the calling run counts as ended."""
     write_json(ws.run_history(k), run_history.read_run_rows(ws, k, ends=flow_run.id, error=error))
 
 
@@ -248,7 +248,7 @@ def _summary(ws: Workspace, k: int) -> str:
 
 
 def _describe_cost(ws: Workspace, k: int) -> tuple[str, bool]:
-    """What an iteration added to the disk, what is free, and whether fewer than three more of its size fit."""
+    """Describe the disk space that an iteration took and that is free; return also whether under three more fit."""
     stages = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, k)).values()
     added = sum(out.get("size", 0) for stage in stages for out in stage.get("outs", ()))
     free = shutil.disk_usage(ws.root).free

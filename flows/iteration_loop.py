@@ -26,7 +26,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """ran: iterations that this call worked on; done_before: asked for, but complete already."""
+    """Hold numbers of iterations. ran: those that this call worked on; done_before: asked for, but complete already."""
 
     ran: tuple[int, ...] = ()
     done_before: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ class RunOutcome:
 def run_iterations(
     ws: Workspace, overrides: Mapping[str, Any], *, iterations: int | None = None, iteration: int | None = None
 ) -> RunOutcome:
-    """Run `iterations` more (default: as the settings say), or the one `iteration` asked for.
+    """Run `iterations` more (default: as the settings say), or only the one numbered `iteration`.
 
     overrides: parameters for iterations that are begun now, by their dotted names. A run that was killed is resumed
     first, to the iteration it had been asked to reach, and keeps the overrides that it was begun with. Recorded files
@@ -44,7 +44,7 @@ def run_iterations(
     FlywheelError where another run holds the workspace.
     """
     with run_lock.hold_workspace(ws):
-        config.load_settings(ws.params, dict(overrides))  # refused before anything is looked at
+        config.load_settings(ws.params, dict(overrides))  # wrong ones are refused first
         recover_workspace(ws)
         before = pipeline_iterations.read_interrupted_overrides(ws)
         given = {**before, **overrides}
@@ -57,14 +57,14 @@ def run_iterations(
         for k in todo:
             pipeline_iterations.check_iteration(ws, chosen, k)
         run_lock.record_run(ws, todo[0], run_lock.RUN_COMMAND)
-        find_external_server()  # refused here where it does not answer
+        find_external_server()  # raises here where it does not answer
         announce("run", _plan_line(ws, todo))
         if kept := [f"{name}={value}" for name, value in before.items() if name not in overrides]:
             announce("run", f"with what the run that was killed was begun with: {', '.join(kept)}")
 
         def meanwhile() -> None:
             pipeline_iterations.record_base_model(ws, chosen)
-            importlib.import_module("flows.iteration")  # two seconds of a core, and the server takes five to begin
+            importlib.import_module("flows.iteration")  # takes two seconds; the server takes five to start
 
         with open_prefect_server(ws, meanwhile=meanwhile) as url:
             write_json(ws.run_target, {"first": todo[0], "last": todo[-1], "settings": given})
@@ -89,14 +89,14 @@ def run_iterations(
 
 
 def _plan_line(ws: Workspace, todo: Sequence[int]) -> str:
-    """What is going to happen, told once nothing can refuse it, and before what takes seconds to load."""
+    """Describe what the run will do: announced once nothing can refuse it, before imports that take seconds."""
     names = iteration_label(todo[0]) if len(todo) == 1 else f"{iteration_label(todo[0])} to {iteration_label(todo[-1])}"
     return f"iteration {names} of {ws.root} {'goes on' if ws.frozen_params(todo[0]).exists() else 'begins'}"
 
 
 @contextlib.contextmanager
 def _stage_worker(ws: Workspace, chosen: config.Settings) -> Iterator[None]:
-    """Within the block there is one for stages that run beside one another, whoever else is at work on the pool."""
+    """Run a worker for parallel stages within the block, besides others of the pool; none where stages run singly."""
     if chosen.cluster.max_parallel_stages == 1:
         yield
         return

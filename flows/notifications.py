@@ -27,7 +27,7 @@ def notify(ws: Workspace, rules: OperationsSettings, event: Event, text: str) ->
     """Notify people of an event; a failure to do so is reported with the run's progress and stops nothing.
 
     Does nothing where the settings name nobody. rules: block `operations`, which names command, address and block.
-    event: its name. text: what happened.
+    event: its kind. text: what happened.
     """
     if rules.notify_command:
         _run_command(ws, rules.notify_command, event, text)
@@ -63,7 +63,7 @@ def _message(ws: Workspace, event: str, text: str) -> dict[str, str]:
 
 
 def _send(ws: Workspace, url: str, event: str, text: str) -> None:
-    """To a web hook or by mail. The address may hold a secret, so that it is never told."""
+    """Send the event to a web hook or by mail. The address may hold a secret, so no message shows it."""
     try:
         address = os.path.expandvars(url)
         parts = urlsplit(address)
@@ -101,7 +101,7 @@ def _call_block(ws: Workspace, name: str, event: str, text: str) -> None:
     try:
         block = Block.load(name, _sync=True)
         block.notify(f"{text}\n{ws.root}", subject=f"flywheel: {event}", _sync=True)
-    except Exception as error:  # of somebody else's block, anything
+    except Exception as error:  # somebody else's block may raise anything
         _not_told(f"operations.notify_block: {name}", error)
 
 

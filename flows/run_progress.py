@@ -1,4 +1,4 @@
-"""Show a run's progress in Prefect (lines in its log, a bar among its artifacts), and keep it for `flywheel status`."""
+"""Show a run's progress in Prefect (log lines, a bar among its artifacts), and record it for `flywheel status`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RECORD_EVERY_S = 1.0
 
 
 class StageRecorder:
-    """Keep what a stage of the run is doing, in `.flywheel/at_work` (`flywheel.config.run_lock`)."""
+    """Record what a stage of the run is doing, in `.flywheel/at_work` (`flywheel.config.run_lock`)."""
 
     def __init__(self, ctx: StageContext) -> None:
         self._ws, self._now = ctx.ws, run_lock.StageAtWork(ctx.stage, time.time())
@@ -37,11 +37,11 @@ class StageRecorder:
         self._written, self._one = float("-inf"), threading.Lock()
 
     def plan(self, shards: Sequence[str]) -> None:
-        """Count the share of the stage over these shards."""
+        """Set the shards over which the share of the stage is counted."""
         self._shares = dict.fromkeys(shards, 0.0)
 
     def hear(self, stage: str, line: str) -> None:
-        """Take a line of progress, from whatever thread is at work."""
+        """Take a progress line, from any thread."""
         if stage != self._now.stage:
             return
         if isinstance(line, ShardProgress) and line.shard in self._shares:
@@ -51,7 +51,7 @@ class StageRecorder:
             self._now = replace(self._now, line=str(line), share=self._share())
             if now - self._written >= _RECORD_EVERY_S:
                 self._written = now
-                with contextlib.suppress(DiskFull):  # what the stage writes tells it better
+                with contextlib.suppress(DiskFull):  # the stage's own writes report it better
                     run_lock.record_stage_at_work(self._ws, self._now)
 
     def _share(self) -> float:
@@ -75,7 +75,7 @@ class StageRecorder:
 
 @contextlib.contextmanager
 def record_stage(ctx: StageContext) -> Iterator[StageRecorder]:
-    """Keep what the stage is doing within the block; where it fails, it stays as it was then."""
+    """Record what the stage is doing within the block; where the stage fails, the last record stays."""
     recorder = StageRecorder(ctx)
     recorder.record()
     with add_listener(recorder.hear):
@@ -116,7 +116,7 @@ _BAR_EVERY_S = 10.0  # a stage that takes less has no bar
 def show_progress_bar(ctx: StageContext, shards: Sequence[str], every_s: float = _BAR_EVERY_S) -> Iterator[None]:
     """Show the progress of a stage's shards as a bar within the block.
 
-    One that fails or is killed stays where it was; one that ends is full.
+    Where a stage fails or is killed its bar stays where it was; at the end of the block it is full.
     """
     run = FlowRunContext.get()
     if run is None:
@@ -136,12 +136,12 @@ class _ProgressBar:
         self._shown, self._artifact = 0.0, None
 
     def hear(self, stage: str, line: str) -> None:
-        """Called by whatever thread is at work; it only remembers."""
+        """Store the share of a shard, from any thread."""
         if stage == self._stage and isinstance(line, ShardProgress) and line.shard in self._shares:
             self._shares[line.shard] = line.share
 
     def show(self) -> None:
-        """A server that is away for a moment is no reason to stop: the next look shows it."""
+        """Send the share to Prefect. Where the server does not answer, the next call sends it."""
         share = sum(self._shares.values()) / max(1, len(self._shares))
         if self._artifact is not None and share == self._shown:
             return

@@ -45,17 +45,16 @@ from tasks.shards import do_shards, finish_stage, record_version
 
 @flow
 def stage_flow(workspace: str, number: int, name: str) -> str:
-    """Run a stage in the process of its iteration. Returns what came of it, in a line."""
+    """Run a stage in the process of its iteration. Returns its summary, in a line."""
     ctx = StageContext.open(Workspace.find(workspace), number, name, run_id=flow_run.id or "")
     with run_progress.log_progress_to_prefect():
         return run_stage_tasks(ctx)
 
 
 def run_stage_tasks(ctx: StageContext) -> str:
-    """Run a stage within a flow: questions to people, shards, finish, version. Returns what came of it, in a line.
+    """Run a stage within a flow: questions to people, shards, finish, version. Returns its summary, in a line.
 
-    Shards that were done before are taken. Raises what the stage raises; what was done by then is taken by the next
-    try.
+    Shards that were done before are not done again. Raises what the stage raises; shards done by then stay done.
     """
     report_progress(ctx.stage, "begins")
     partitions.leave_pandas_out()
@@ -77,7 +76,7 @@ def run_stage_tasks(ctx: StageContext) -> str:
 
 
 def _report_time_left(ctx: StageContext) -> None:
-    """Nothing where no iteration before has all that is left, or no run is at work (`flywheel stage`)."""
+    """Report the expected time left, where an iteration before has all stages that are left."""
     if (now := status.read_work_status(ctx.ws)) and now.seconds_left:
         report_time_left(now.seconds_left)
 
@@ -89,14 +88,14 @@ def _report_time_left(ctx: StageContext) -> None:
 # runs: by it the iteration sees that the process is gone, and the next attempt waits for the end of this one.
 
 _LOOK_S = 1.0
-_END_S = 10.0  # in order; then it is killed
-_DEAD_S = 60.0  # without its lock: it has no process
+_END_S = 10.0  # to end in order; then it is killed
+_DEAD_S = 60.0  # without its lock: after that its process counts as gone
 
 
 class StageProcess:
-    """Ask for a stage's process within the iteration's flow, and follow it.
+    """Request a stage's process within the iteration's flow, and follow it.
 
-    limits: of waiting for a worker. longest_s: seconds that it may work; it may wait as long for a GPU before.
+    limits: block `cluster`. longest_s: seconds that the stage may work; before that it may wait as long for a GPU.
     """
 
     def __init__(self, ws: Workspace, k: int, name: str, limits: ClusterSettings, longest_s: float) -> None:
@@ -124,7 +123,7 @@ class StageProcess:
         self.run_id: UUID = asked.id
 
     def _ask(self, parameters: dict[str, Any], name: str, named: list[str]) -> FlowRun:
-        """Ask Prefect for the run; make the deployment where the iteration's pool is not flywheel's own."""
+        """Request the run from Prefect; make its deployment where there is none: the pool is not flywheel's own."""
         ask = partial(
             run_deployment,
             deployments.stage_deployment_name(self._ws),
@@ -141,10 +140,10 @@ class StageProcess:
             return ask()
 
     def poll(self, client: SyncPrefectClient) -> str | None:
-        """Return what came of it, in a line, once it has ended; None while it has not.
+        """Return the summary of the stage, in a line, once it has ended; None while it has not.
 
-        Raises why it failed, as its process raised it where it could; WorkerLost where its process is gone,
-        ClusterError where no worker took it, or it does not end.
+        Raises the error of its process where that is known; WorkerLost where the process is gone, ClusterError where no
+        worker took it, or it does not end.
         """
         run, now = client.read_flow_run(self.run_id), time.monotonic()
         if run.state.is_completed():
@@ -175,7 +174,7 @@ class StageProcess:
             return kind(state.message or state.name, where=f"stage {self.name}", fix="look at its run in Prefect")
 
     def release(self, client: SyncPrefectClient) -> None:
-        """Free the lease, so that the process ends by itself, and wait up to 12 seconds until it has."""
+        """Free the lease, so that the process ends by itself, and wait up to 12 seconds for its end."""
         self._wanted.close()
         with contextlib.suppress(httpx.HTTPError):
             if not client.read_flow_run(self.run_id).state.is_final():
@@ -197,13 +196,13 @@ def stage_process(
     """Run a stage in the process that a worker has begun.
 
     Args:
-        workspace: Its folder, at the same path on all machines.
-        number: Of the iteration.
-        name: Of the stage.
+        workspace: Folder of the workspace, at the same path on all machines.
+        number: Number of the iteration.
+        name: Name of the stage.
         lease: The name of the iteration's lock.
         limits: The block `cluster` as the iteration has it.
         longest_s: Seconds that it may work.
-        made_with: The code of the iteration.
+        made_with: Version of the iteration's code.
     """
     ws = Workspace.find(workspace)
     wanted = _lease_path(ws, lease)

@@ -22,15 +22,15 @@ from flywheel.utils.errors import FlywheelError
 # every time.
 
 _LATER = "later:"  # tag, with how often the run was scheduled again
-# Not a whole minute: schedules are, so an ingest of each minute would be met again.
+# Not a whole minute: schedules are, so it would meet an ingest of each minute again.
 _WAIT_S = 50
 _TIMES = 10
 
 
 def reschedule_run() -> str:
-    """Give the deployed run that calls a run to come in its stead, unless it is the last of so many.
+    """Schedule a new run in place of the calling deployed run, ten times in a row at most.
 
-    Returns what is to be told of it, to go on with, such as "; it comes again in 50 s"; "" where none comes.
+    Returns the end of a message about it, such as "; it comes again in 50 s"; "" where none is scheduled.
     """
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
@@ -49,23 +49,24 @@ def reschedule_run() -> str:
 
 # Running a flow under the lock: progress, notifications, and the run's state where it is locked out.
 
-# Options of the command by their names in Prefect's form.
+# Option of the command -> its name in Prefect's form.
 _IN_A_FORM = {"--set": "settings", "--iteration": "number"}
 
 
 def is_deployed_run() -> bool:
-    """Tell whether the current flow was deployed, so that nobody watches a terminal."""
+    """Tell whether the current flow run is of a deployment, so that nobody watches a terminal."""
     return deployment.id is not None
 
 
 def run_with_workspace_lock(
     workspace: str, work: Callable[[Workspace, OperationsSettings], State | None], *, comes_again: bool = False
 ) -> State | None:
-    """Do the work of a flow with the workspace's lock; returns its state, None where `work` gives none.
+    """Do the work of a flow under the workspace's lock; return its state, None where `work` returns none.
 
-    A deployed run says what came of it by its state, in one line: *Skipped* where another run is at work (comes_again:
-    and it has another to come in its stead), *Failed* where it raised a FlywheelError, such as other code than the
-    deployment was made with. One that is not deployed raises it.
+    workspace: its folder. work: called with the workspace and its block `operations`. A deployed run reports its
+    outcome in its state, in one line: *Skipped* where another run is at work (comes_again: and a later run is
+    scheduled), *Failed* where it raised a FlywheelError, such as other code than the deployment was made with. One that
+    is not deployed raises it.
     """
     try:
         ws = Workspace.find(workspace)
@@ -89,7 +90,7 @@ def run_with_workspace_lock(
 
 @contextlib.contextmanager
 def _notify_of_errors(ws: Workspace, rules: OperationsSettings) -> Iterator[None]:
-    """Who wants to know of it is told of an error within the block."""
+    """Notify people of an error within the block, and raise it."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Publish Prefect artifacts of a stage: tables of what it wrote and measured, RL's curves, where the report is."""
+"""Publish Prefect artifacts of a stage: tables of what it wrote and measured, RL's curves, the place of the report."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def _key(ctx: StageContext, name: str) -> str:
 
 
 def publish_stage_artifacts(ctx: StageContext, outcome: StageResult) -> None:
-    """Publish what came of a stage as artifacts on the run's page in Prefect.
+    """Publish the results of a stage as artifacts on the run's page in Prefect.
 
     Tables of its partitions and of its figures, its summary as Markdown, its own tables, and for RL the training
-    curves. Called within a task or a flow. A stage that runs again gives each a new version.
+    curves. Call it within a task or a flow. A stage that runs again gives each artifact a new version.
     """
     written = [
         {"table": part.table, "rows": part.rows, "files": len(part.parts), "sha256": part.parts[0].sha256[:12]}
@@ -49,7 +49,7 @@ def publish_stage_artifacts(ctx: StageContext, outcome: StageResult) -> None:
 
 
 def _curves(ctx: StageContext, outcome: StageResult) -> None:
-    """RL's curves as a picture that is in the artifact itself: no server must keep it."""
+    """Publish RL's curves as a picture inside the artifact, so that no server must keep it."""
     svg = charts.draw_rl_sheet(outcome.metrics, f"{ctx.stage}, iteration {iteration_label(ctx.iteration)}")
     address = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
     create_image_artifact(

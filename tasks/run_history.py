@@ -1,4 +1,4 @@
-"""Tag runs in Prefect, and keep what its server knows of an iteration's runs."""
+"""Tag runs in Prefect, mark killed ones, and read what its server knows of an iteration's runs."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def stage_tag(name: str) -> str:
 
 
 def without_tags() -> TagsContext:
-    """Give tasks no tags within the block: they are found by their flow's.
+    """Start tasks without tags within the block: they are found by their flow's.
 
-    A task with tags asks for the limits of each before it begins, by a connection that the server closes after five
-    seconds: the next try comes two seconds later, for nearly every task of a stage.
+    Before it begins, a task with tags asks the server for the limit of each tag, by a connection that the server closes
+    after five seconds: the retry comes two seconds later, for nearly every task of a stage.
     """
     return TagsContext(current_tags=set())
 
@@ -71,12 +71,12 @@ _KILLED = "its process was killed, and the next run went on from here; last hear
 def mark_killed_runs(
     ws: Workspace, *, older_than_s: float = 0, worker: bool = True, client: SyncPrefectClient | None = None
 ) -> list[FlowRun]:
-    """Set to Crashed the flow runs that the server believes running though no run is at work here, and their tasks.
+    """Set to Crashed the flow runs that the server shows as unfinished though no run is at work here, and their tasks.
 
-    Returns these flow runs. Called under the workspace's lock, or while nobody has held it for `older_than_s` seconds:
-    whatever says Running for longer belongs to a process that was killed. The calling run is left out. Prefect dates
-    the state by now; when they were last heard of is in its message, and in the table `runs`. worker: whether one may
-    be about to begin a run. client: an open one; by default one is opened.
+    Returns these flow runs. Call it under the workspace's lock, or with `older_than_s` while nobody has held the lock
+    for so many seconds: a run whose state is older then belongs to a process that was killed. The calling run is left
+    out. Prefect dates the new state by now; its message, and the table `runs`, say when the run was last heard of.
+    worker: whether a worker may be about to begin a run. client: an open one; by default one is opened.
     """
     unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[workspace_tag(ws)]))
@@ -96,15 +96,14 @@ def mark_killed_runs(
 
 
 def _may_be_at_work(run: FlowRun, worker: bool) -> bool:
-    """The run that asks, and one that a worker begins or is about to; not a stage of another iteration, which is
-    over."""
+    """Tell whether a run is the calling one, or one that a worker is about to begin and no stage of an iteration."""
     waits = (StateType.SCHEDULED, StateType.PENDING) if worker else (StateType.SCHEDULED,)
     begins = run.parent_task_run_id is None and run.state_type in waits
     return (begins and run.deployment_id is not None) or str(run.id) == flow_run.id
 
 
 def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[TaskRun]) -> datetime:
-    """By its tasks and its log."""
+    """Return the latest time in the run's own record, its tasks and its log."""
     of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
     logs = client.read_logs(of_run, limit=1, sort=LogSort.TIMESTAMP_DESC)
     times = [run.start_time, run.created, *(log.timestamp for log in logs)]
@@ -116,8 +115,8 @@ def read_run_rows(ws: Workspace, iteration: int, *, ends: str = "", error: str =
     """Read rows of the table `runs`: each flow run and task run of an iteration, those that failed or were killed too.
 
     Times are ISO 8601. Runs of an earlier attempt under the same number are left out (`iteration_attempt_tag`). ends:
-    id of the run that asks as its last act; it counts as completed now, or as failed with this `error`. Where it is
-    completed so are its tasks, and the server is given half a minute to hear of their ends.
+    id of the calling run, where this is its last act: it counts as completed now, or as failed with this `error`. Where
+    it completes, the call waits up to half a minute for the server to hear that all its tasks have ended.
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[iteration_attempt_tag(ws, iteration)]))
     with get_client(sync_client=True) as client:
@@ -137,7 +136,8 @@ def read_run_rows(ws: Workspace, iteration: int, *, ends: str = "", error: str =
 
 
 def _wait_for_task_ends(client: SyncPrefectClient, own: FlowRunFilter) -> None:
-    """States of tasks reach the server as events, a moment late; some seconds, where it was just begun again."""
+    """Wait until the server knows that all tasks have ended: their states reach it as events, a moment late, or some
+    seconds where it was just restarted."""
     at_work = TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
     unfinished = TaskRunFilter(state=at_work)
     deadline = time.monotonic() + _TASK_ENDS_S
@@ -152,7 +152,7 @@ def _wait_for_task_ends(client: SyncPrefectClient, own: FlowRunFilter) -> None:
 
 
 def read_all_pages(read, sort, **filters) -> list:
-    """Read all that a paging method of the client finds, page by page.
+    """Read all results of a paging method of the client.
 
     read: the method. sort, filters: its arguments.
     """

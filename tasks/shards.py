@@ -23,7 +23,7 @@ from tasks import artifacts
 
 
 def _worth_a_retry(task, run, state) -> bool:
-    """Environments and inference may fail by chance; bad input, broken contracts and full disks do not mend."""
+    """Tell whether to retry: failures of environments and inference may be chance; bad input and full disks stay."""
     try:
         state.result()
     except (BadInput, ContractBroken, DiskFull):
@@ -40,9 +40,9 @@ def _worth_a_retry(task, run, state) -> bool:
     task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE
 )
 def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path, Any]:
-    """Do one shard of a stage, or take the result of a run that was killed after it; returns folder and result.
+    """Do one shard of a stage, or take its stored result from an earlier run; return its folder and result.
 
-    Says in the run's progress that it is done, or was done before.
+    The run's progress says that it is done, or was done before.
     """
     folder, result, before = workers.do_shard(shard)
     ctx.report_part(f"{shard} was done before" if before else f"{shard} done", 1, 1, shard)
@@ -52,7 +52,7 @@ def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path
 def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -> dict[str, tuple[Path, Any]]:
     """Do all shards of a stage: one after the other in this process, at once where they are done on other machines.
 
-    shards: their names. workers: who does them. Returns, by shard, its folder and result.
+    shards: their names. workers: run them. Returns, by shard, its folder and result.
     """
     if not workers.several:
         return {shard: do_shard(ctx, shard, workers) for shard in shards}

@@ -26,7 +26,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 ENTRYPOINT = "flows/iteration.py:iteration"
 CHECKUP = "flows/checkup.py:checkup"
 _STAGE_ENTRYPOINT = "flows/stage_run.py:stage_process"
-# One run of a deployment at a time; the workspace's lock does the same over deployments.
+# One run of a deployment at a time; the workspace's lock ensures the same across deployments.
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
 
@@ -41,7 +41,7 @@ def worker_name() -> str:
 
 
 def has_other_workers(ws: Workspace, client: SyncPrefectClient) -> bool:
-    """Tell whether the pool has workers besides those that `workspace up` begins on this machine."""
+    """Tell whether the pool has online workers besides those that flywheel starts on this machine."""
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
     found = client.read_workers_for_work_pool(work_pool_name(ws), worker_filter=online)
     return any(not one.name.startswith(f"{socket.gethostname()} ") for one in found)

@@ -1,7 +1,7 @@
-"""Serve a workspace's Prefect on 127.0.0.1, restarted where it ends.
+"""Serve a workspace's Prefect on 127.0.0.1, and restart it where it ends.
 
-Whoever reaches it may decide a promotion, so it asks for the workspace's secret (`flywheel/utils/credentials.py`),
-answers to its own host alone (`flows/ops/prefect_server_main.py`), and no other origin may read what it says.
+Whoever reaches it may decide a promotion. So it asks for the workspace's secret (`flywheel/utils/credentials.py`),
+answers only requests to its own host (`flows/ops/prefect_server_main.py`), and lets no other origin read its responses.
 `configure_prefect` must run before anything imports prefect: the library reads its settings from the environment.
 """
 
@@ -49,10 +49,10 @@ _LEASES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurren
 
 
 def configure_prefect(ws: Workspace, url: str = "") -> None:
-    """Point Prefect at this workspace, by variables of this process and of those it starts; its telemetry is off.
+    """Point Prefect at this workspace, by variables that subprocesses inherit; its telemetry is off.
 
-    url: of the workspace's own server, which gets its credentials; "": they stay. Raises BadInput where the
-    environment's proxies or certificates cannot be used.
+    url: of the workspace's own server, set with its credentials; "": the environment's address and credentials stay.
+    Raises BadInput where the environment's proxies or certificates cannot be used.
     """
     bypass_proxies_on_loopback()
     check_connection_variables()
@@ -63,7 +63,7 @@ def configure_prefect(ws: Workspace, url: str = "") -> None:
         # The run shows its own progress; Prefect's log goes to its server, where each run's page shows it.
         PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL="CRITICAL",
         PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW="ignore",
-        # What its server says while its database is away, as it is for a moment where PostgreSQL is begun again.
+        # The server's response while its database is away, as it is for a moment where PostgreSQL restarts.
         PREFECT_CLIENT_RETRY_EXTRA_CODES="500",
     )
     if url:
@@ -77,10 +77,10 @@ def configure_prefect(ws: Workspace, url: str = "") -> None:
 def open_prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
     """Yield the address of a server for the workspace's runs: the one of PREFECT_API_URL, else the workspace's own.
 
-    The own one is used where it runs already; else it is started, restarted where it ends early, and ended with the
-    block. port: 0 takes a free one. meanwhile: called while it starts; a workspace's first start takes twenty seconds.
-    Raises BadInput where the port is taken, PREFECT_API_URL does not answer, or the database cannot be used;
-    FlywheelError where the server does not answer within START_DEADLINE_S.
+    A server of the workspace that runs already is used; else one is started, restarted where it ends early, and stopped
+    at the end of the block. port: 0 takes a free one. meanwhile: called while it starts; a workspace's first start
+    takes twenty seconds. Raises BadInput where the port is taken, PREFECT_API_URL does not answer, or the database
+    cannot be used; FlywheelError where the server does not answer within START_DEADLINE_S.
     """
     configure_prefect(ws)
     url = find_external_server()
@@ -108,7 +108,7 @@ def open_prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], No
 
 
 def find_external_server() -> str:
-    """Find the address of the server of one's own that PREFECT_API_URL names, without `/api`; "" where it names none.
+    """Return the address, without `/api`, of the user's own server that PREFECT_API_URL names; "" where it names none.
 
     Raises BadInput where it does not answer.
     """
@@ -124,8 +124,8 @@ def find_external_server() -> str:
 
 
 class _PrefectServer:
-    """Prefect's server of a workspace, as a process. The socket is ours, so that its port stays its own from the first
-    moment, and what asks while it is begun again waits for its answer."""
+    """Run the Prefect server of a workspace as a subprocess. This process owns the socket: the port is reserved from
+    the first moment, and requests during a restart wait for their response."""
 
     def __init__(self, ws: Workspace, listener: socket.socket) -> None:
         self._listener, self._port = listener, listener.getsockname()[1]
@@ -162,7 +162,7 @@ class _PrefectServer:
             if self.process.poll() is not None:
                 lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
                 last = lines[-1].strip() if lines else "without a word"
-                if self.process.returncode == BadInput.exit_code:  # it has said what is to be mended
+                if self.process.returncode == BadInput.exit_code:  # its last line says what to correct
                     raise BadInput(last)
                 raise FlywheelError(
                     f"Prefect's server ended while starting (code {self.process.returncode}): {last}",
@@ -177,8 +177,8 @@ class _PrefectServer:
         )
 
     def restart_if_dead(self) -> None:
-        """Where it has ended: on its port and with its database. Prefect's client asks again for a minute, so that runs
-        do not see it."""
+        """Restart the server where it has ended, on its port and with its database. Prefect's client retries for a
+        minute, so runs do not notice."""
         if (code := self.process.poll()) is None or not self._restarts:
             return
         self._restarts -= 1
@@ -210,14 +210,14 @@ def _note_path(ws: Workspace) -> Path:
 
 def _is_healthy(url: str) -> bool:
     try:
-        # Asked ten times a second: neither a proxy nor certificates, which take 50 ms to read, have a part in it.
+        # Called ten times a second: without proxies, and without certificates, which take 50 ms to read.
         return httpx.get(f"{url}/api/health", timeout=2, trust_env=False, verify=False).status_code == 200
     except httpx.HTTPError:
         return False
 
 
 def _flush() -> None:
-    """Logs and events that still wait to be sent go to the server before it ends."""
+    """Send logs and events that still wait to the server, before it ends."""
     if "prefect" in sys.modules:
         from prefect.events.worker import EventsWorker
         from prefect.logging.handlers import APILogWorker

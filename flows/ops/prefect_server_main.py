@@ -50,7 +50,7 @@ def copy_empty_database(file: Path) -> bool:
 def cache_empty_database(file: Path) -> None:
     """Cache a copy of a database that was just made, for the next ones.
 
-    It is a matter of speed alone: where there is no room for it, or the home folder cannot be written, there is none.
+    The cache only saves time: where there is no room for it, or the home folder cannot be written, nothing is cached.
     """
     with (
         contextlib.suppress(OSError, sqlite3.Error),
@@ -59,7 +59,7 @@ def cache_empty_database(file: Path) -> None:
         contextlib.closing(sqlite3.connect(part)) as copy,
     ):
         made.backup(copy)
-        copy.execute("PRAGMA journal_mode=DELETE")  # one file, also while it is looked at
+        copy.execute("PRAGMA journal_mode=DELETE")  # one file, also while it is read
 
 
 def _cached_database_path() -> Path:
@@ -77,7 +77,7 @@ def _is_sound(file: Path) -> bool:
         return False
 
 
-# The database is checked before the server starts; what is wrong with it is said in one line.
+# The database is checked before the server starts; what is wrong with it is reported in one line.
 #
 # It is the workspace's own SQLite file, or what Prefect's variable PREFECT_SERVER_DATABASE_CONNECTION_URL names.
 # Prefect alone reads that: a setting would put a password into files that git keeps.
@@ -88,7 +88,7 @@ _SUCH_AS = f"such as {_POSTGRESQL}://USER:PASSWORD@HOST:5432/NAME"
 
 
 def prepare_database() -> None:
-    """Check the database of Prefect's settings, and make or migrate it; SQLite's is made where there is none.
+    """Check the database of Prefect's settings and migrate it; of SQLite, only create the file where it is missing.
 
     Raises BadInput, without the password, where it cannot be used.
     """
@@ -110,9 +110,9 @@ def prepare_database() -> None:
 
 
 class ImmediateSqliteConfiguration(AioSqliteConfiguration):
-    """SQLite with transactions that take the right to write when they begin. Prefect's own take it at their first
-    write: where another has written since they began to read, SQLite refuses them at once, the server answers 503, and
-    the client asks again after two seconds and more. Saves 2.0 to 2.6 s in 2 of 25 small stages."""
+    """Begin SQLite's transactions with the right to write. Prefect's own take it at their first write: where another
+    has written since they began to read, SQLite refuses them at once, the server answers 503, and the client retries
+    after two seconds and more. Saves 2.0 to 2.6 s in 2 of 25 small stages."""
 
     @asynccontextmanager
     async def begin_transaction(
@@ -123,7 +123,7 @@ class ImmediateSqliteConfiguration(AioSqliteConfiguration):
 
 
 def _create_sqlite_file(name: str) -> None:
-    """Make the file where it is missing. What is wrong with one that is there, the server says itself."""
+    """Create the file where it is missing. The server itself reports what is wrong with an existing one."""
     if name.startswith((":", "file:")) or (file := Path(name)).exists() or copy_empty_database(file):
         return
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ async def _migrate() -> None:
 
 
 def _reason(error: BaseException, url: sqlalchemy.URL) -> str:
-    """What was first raised says it, in one line; SQLAlchemy packs it into statements and links."""
+    """Return the root error in one line, without the password; SQLAlchemy wraps it in statements and links."""
     while cause := error.__cause__ or getattr(error, "orig", None):
         error = cause
     reason = first_line(str(error)) or type(error).__name__

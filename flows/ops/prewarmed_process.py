@@ -1,10 +1,10 @@
-"""Import Prefect ahead of the next run. Saves 2.2 s a run: from *Submitting* to *Running* 1.3 s, 3.5 without it.
+"""Keep a process with Prefect imported for the next run: from *Submitting* to *Running* 1.3 s, 3.5 without it.
 
 On busy cores it saves 1.1 to 2.7 s where half a minute lies between runs, nothing where they follow one another, since
 then the next one is still importing. It takes 85 MB.
 
-`python -P -m flows.ops.prewarmed_process` is told by one line of its input, JSON of the run's environment and folder.
-Of flywheel nothing is imported before: its files may be others by then.
+`python -P -m flows.ops.prewarmed_process` waits for a line on its standard input, JSON of the run's environment and
+folder. It imports nothing of flywheel before: the files may have changed by then.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from anyio.abc import Process
 from flows.ops import tied_process
 
 log = logging.getLogger(__name__)
-ENGINE = "prefect.engine"  # the module that a run is
+ENGINE = "prefect.engine"  # the module that a run executes
 
 
 class PrewarmedProcess:
-    """The one of this process, with which it ends unless it has become a run; after each that was taken a new one."""
+    """Hold the spare process of this one, with which it ends unless it has become a run; `start` replaces it."""
 
     def __init__(self) -> None:
         self._waits: Process | None = None
@@ -37,7 +37,7 @@ class PrewarmedProcess:
         self._begins = False
 
     async def start(self) -> None:
-        """Start the spare process, unless one waits. Where the machine has no room for it, runs begin without it."""
+        """Start the spare process, unless one waits. Where it cannot be started, runs begin without it."""
         if self._begins or (self._waits is not None and self._waits.returncode is None):
             return
         self._waits, self._environment, self._begins = None, dict(os.environ), True
@@ -54,14 +54,14 @@ class PrewarmedProcess:
             self._begins = False
 
     async def become_run(self, env: Mapping[str, str], cwd: Path | str | None) -> Process | None:
-        """Let the waiting process become a run.
+        """Turn the waiting process into a run, with the environment `env` and the folder `cwd`; return it.
 
-        Returns None where none waits, or where the run wants variables that are read when Python or Prefect start.
+        Returns None where none waits, or the run wants other values of variables that Python or Prefect read at start.
         """
         if self._waits is None or _startup_variables(env) != _startup_variables(self._environment):
             return None
         process, self._waits = self._waits, None
-        if _has_ended(process.pid):  # a pipe to it may take the line all the same
+        if _has_ended(process.pid):  # its pipe may take the line all the same
             return None
         try:
             await process.stdin.send(json.dumps({"env": dict(env), "cwd": str(cwd) if cwd else None}).encode() + b"\n")
@@ -72,7 +72,7 @@ class PrewarmedProcess:
 
 
 def _has_ended(pid: int) -> bool:
-    """Of a child, whether or not the event loop has heard of it; who waits for it still can."""
+    """Tell whether a child has ended, also before the event loop knows. It is not reaped: the loop waits for it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # waited for already
@@ -80,7 +80,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _startup_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """All but Prefect's settings, which can be read again; those of its log cannot."""
+    """Return the variables that are read at start: all but Prefect's settings other than those of its log."""
     return {
         name: value
         for name, value in environment.items()

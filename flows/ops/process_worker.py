@@ -1,7 +1,7 @@
 """Run Prefect's process worker with adaptive polling, one process a run, and prewarmed processes.
 
-`python -m flows.ops.process_worker POOL`. Asked every second, the questions are much of what a night without work
-takes. SIGUSR1 says that a run was asked for: it is looked for at once.
+`python -m flows.ops.process_worker POOL`. Polls each second would be much of the work of a night without runs. SIGUSR1
+says that a run was requested: the worker polls at once.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 from flows.ops.deployments import worker_name
 from flows.ops.prewarmed_process import ENGINE, PrewarmedProcess
 
-_LOOK_S = 0.25  # how often it is decided whether to ask
-_AT_WORK_S = 1.0  # how often is asked while a run is at work, and for a minute after: stages follow one another
+_LOOK_S = 0.25  # how often the worker decides whether to poll
+_AT_WORK_S = 1.0  # while a run is at work, and for a minute after: stages follow one another
 _WORK_FOLLOWS_S = 60.0
 _ENGINE = [sys.executable, "-P", "-m", ENGINE]
 _IDLE_S = 10.0  # Prefect's own default; runs of a schedule are known ten seconds before
 _ENDED_BY = (signal.SIGTERM, signal.SIGINT)
-_ENDS_S = 10  # how long it may take to end in order
+_ENDS_S = 10  # seconds in which it may end in order
 
 
 class AdaptivePoller:
-    """A question that may be asked at any time, and is asked only now and then. One at most in a process.
+    """Poll the server for runs: called often, it asks only now and then. At most one in a process: it handles SIGUSR1.
 
-    Saves 2.3% of a core while nothing runs, of 4.3% where the worker asks each second. Asking each ten seconds, as
-    Prefect does by default, delays a run that data ask for by up to ten seconds.
+    Saves 2.3% of a core while nothing runs, of 4.3% where the worker polls each second. Polling each ten seconds, as
+    Prefect does by default, delays a run that data trigger by up to ten seconds.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[list]], at_work: Callable[[], bool]) -> None:
-        """at_work: whether a run is."""
+        """ask: asks the server for runs. at_work: tells whether a run is at work."""
         self._ask, self._runs = ask, at_work
         self._now, self._at_work, self._last = False, time.monotonic(), float("-inf")
         signal.signal(signal.SIGUSR1, self._poll_now)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # held back until now by who began it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # blocked until here by `worker.py`
 
     async def __call__(self) -> list:
-        """What the answer is; nothing where it was not asked."""
+        """Return the runs that the server gives; [] where it is not polled yet."""
         now = time.monotonic()
         if self._runs():
             self._at_work = now
@@ -63,11 +63,11 @@ class AdaptivePoller:
 
 
 class DirectJob(ProcessJobConfiguration):
-    """Of a run: it is one process from its start, Prefect's engine in the Python of this worker.
+    """Run a flow in one process from its start: Prefect's engine in the Python of this worker.
 
     Where no command is named, Prefect prepares the flow's folder in a process before that one, which imports Prefect
-    too. Saves 2.9 s a run: from *Submitting* to *Running* 3.6 s, 6.5 with two processes. The flywheel is where the
-    worker is.
+    too. That is not needed: flywheel is installed where the worker is. Saves 2.9 s a run: from *Submitting* to
+    *Running* 3.6 s, 6.5 with two processes.
     """
 
     def prepare_for_flow_run(self, *run: Any, **about: Any) -> None:
@@ -77,7 +77,7 @@ class DirectJob(ProcessJobConfiguration):
 
 
 class RunProcesses:
-    """The processes of runs."""
+    """Start the processes of runs, and count those at work."""
 
     def __init__(self) -> None:
         self.spare, self._at_work = PrewarmedProcess(), 0
@@ -94,13 +94,13 @@ class RunProcesses:
         stream_output: bool = True,
         **options: Any,
     ) -> Process:
-        """Run the process of a run, in the place of Prefect's function of this name.
+        """Run the process of a run, in place of Prefect's function of this name.
 
-        What it says goes where this worker's words go; nowhere, where stream_output is false. What names no command of
-        its own is the spare process, where there is one.
+        Its output goes where this worker's goes; nowhere, where stream_output is false. A run without a command of its
+        own becomes the spare process, where one waits.
 
-        Prefect's reads a pipe to its end, which what a killed run has begun holds open. Saves up to 8 s until it is
-        known that a run was killed, and leaves a run whose worker is killed somewhere to write.
+        Prefect's function reads a pipe to its end, which subprocesses of a killed run hold open. Without a pipe it is
+        known up to 8 s earlier that a run was killed, and a run whose worker is killed still has somewhere to write.
         """
         self._at_work += 1
         try:
@@ -124,7 +124,7 @@ class RunProcesses:
 
 @contextlib.asynccontextmanager
 async def _terminate_on_exit(process: Process) -> AsyncIterator[Process]:
-    """With the block, as Prefect ends those that it opens."""
+    """End the process at the end of the block, as Prefect ends those that it opens."""
     try:
         async with process:
             yield process
@@ -136,9 +136,8 @@ async def _terminate_on_exit(process: Process) -> AsyncIterator[Process]:
 def cancel_on_signals(task: asyncio.Task) -> None:
     """Let SIGTERM and Ctrl-C cancel the task; a second one, or ten seconds, end the process at once.
 
-    Called in the running loop. Prefect's own handlers raise KeyboardInterrupt wherever Python happens to be. In the
-    callback of a weak reference Python writes that down and goes on, and so did, for good, the worker of a run that was
-    killed.
+    Call it in the running loop. Prefect's own handlers raise KeyboardInterrupt wherever Python happens to be. In the
+    callback of a weak reference Python only logs it, and so the worker of a killed run would go on for good.
     """
     loop = asyncio.get_running_loop()
 

@@ -1,7 +1,7 @@
-"""Supervise server, worker and deployments of one workspace (`flywheel workspace up`) until told to end.
+"""Supervise server, worker and deployments of one workspace (`flywheel workspace up`) until a signal ends it.
 
-`python -m flows.ops.supervisor WORKSPACE PORT`. It restarts what dies, and starts the runs that new data or a dead run
-ask for.
+`python -m flows.ops.supervisor WORKSPACE PORT`. It restarts what dies, and starts runs that new data trigger or that
+replace a dead one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from flywheel.utils.progress import announce, replace_listener
 if TYPE_CHECKING:
     from flows.ops.trigger_watcher import TriggerWatcher
 
-_BEGUN_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"  # a variable of such a process
+_BEGUN_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"  # environment variable of a run that a worker started
 _LOOK_S = 1.0
 _PAUSE_S = 10.0  # after an error
 _END_S = 60.0
@@ -44,11 +44,11 @@ _START_S = 180.0
 
 
 def start_supervisor(ws: Workspace, port: int) -> dict:
-    """Start the supervisor in the background, and return what it reports of itself once all of it answers.
+    """Start the supervisor in the background; return its addresses, as `find_supervisor` does, once all of it answers.
 
-    It outlives this process, and writes to the workspace's `up.log`. port: of Prefect's server; the report has the next
-    one, the explorer the one after. One that runs already stays. Returns what `find_supervisor` does. Raises BadInput
-    or FlywheelError, with the last line of its log, where it does not start.
+    It outlives this process, and writes to the workspace's `up.log`. One that runs already stays. port: of Prefect's
+    server; the report has the next one, the explorer the one after. Raises BadInput or FlywheelError, with the last
+    line of its log, where it does not start.
     """
     if found := find_supervisor(ws):
         return found
@@ -99,13 +99,13 @@ def stop_supervisor(ws: Workspace) -> bool:
 def find_supervisor(ws: Workspace) -> dict:
     """Find the supervisor: its pid, and the addresses of Prefect's pages, the report and the explorer.
 
-    {} where none is up, and for one that is still coming up.
+    Returns {} where none is up, or one is still starting.
     """
     if not run_lock.is_supervised(ws):
         return {}
     try:
         return json.loads(_note_path(ws).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # it is coming up
+    except (OSError, ValueError):  # it is starting
         return {}
 
 
@@ -151,9 +151,9 @@ def supervise(ws: Workspace, port: int) -> None:
 
 
 def apply_changed_params(ws: Workspace, before: Settings, watcher: TriggerWatcher) -> Settings:
-    """Deploy what params.yaml says now, and return it; where it is wrong, `before`, and who is notified is told.
+    """Load params.yaml, deploy its schedules and return its settings; where it is wrong, notify and return `before`.
 
-    watcher: gets the deployments. Raises httpx.HTTPError where Prefect does not answer.
+    watcher: gets the new deployments. Raises httpx.HTTPError where Prefect does not answer.
     """
     from flows.ops.deployments import deploy_workspace
 
@@ -181,7 +181,7 @@ def _publish_note(ws: Workspace, url: str, port: int, explorer: str) -> Iterator
 
 
 def _terminate_orphan_run(ws: Workspace) -> None:
-    """A run of a worker that was killed goes on without it. What a person typed is theirs."""
+    """End a run whose worker was killed: it would go on without one. A run that a person typed is left alone."""
     with contextlib.suppress(psutil.NoSuchProcess):
         if (pid := run_lock.workspace_holder(ws)) and _BEGUN_BY_A_WORKER in (run := psutil.Process(pid)).environ():
             terminate_run(run)

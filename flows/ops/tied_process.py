@@ -1,11 +1,11 @@
 """Run a Python module that is ended when the process that starts it dies.
 
 `python -P -m flows.ops.tied_process PID MODULE WORDS...` is `python -P -m MODULE WORDS...`, tied to the process PID,
-which starts it (Linux, by PR_SET_PDEATHSIG; elsewhere it is ended in order).
+which starts it (Linux, by PR_SET_PDEATHSIG; elsewhere it only ends where that process ends it).
 
-It is asked for here, before MODULE is imported, and not in `preexec_fn`: in a process with threads, a fork at the wrong
-moment runs the after-fork handlers without the before-fork ones. That released a lock of the explorer's thread in one
-of five starts on a busy machine, and its server ended.
+The signal is requested here, before MODULE is imported, and not in `preexec_fn`: in a process with threads, a fork at
+the wrong moment runs the after-fork handlers without the before-fork ones. That released a lock of the explorer's
+thread in one of five starts on a busy machine, and its server ended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _end_with_parent_by(number: int) -> None:
 
 def _main(parent: int, module: str) -> None:
     _end_with_parent_by(signal.SIGTERM)
-    if os.getppid() != parent:  # it was killed before
+    if os.getppid() != parent:  # the parent has died already
         sys.exit(128 + signal.SIGTERM)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

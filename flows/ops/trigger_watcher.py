@@ -1,4 +1,4 @@
-"""Start runs that new data ask for, and restart runs whose process died."""
+"""Start runs that new data trigger, and restart runs whose process died."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ _RESTART_TAG = "restart:"
 
 
 class TriggerWatcher:
-    """One workspace's. deployments: ids of `iteration` and `ingest`, which are read anew by whoever deploys."""
+    """Watch one workspace for due and dead runs. deployments: ids by name, set anew by whoever deploys."""
 
     def __init__(self, ws: Workspace, deployments: Mapping[str, UUID]) -> None:
         self._ws, self.deployments = ws, deployments
         self._begun: set[str] = set()
-        self._seen: set[UUID] = set()  # runs that died, and for which all is done that is to be done
+        self._seen: set[UUID] = set()  # dead runs that were dealt with
         self._free_since: float | None = None
         self._looked = float("-inf")
 
     @cached_property
     def _client(self) -> SyncPrefectClient:
-        """One for all looks: each that is begun reads certificates, which takes a tenth of a second of a core."""
+        """Open one client for all calls: each new one reads certificates, which takes a tenth of a second of a core."""
         return get_client(sync_client=True).__enter__()
 
     def check(self, settings: Settings) -> bool:
-        """Begin what is due, and look each _DIED_S for what died. Called each second.
+        """Start due runs, and look for dead ones every _DIED_S seconds. Call it each second.
 
-        Returns whether a run was asked for that begins now.
+        Returns whether a run was requested that begins now.
         """
         begun = self.start_due_runs(settings)
         if time.monotonic() - self._looked >= _DIED_S:
@@ -61,7 +61,7 @@ class TriggerWatcher:
         return bool(begun)
 
     def start_due_runs(self, settings: Settings) -> list[str]:
-        """Begin each run that data ask for once, however often this is called; returns why, of those begun now."""
+        """Start each due run once, however often this is called; return the reasons of those that this call started."""
         found = [one for one in iterations.due_runs(self._ws, settings) if one.key not in self._begun]
         if not found:
             return []
@@ -75,7 +75,7 @@ class TriggerWatcher:
         return [one.why for one in found]
 
     def restart_dead_runs(self, rules: OperationsSettings) -> None:
-        """Restart a deployed run whose process died, up to `operations.restarts` times, each time later."""
+        """Restart the newest run of each deployment where it died, `operations.restarts` times, each time later."""
         self._end_what_died_with_its_worker()
         for name, deployment in self.deployments.items():
             run = _newest_run(self._client, deployment)
@@ -102,24 +102,24 @@ class TriggerWatcher:
                 announce("watch", f"{name} is begun again: {run.name} died")
 
     def mark_dead_runs(self) -> None:
-        """Mark as killed what a run left Running, which would keep the next one out.
+        """Set to Crashed what a killed run left Running, which would keep the next one out.
 
-        Called where no worker of this machine is at work.
+        Call it where no worker of this machine is at work.
         """
         if not run_lock.is_workspace_busy(self._ws):
             others = has_other_workers(self._ws, self._client)  # which may be about to begin what is pending
             run_history.mark_killed_runs(self._ws, worker=others, client=self._client)
 
     def _end_what_died_with_its_worker(self) -> None:
-        """Nobody told the server of it. The lock is looked at, never taken: a run that is about to take it must not be
-        skipped."""
+        """Set to Crashed runs that died with their worker, which nobody told the server. The lock is only tested, not
+        held: a run that is about to take it must not be skipped."""
         if run_lock.is_workspace_busy(self._ws):
             self._free_since = None
             return
         now = time.monotonic()
         self._free_since = now if self._free_since is None else self._free_since
         if now - self._free_since >= _DEAD_S:
-            self._free_since = now  # and looks again after as long
+            self._free_since = now  # look again after as long a time
             run_history.mark_killed_runs(self._ws, older_than_s=_DEAD_S, client=self._client)
 
     def _tags(self) -> list[str]:
@@ -127,7 +127,7 @@ class TriggerWatcher:
 
 
 def _newest_run(client: SyncPrefectClient, deployment: UUID) -> FlowRun | None:
-    """Of those that began: neither those to come, nor those that were kept out or called off."""
+    """Return the deployment's newest run that began: none that is scheduled, was skipped or was cancelled."""
     begun = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=[StateType.SCHEDULED, StateType.CANCELLED]))
     found = client.read_flow_runs(
         flow_run_filter=FlowRunFilter(state=begun),

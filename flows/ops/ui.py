@@ -54,7 +54,7 @@ def serve_ui(ws: Workspace, port: int, say: Callable[[str], None], other: Worksp
 def start_report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
     """Serve the report on 127.0.0.1, in a thread, to whoever has the workspace's secret.
 
-    `/trajectories/ID.html` is made when it is asked for. port: 0 takes a free one. The caller shuts the server down.
+    `/trajectories/ID.html` is made when it is requested. port: 0 takes a free one. The caller shuts the server down.
     Raises BadInput where the port is taken.
     """
     handler = functools.partial(
@@ -75,7 +75,7 @@ class _ReportHandler(http.server.SimpleHTTPRequestHandler):
         super().__init__(*arguments, **options)
 
     def send_head(self):
-        """What precedes all that is given out."""
+        """Check host and credentials of every request, and make a trajectory's page when it is requested."""
         port = self.server.server_port
         if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
@@ -98,7 +98,7 @@ class _ReportHandler(http.server.SimpleHTTPRequestHandler):
         return super().send_head()
 
     def log_message(self, *_) -> None:
-        """Requests are not printed."""
+        """Print no requests."""
 
 
 class _ReportServer(http.server.ThreadingHTTPServer):
@@ -107,6 +107,6 @@ class _ReportServer(http.server.ThreadingHTTPServer):
         super().__exit__(*error)
 
     def handle_error(self, *_) -> None:
-        """A reader that goes away in the middle of an answer is nothing to tell of; other errors are."""
+        """Ignore a client that disconnects during a response; report other errors."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(*_)

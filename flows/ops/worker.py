@@ -20,14 +20,17 @@ _RUNS_END_S = 10.0
 
 
 class WorkerProcess:
-    """Begun again where it dies, a little later each time."""
+    """Run a worker as a subprocess, and start it again where it dies, a little later each time.
+
+    pool: name of the work pool. out: where it writes; None: where this process does.
+    """
 
     def __init__(self, pool: str, out: IO[bytes] | None) -> None:
         self._pool, self._out, self._wait, self._not_before = pool, out, 1.0, 0.0
         self._start()
 
     def _start(self) -> None:
-        with _block_signal(signal.SIGUSR1):  # until the worker listens to it; else it would end it
+        with _block_signal(signal.SIGUSR1):  # until the worker handles it; before, the signal would end the worker
             self.process = subprocess.Popen(
                 tied_process.tied_command("flows.ops.process_worker", self._pool),
                 stdin=subprocess.DEVNULL,
@@ -53,7 +56,7 @@ class WorkerProcess:
             self._start()
 
     def poll_now(self) -> None:
-        """Let the worker ask the server at once: a run was asked for."""
+        """Make the worker poll the server at once: a run was requested."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR1)
 
@@ -67,7 +70,7 @@ class WorkerProcess:
 
 @contextlib.contextmanager
 def _block_signal(number: signal.Signals) -> Iterator[None]:
-    """From processes that begin within the block, until they let it in."""
+    """Block a signal in processes that are started within the block, until they unblock it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
@@ -96,7 +99,7 @@ def _call_each(processes: list[psutil.Process], act: Callable[[psutil.Process], 
 def run_worker(pool: str, out: IO[bytes] | None = None) -> Iterator[WorkerProcess]:
     """Run a worker of the work pool named `pool` for as long as the block lasts.
 
-    out: where it and its runs write; by default where this process does.
+    out: where it and its runs write; default: where this process does.
     """
     worker = WorkerProcess(pool, out)
     try:

@@ -1,8 +1,7 @@
-"""Define the actions of an agent as types (section 2.1), one set for all environments.
+"""Define the actions of an agent as types (UI-TARS-2 report, section 2.1), one set for all environments.
 
-Which of them a prompt offers is a setting; which of them an environment can carry out, it says itself. Points are
-fractions of the screen's width and height, 0 <= x < 1: the coordinate space of a model (`coordinates.py`) belongs to
-the parser and the serialiser, so nothing behind them depends on it.
+A setting says which actions a prompt offers; an environment ignores those that it lacks. Points are fractions of the
+screen's width and height, 0 <= x < 1. Only parser and serialiser know a model's coordinate space (`grammar.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Any, Literal
 
 from flywheel.utils.json_text import refuse_constant
 
-MAX_JSON_DEPTH = 32  # of JSON in a tool's arguments
-# Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
+MAX_JSON_DEPTH = 32  # levels of nesting in a tool's arguments
+# Action class -> its name in the grammar, which the column `action_type` holds whatever form the text has.
 ACTION_NAMES: dict[type[Action], str] = {}
 
 
 class Action:
-    """What an agent does in one step. Fields named point are places on the screen; keys are named in lower case."""
+    """Describe what an agent does in one step. Points are places on the screen; key names are in lower case."""
 
     def __init_subclass__(cls, name: str) -> None:
         ACTION_NAMES[cls] = name
@@ -29,7 +28,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Point:
-    """A place on the screen. x, y: fractions of its width and height, 0 <= x < 1."""
+    """Name a place on the screen. x, y: fractions of its width and height, 0 <= x < 1."""
 
     x: float
     y: float
@@ -52,7 +51,7 @@ class RightSingle(Action, name="right_single"):
 
 @dataclass(frozen=True)
 class Hover(Action, name="hover"):
-    """The pointer goes there and stays; nothing is pressed."""
+    """Move the pointer to the point and leave it there; nothing is pressed."""
 
     point: Point
 
@@ -65,14 +64,14 @@ class Drag(Action, name="drag"):
 
 @dataclass(frozen=True)
 class Hotkey(Action, name="hotkey"):
-    """Press keys together. keys: lower case, three at most, pressed together."""
+    """Press keys together. keys: their names in lower case, three at most."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Type(Action, name="type"):
-    """Type a text. content: a trailing newline submits."""
+    """Type a text. content: the text; a newline at its end submits it."""
 
     content: str
 
@@ -107,12 +106,12 @@ class Navigate(Action, name="navigate"):
 
 @dataclass(frozen=True)
 class NavigateBack(Action, name="navigate_back"):
-    """Go to the page before."""
+    """Go back to the previous page."""
 
 
 @dataclass(frozen=True)
 class Press(Action, name="press"):
-    """Hold a key down (games): `Release` lets it go."""
+    """Press a key and hold it down (games), until `Release` releases it."""
 
     key: str
 
@@ -139,19 +138,19 @@ class PressHome(Action, name="press_home"):
 
 @dataclass(frozen=True)
 class PressBack(Action, name="press_back"):
-    """Press the phone's key Back."""
+    """Press the phone's Back key."""
 
 
 @dataclass(frozen=True)
 class Terminal(Action, name="terminal"):
-    """Run a command in the shell. command: one for a shell."""
+    """Run a command in the shell."""
 
     command: str
 
 
 @dataclass(frozen=True)
 class RunPython(Action, name="python"):
-    """Run Python code. code: for an interpreter that keeps what it computes from one call to the next."""
+    """Run Python code, in an interpreter that keeps its variables from one call to the next."""
 
     code: str
 
@@ -163,7 +162,7 @@ class ReadFile(Action, name="read_file"):
 
 @dataclass(frozen=True)
 class WriteFile(Action, name="write_file"):
-    """Replaces the file."""
+    """Write a file; one that exists is replaced."""
 
     path: str
     content: str
@@ -171,18 +170,17 @@ class WriteFile(Action, name="write_file"):
 
 @dataclass(frozen=True)
 class ListFiles(Action, name="list_files"):
-    """List a folder. path: a folder."""
+    """List the folder `path`."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class ToolCall(Action, name="call_tool"):
-    """A call of a tool of an MCP server.
+    """Call a tool of an MCP server.
 
-    arguments: the text of a JSON object, nested 32 deep at most. It is kept in one form (keys sorted, no spaces, no
-    lone surrogates), so that equal calls are equal values. Raises ValueError for anything else; `ToolCall.of` takes a
-    mapping.
+    arguments: text of a JSON object, at most 32 levels deep. It is stored in canonical form (keys sorted, no spaces, no
+    lone surrogates), so that equal calls are equal values. Raises ValueError for others; `ToolCall.of` takes a mapping.
     """
 
     tool: str
@@ -203,13 +201,13 @@ class ToolCall(Action, name="call_tool"):
     def of(cls, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """Make a call of the tool named `tool` from a mapping of its arguments.
 
-        arguments: JSON values, nested 32 deep at most. Raises ValueError or TypeError for others.
+        arguments: JSON values, at most 32 levels deep. Raises ValueError or TypeError for others.
         """
         return cls(tool, canonical_json(arguments))
 
 
 def canonical_json(value: Any) -> str:
-    """Write `value` as JSON in one form: keys sorted, no spaces, no lone surrogates.
+    """Write `value` as JSON in canonical form: keys sorted, no spaces, no lone surrogates.
 
     Raises ValueError or TypeError for what JSON cannot hold (infinity, objects).
     """
@@ -232,14 +230,14 @@ def _deeper(value: Any, depth: int) -> bool:
     return any(isinstance(one, dict | list) for one in level)
 
 
-STANDALONE_ACTIONS = frozenset({"finished", "call_user"})  # these stand alone in a step
+STANDALONE_ACTIONS = frozenset({"finished", "call_user"})  # a step with one of these holds no other action
 
 
 @dataclass(frozen=True)
 class ParseError:
-    """Text that holds no valid action: a value, never an exception.
+    """Say why a text holds no valid action; it is returned, never raised.
 
-    reason: what was wrong. position: the character of the text where.
+    reason: what is wrong. position: offset of the fault in the text, in characters.
     """
 
     reason: str
@@ -248,7 +246,7 @@ class ParseError:
 
 @dataclass(frozen=True)
 class ParsedResponse:
-    """One model output: its thought, and the action or what was wrong with it."""
+    """Hold one parsed model output: its thought, and its action or what is wrong with it."""
 
     thought: str
     action: Action | ParseError

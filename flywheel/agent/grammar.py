@@ -11,7 +11,7 @@ from flywheel import config
 from flywheel.agent.actions import Point
 from flywheel.utils.errors import BadInput
 
-# Coordinate spaces: between a model's numbers and fractions of the screen.
+# Coordinate spaces translate between a model's numbers and fractions of the screen.
 #
 # - grid: cells 0..n-1 of the width and the height (the embedded model: n = 100; UI-TARS's `<point>`, Qwen3-VL: 1000).
 #   A point is the middle of its cell.
@@ -22,15 +22,16 @@ from flywheel.utils.errors import BadInput
 SpaceKind = Literal["grid", "norm1000", "pixels", "norm1"]
 
 MAX_RATIO = 200  # of an image's longer side to the shorter: the Qwen-VL processors refuse more
-_PLACES = 4  # of a fraction that is written
+_PLACES = 4  # decimals of a fraction that is written
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Count places along the width or the height.
+    """Convert between fractions and numbers along the width or the height.
 
-    size: what the whole width (or height) counts. last: the largest number written. middle: 0.5 for cells.
+    size: number that the whole width (or height) counts. last: largest number written. middle: what is added to a
+    number before it is divided by `size`: 0.5 for cells, whose middle counts, else 0.
     """
 
     size: int
@@ -38,11 +39,11 @@ class Axis:
     middle: float
 
     def read(self, number: float) -> float:
-        """Return the fraction that 0 <= number <= size names. The far edge, which models write, is the last place."""
+        """Return the fraction, in [0, 1), of a number in [0, size]. The far edge, which models write, means `last`."""
         return min(((self.last if number > self.last else number) + self.middle) / self.size, _BELOW_ONE)
 
     def write(self, fraction: float) -> float:
-        """Return the number for a fraction, a whole one where the axis counts by such."""
+        """Return the number of a fraction: a float in the space of fractions, else an integer."""
         if self.size == 1:
             return min(self.last, max(0.0, round(fraction, _PLACES)))
         return min(self.last, max(0, math.floor(fraction * self.size + (0.5 - self.middle))))
@@ -50,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class CoordinateSpace:
-    """What a model's numbers mean. kind: which space. x, y: its axes."""
+    """Describe what a model's coordinates mean. kind: name of the space. x, y: its axes."""
 
     kind: SpaceKind
     x: Axis
@@ -58,7 +59,7 @@ class CoordinateSpace:
 
     @property
     def size(self) -> tuple[int, int]:
-        """What the width and the height count."""
+        """Return the numbers that the whole width and the whole height count."""
         return self.x.size, self.y.size
 
     def snap(self, point: Point) -> Point:
@@ -67,7 +68,7 @@ class CoordinateSpace:
 
 
 def grid_space(coordinates: int) -> CoordinateSpace:
-    """Make the space of grid cells: `coordinates` cells an axis."""
+    """Make the space of grid cells, with `coordinates` cells on each axis."""
     axis = Axis(coordinates, coordinates - 1, 0.5)
     return CoordinateSpace("grid", axis, axis)
 
@@ -93,9 +94,9 @@ def norm1_space() -> CoordinateSpace:
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
     """Compute (width, height), in pixels, of the image that Qwen2-VL's processor makes of a screen of width x height.
 
-    Both are multiples of `factor`, their product lies in min_pixels..max_pixels as nearly as that allows, and their
-    ratio is kept. Raises BadInput for an empty screen and for sides that differ by more than 200 times, which the
-    processor refuses.
+    Both are multiples of `factor`, their product lies in min_pixels..max_pixels, and their ratio is about that of the
+    screen, as nearly as the multiples allow. Raises BadInput for an empty screen and for sides that differ by more than
+    200 times, which the processor refuses.
     """
     if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
         what, fix = f"no image processor takes a screen of {width} x {height}", f"keep their ratio within {MAX_RATIO}"
@@ -111,17 +112,18 @@ def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixe
     return sides
 
 
-NO_SCREEN = (1000, 1000)  # for the grammar where nothing is seen but text: a point of it means nothing there
+NO_SCREEN = (1000, 1000)  # for the grammar of a step that shows only text, where points mean nothing
 Form = Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Say how a model writes its actions.
+    """Describe how a model writes its actions.
 
-    form: as `policy.template`; minimal is written as point. space: what its numbers mean. actions: the action space
-    that its prompt lists. functions: whether that holds the SDK functions; any grammar reads every action. thinks: the
-    prompt itself opens the thinking, so that a model's text is thought until `</think>`.
+    form: as `policy.template`; actions of minimal are written as in point. space: what its coordinates mean. actions:
+    name of the action space that its prompt lists. functions: whether the prompt also lists the SDK functions; any
+    grammar parses every action. thinks: whether the prompt opens the thinking, so that the model's text is thought
+    until `</think>`.
     """
 
     form: Form
@@ -134,15 +136,15 @@ class Grammar:
     def of(cls, policy: config.PolicySettings, screen: tuple[int, int] | None = None) -> Grammar:
         """Make the grammar that the settings name.
 
-        policy: block `policy`. screen: width and height of the screens that the model is shown, in pixels. Only the
-        pixels space depends on it; raises BadInput where that space is set and there is no screen, or one that cannot
-        be resized.
+        policy: block `policy`. screen: width and height, in pixels, of the screens that the model sees. Only the space
+        of pixels depends on it. Raises BadInput where that space is set and there is no screen, or one that cannot be
+        resized.
         """
         return cls(policy.template, _space(policy, screen), policy.actions, policy.functions, policy.thinks)
 
     @classmethod
     def of_settings(cls, settings: config.Settings) -> Grammar:
-        """Make the grammar of a workspace, whose screens have the sandbox's size. Raises BadInput as `of`."""
+        """Make the grammar of a workspace, whose screens have the sandbox's size. Raises BadInput as `of` does."""
         return cls.of(settings.policy, (settings.sandbox.width, settings.sandbox.height))
 
 
@@ -161,14 +163,14 @@ def _space(policy: config.PolicySettings, screen: tuple[int, int] | None) -> Coo
 
 
 def as_grammar(grammar: Grammar | int) -> Grammar:
-    """Return `grammar`; a plain number n stands for the embedded model's: the point form with n cells an axis."""
+    """Return `grammar`; a plain number n means the embedded model's grammar: the point form with n cells an axis."""
     return grammar if isinstance(grammar, Grammar) else _cells(grammar)
 
 
 def grammar_without_thinking(grammar: Grammar | int) -> Grammar:
-    """Return the grammar of steps that a person did: no prompt opened a thinking, so `thinks` is False.
+    """Return the grammar for steps of a person, with `thinks` False: no prompt has opened a thinking.
 
-    grammar: or a plain number, as `as_grammar` takes it.
+    grammar: a Grammar, or a plain number as for `as_grammar`.
     """
     return replace(as_grammar(grammar), thinks=False)
 
@@ -181,7 +183,7 @@ def _cells(number: int) -> Grammar:
 def format_response(thought: str, action: str) -> str:
     """Write a step as the model writes it: `Thought: ` and the thought, then the action.
 
-    thought: may be "", its label stays. action: as `serialise_action` writes it; a tool call carries a mark of its own
+    thought: where it is "", its label stays. action: as `serialise_action` writes it; a tool call has a tag of its own
     and gets no `Action: ` before it.
     """
     label = "" if action.startswith("<tool_call>") else "Action: "

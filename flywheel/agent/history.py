@@ -1,4 +1,4 @@
-"""Keep the memory of an episode, M_t = (W_t, E_t) (section 2.1): recent steps in full, older ones summarised."""
+"""Keep the memory of an episode, M_t = (W_t, E_t) (UI-TARS-2, section 2.1): recent steps in full, older ones brief."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SUMMARY_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class PastStep:
-    """A step that is over. screenshot: the PNG it was chosen on (None where it was not kept, or there was none).
+    """Hold a past step. screenshot: PNG that its action was chosen on; None where it was not kept or there was none.
 
-    The other fields are those of `store.schema.Step`, "" where it has None. action: its text; action_type: its kind.
-    typed: the text of a `type`. observation: what was there to read, None where the screen was all.
+    The other fields are those of `store.schema.Step`, with "" in place of None. action: its text; action_type: its
+    kind. typed: text that a `type` action typed. observation: text that the policy read; None where the screen was all.
     """
 
     screenshot: bytes | None
@@ -31,10 +31,10 @@ class PastStep:
 
 
 def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
-    """Summarise a step in one line, by rule: its thought, or else its action, then what a tool returned.
+    """Summarise a step in one line, by a rule: its thought, or else its action, then what a tool returned.
 
-    step: one that is past; with neither thought nor action it is "No action.". characters: most that the line may have;
-    what is over is cut off at its end, where "..." stands.
+    step: without thought and action the line begins with "No action.". characters: maximum length of the line; a longer
+    one is cut at its end, where "..." then stands.
     """
     text = collapse_whitespace(step.thought or step.action or "No action.")
     if step.tool_result:
@@ -43,7 +43,7 @@ def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
 
 
 def format_outcome(step: PastStep) -> str:
-    """Say what the step returned, or that it did nothing: the policy gets it in full beside the next screen."""
+    """Return the tool's result, or a sentence with the parse error that kept the step from acting; else ""."""
     return step.tool_result or (f"No action was carried out: {step.parse_error}." if step.parse_error else "")
 
 
@@ -53,15 +53,15 @@ def collapse_whitespace(text: str) -> str:
 
 
 def truncate_end(text: str, characters: int) -> str:
-    """Cut the end of `text` off where it has more than so many `characters`; "..." in its place is counted."""
+    """Cut `text` at its end to at most `characters` characters; the "..." in place of the end is counted."""
     return text if len(text) <= characters else text[: max(0, characters - 3)].rstrip() + "..."[:characters]
 
 
 def truncate_middle(text: str, characters: int) -> str:
-    """Cut the middle of `text` out where it has more than so many `characters`.
+    """Cut the middle out of `text` to leave at most `characters` characters; a tool's last lines matter like its first.
 
-    A tool's last lines say as much as its first. A line in its place says by how many characters the text is too long;
-    it is counted, so a few more than that are left out. Where that line alone is too long, its beginning is returned.
+    A line in place of the middle says by how many characters the text is too long. That line is counted, so a few more
+    characters are left out than it says. Where it does not fit by itself, its beginning is returned.
     """
     if len(text) <= characters:
         return text
@@ -74,17 +74,17 @@ def truncate_middle(text: str, characters: int) -> str:
 # by a language model (`policy/client/language_model.py`).
 
 RULES = "rules"
-_KEPT = 8  # newest pages and typed texts that are remembered
-_TYPED_CHARACTERS = 24  # of each typed text
+_KEPT = 8  # newest pages and typed texts that a digest names
+_TYPED_CHARACTERS = 24  # stored of each typed text
 _PAGE_CHARACTERS = 48
 
 
 @dataclass(frozen=True)
 class StepCounts:
-    """What a rule can say of any number of steps in bounded space.
+    """Hold what a rule knows of any number of steps, in bounded space.
 
-    actions: how many of each kind, in the order of their first use; "" for steps without one. pages, typed: the
-    newest different ones, the newest last.
+    actions: (action type, count) in the order of first use; the type is "" for steps without an action. pages, typed:
+    the newest distinct URLs and typed texts, newest last.
     """
 
     actions: tuple[tuple[str, int], ...] = ()
@@ -92,7 +92,7 @@ class StepCounts:
     typed: tuple[str, ...] = ()
 
     def with_steps(self, steps: Iterable[PastStep]) -> StepCounts:
-        """Add steps to the counts."""
+        """Return the counts with `steps` added."""
         actions, pages, typed = dict(self.actions), self.pages, self.typed
         for step in steps:
             actions[step.action_type] = actions.get(step.action_type, 0) + 1
@@ -101,8 +101,7 @@ class StepCounts:
         return StepCounts(tuple(actions.items()), pages, typed)
 
     def text(self, characters: int) -> str:
-        """Say the counts in words, in so many characters at most: the oldest pages go first, then the oldest typed
-        texts."""
+        """Write the counts in at most `characters` characters; oldest pages are dropped first, then oldest texts."""
         pages, typed = self.pages, self.typed
         while True:
             parts = [", ".join(f"{kind or 'no action'} {n}" for kind, n in self.actions)]
@@ -120,9 +119,9 @@ def _newest(kept: tuple[str, ...], one: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class HistorySummary:
-    """The oldest `steps` steps of a trajectory in one text of at most `policy.summary_max_chars`.
+    """Hold the digest of the oldest `steps` steps of a trajectory, of at most `policy.summary_max_chars` characters.
 
-    by: who wrote it, as the data name them: rules, a language model, or rules in its place and why.
+    by: its author as stored: rules, the language model's name, or rules and why the model failed. counts: of the rules.
     """
 
     steps: int = 0
@@ -132,21 +131,21 @@ class HistorySummary:
 
 
 class Summarizer(Protocol):
-    """Make digests of old steps. name: as the data say who wrote them. every: so many steps must wait before the digest
-    is renewed; each keeps its line meanwhile."""
+    """Make digests of old steps. name: the author that is stored with a digest. every: number of steps that must be too
+    old for a line before the digest is renewed; until then each keeps its line."""
 
     name: str
     every: int
 
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
-        """Join a digest and the steps that follow it into one digest; equal arguments give equal ones within a process.
+        """Extend a digest by the steps that follow it; within a process equal arguments give equal digests.
 
         before: the digest so far. aged: the steps after it that are too old for a line of their own.
         """
 
 
 class RuleSummarizer:
-    """Make digests by rules: free, so the digest is renewed at each step."""
+    """Make digests by rules. They cost nothing, so the digest is renewed at each step."""
 
     name, every = RULES, 1
 
@@ -154,7 +153,7 @@ class RuleSummarizer:
         self._characters = characters
 
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
-        """Count what was done in the steps of `before` and in `aged`, and say it in one text."""
+        """Return the digest of the steps of `before` and of `aged`: their counts as text."""
         counts = before.counts.with_steps(aged)
         return HistorySummary(before.steps + len(aged), counts.text(self._characters), self.name, counts)
 
@@ -165,10 +164,10 @@ class EpisodeMemory:
 
     A step is summarised when it leaves the working memory and digested once, so that neither the prompt nor the work of
     a step grows with the trajectory. working: W_t, the last N - 1 steps with their screens (the step being chosen is
-    the N-th). episodic: a line each for the newest `history_n_text` of the older ones, oldest first. before: how many
-    steps are older still (0 where nothing is said of them); digest: what is said of them, where `summary_max_chars`
-    asks for it. result: what the newest step returned, where that is shown in full beside the screen that followed it.
-    observation: what is there to read now, None where the screen is all.
+    the N-th). episodic: a line for each of the newest `history_n_text` older steps, and for those that are not digested
+    yet; oldest first. before: number of still older steps; 0 where the prompt does not mention them. digest: their
+    digest, where `summary_max_chars` asks for one. result: outcome of the newest step, where the prompt shows it before
+    the screen that followed. observation: text that the policy reads at this step; None where the screen is all.
     """
 
     working: tuple[PastStep, ...] = ()
@@ -180,8 +179,8 @@ class EpisodeMemory:
 
 
 class StepHistory:
-    """The steps of one trajectory so far, from which M_t is made at each step. policy: block `policy`. summarizer:
-    None: by rules. digest: of the oldest steps, as the newest `memory()` had it."""
+    """Hold the steps of one trajectory so far and make M_t of them at each step. policy: block `policy`. summarizer:
+    None: rules. digest: digest of the oldest steps, as of the last `memory()`."""
 
     def __init__(self, policy: config.PolicySettings, summarizer: Summarizer | None = None) -> None:
         self._policy, self._summarizer = policy, summarizer or RuleSummarizer(policy.summary_max_chars)
@@ -193,16 +192,16 @@ class StepHistory:
         self._steps.append(step)
 
     def recall(self, steps: int, text: str, by: str) -> None:
-        """Take over a digest that was stored, where it covers more steps than the present one.
+        """Restore a stored digest, where it covers more steps than the present one.
 
-        steps: how many it covers. text, by: as stored: its text, its author.
+        steps: number of steps that it covers. text, by: its text and its author, as stored.
         """
         if self.digest.steps < steps <= len(self._steps):
             counts = self.digest.counts.with_steps(self._steps[self.digest.steps : steps])
             self.digest = HistorySummary(steps, text, by, counts)
 
     def memory(self) -> EpisodeMemory:
-        """Make M_t for the step that comes next. Renews the digest where enough steps wait for it."""
+        """Make M_t for the next step. The digest is renewed where enough steps wait for it."""
         policy, count = self._policy, len(self._steps)
         older = count - min(policy.history_n_images - 1, count)
         begin = max(0, older - policy.history_n_text)
@@ -219,7 +218,7 @@ class StepHistory:
 
 
 def build_memory(history: Sequence[PastStep], policy: config.PolicySettings) -> EpisodeMemory:
-    """Make M_t of a whole history at once, its digest by rules."""
+    """Make M_t of a whole history at once, with a digest by rules."""
     past = StepHistory(policy)
     for step in history:
         past.add(step)

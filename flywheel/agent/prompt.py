@@ -1,4 +1,4 @@
-"""Build the prompt of a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (section 2.1)."""
+"""Build the prompt of a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (UI-TARS-2 report, section 2.1)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Image:
-    """A screen, as the bytes of a PNG."""
+    """Hold a screen as the bytes of a PNG."""
 
     png: bytes
 
@@ -114,7 +114,7 @@ SDK_FUNCTIONS = tuple(_WORDS["sdk_functions"].split())
 
 @lru_cache(maxsize=64)
 def format_instructions(grammar: Grammar) -> str:
-    """Write the instructions before the task; "" for a model that knows its actions from training (minimal)."""
+    """Write the instructions that precede the task; "" for a model that knows its actions from training (minimal)."""
     if grammar.form == "minimal":
         return ""
     if grammar.form == "tool_call":
@@ -124,17 +124,17 @@ def format_instructions(grammar: Grammar) -> str:
 
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
-    """List the calls of the grammar's action space, in its order, an example each, some with a comment behind `  #`."""
+    """List an example call of each action in the grammar's action space, in its order; some end with a comment."""
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
     places = _WORDS["point_places" if grammar.form in ("minimal", "point") else "box_places"]
     return [_WORDS["lines"][name].format(**places) for name in names]
 
 
 def restore_box_tokens(action: str, grammar: Grammar) -> str:
-    """Write a past action as the model itself wrote it, for its history.
+    """Return a past action as the model itself wrote it, for the history in its prompt.
 
-    UI-TARS 1.5 marks its boxes with special tokens, which servers leave out of the text they answer with, so the stored
-    text has none (bytedance/UI-TARS, README_deploy.md puts them back in the same way).
+    UI-TARS 1.5 marks its boxes with special tokens. Servers leave these out of their responses, so the stored text has
+    none (bytedance/UI-TARS, README_deploy.md puts them back in the same way).
     """
     if grammar.form != "ui_tars_1_5":
         return action
@@ -188,15 +188,15 @@ def build_context(
     """Build the context of one step, of at most `policy.max_context_tokens`, for rollout and training alike.
 
     instruction: the task. history: the past steps, or the memory that a `StepHistory` made of them. screenshot: PNG;
-    None where there is none to see. policy: block `policy`. count: tokens of a context (an Encoder's); without it an
-    upper bound is taken. observation: text that is there to read; None where the screen is all.
+    None where there is none. policy: block `policy`. count: counts the tokens of a context (an Encoder's method);
+    without it an upper bound is used. observation: text for the policy to read; None where the screen is all.
 
-    What does not fit goes in this order: the digest's text (how many steps there were is still said), the lines of
-    episodic memory, the steps of working memory, the oldest first; then how many steps there were; then the newest
+    What does not fit is left out in this order: the digest's text (the number of its steps stays), the lines of
+    episodic memory, the steps of working memory, the oldest first; then the number of earlier steps. Then the newest
     result is shortened, and last the observation. Instruction and screen always stay.
 
-    Raises BadInput for an empty instruction, where there is nothing to see nor to read, for a screen that cannot be
-    used, and where instruction and screen do not fit by themselves; and what `count` raises.
+    Raises BadInput for an empty instruction, without screenshot and observation, for a screen that cannot be used, and
+    where instruction and screen alone do not fit; and what `count` raises.
     """
     instruction = instruction.strip()
     if not instruction:
@@ -221,7 +221,7 @@ def build_context(
     if tokens > policy.max_context_tokens:
         what = f"the instruction and one {'observation' if screenshot is None else 'screen'} take {tokens} tokens"
         raise BadInput(what, where="policy.max_context_tokens", fix=f"raise it above {policy.max_context_tokens}")
-    # Halving what is left to try: the first of them that fits, in a handful of counts.
+    # Binary search for the first reduction that fits: a handful of counts.
     first, last = 0, len(smaller) - 1
     while first < last:
         middle = (first + last) // 2
@@ -234,7 +234,7 @@ def build_context(
 
 
 def _reductions(memory: EpisodeMemory, policy: config.PolicySettings) -> Iterator[EpisodeMemory]:
-    """`memory` with less and less in it, until nothing is left; that at least."""
+    """Yield `memory` with less and less in it; the last one is empty, and there is at least that one."""
     if memory.digest:
         yield (memory := replace(memory, digest=""))
     counted = int(policy.summary_max_chars > 0)  # what is left out is still counted, where a digest is asked for
@@ -252,7 +252,7 @@ def _reductions(memory: EpisodeMemory, policy: config.PolicySettings) -> Iterato
 
 
 def _shorter(text: str, characters: int) -> Iterator[str]:
-    """Half of what is shown of a text, half of that, and so on to nothing. characters: that are shown at most."""
+    """Yield `text` cut to half of what is shown of it, half of that, and so on to "". characters: maximum shown."""
     characters = min(len(text), characters) // 2
     while text:
         yield (text := truncate_middle(text, characters) if characters >= _SHORTEST_RESULT else "")
@@ -262,13 +262,13 @@ def _shorter(text: str, characters: int) -> Iterator[str]:
 def _render(
     told: str, task: str, memory: EpisodeMemory, screen: bytes | None, grammar: Grammar, policy: config.PolicySettings
 ) -> Context:
-    """told: what a model that does not know its action space is told first; "" for one that does."""
+    """Write the messages of a step. told: instructions for a model that does not know its action space, else ""."""
     if memory.before:
         task += f"\nBefore: {memory.before} steps" + (f": {memory.digest}" if memory.digest else ".")
     if memory.episodic:
         task += "\nDone: " + " ".join(memory.episodic)
     messages = [Message("user", (told + task,))] if told else []
-    result = ""  # of the step before the one that is written
+    result = ""  # of the step before
     for step in memory.working:
         shown = _shown(step.screenshot, step.observation, policy.observation_characters)
         if result or shown:
@@ -283,29 +283,29 @@ def _render(
 
 
 def _shown(screenshot: bytes | None, observation: str | None, characters: int) -> tuple[str | Image, ...]:
-    """What is seen at a step: a text to read, ahead of the screen; either where the other is all."""
+    """Return what a step shows: the observation's text, then the screen, as far as there is each."""
     read = () if observation is None else (f"Observation: {truncate_middle(observation.strip(), characters)}\n",)
     return read if screenshot is None else (*read, Image(screenshot))
 
 
 def _returned(result: str, grammar: Grammar, characters: int) -> tuple[str, ...]:
-    """What a step returned, in the form that belongs to the grammar: ahead of the screen that came after it."""
+    """Format the result of a step in the form of the grammar; it stands before the screen that followed the step."""
     result = truncate_middle(result.strip(), characters)
     if not result:
         return ()
     if grammar.form == "tool_call":
-        closed = result.replace("</tool_response>", "< /tool_response>")  # it ends where we say
+        closed = result.replace("</tool_response>", "< /tool_response>")  # a result must not close its tag
         return (f"<tool_response>\n{closed}\n</tool_response>\n",)
     return (f"Result: {result}\n",)
 
 
 def count_tokens_upper_bound(context: Context, policy: config.PolicySettings | None = None) -> int:
-    """Count no fewer tokens than a byte-level tokeniser in Qwen's chat form makes of the context.
+    """Compute an upper bound of the tokens that a byte-level tokeniser in Qwen's chat form makes of the context.
 
-    A token for each byte of text, 8 a message for the form, 24 for a system message that it may add, and for each
-    screen those of the image that `policy.resize_factor`, `min_pixels` and `max_pixels` resize it to; their defaults
-    are no less than those of the embedded model, Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Raises BadInput as
-    `screenshot_size`.
+    It counts a token for each byte of text, 8 a message for the form, 24 for a system message that the form may add,
+    and for each screen those of the image that `policy.resize_factor`, `min_pixels` and `max_pixels` resize it to. The
+    defaults of these give no fewer tokens than the embedded model, Qwen2-VL, Qwen2.5-VL and Qwen3-VL take. Raises
+    BadInput as `screenshot_size` does.
     """
     policy = policy or config.PolicySettings()
     total = 32
@@ -317,7 +317,7 @@ def count_tokens_upper_bound(context: Context, policy: config.PolicySettings | N
 
 
 def _bytes(text: str) -> int:
-    """Bytes of the text as it will be tokenised: normalised, its control tokens broken up."""
+    """Count the bytes of the text as it will be tokenised: normalised, its control tokens broken up."""
     forms = (text, unicodedata.normalize("NFC", text))
     return max(len(form.encode("utf-8", "replace")) for form in forms) + text.count("<|")
 

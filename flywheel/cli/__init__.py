@@ -19,8 +19,11 @@ from flywheel.utils.processes import Terminated
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named in a table, in the order in which `--help` lists them. table: name ->
-    ("module:attribute" in this package, first sentence of its help) of a command, or a group."""
+    """Hold a group of commands whose modules are imported when first used.
+
+    table: name -> ("module:attribute" in this package, first sentence of its help) of a command, or a group; `--help`
+    lists them in this order.
+    """
 
     def __init__(self, *args, table: Mapping[str, tuple[str, str] | LazyGroup], **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -31,7 +34,7 @@ class LazyGroup(click.Group):
         return list(self.table)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command or group of that name, whose module is imported now; None where the table has none."""
+        """Import and return the command or group of that name; None where the table has none."""
         entry = self.table.get(name)
         if entry is None or isinstance(entry, LazyGroup):
             return entry
@@ -58,7 +61,7 @@ class LazyGroup(click.Group):
                     formatter.write_dl(list(rows.items()))
 
     def iterate_commands(self, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        """Yield the words of each command below this group, groups among them. path: the words before them."""
+        """Yield the words of each command and each group below this group. path: the words before them."""
         for name, entry in self.table.items():
             yield (*path, name)
             if isinstance(entry, LazyGroup):
@@ -66,7 +69,7 @@ class LazyGroup(click.Group):
 
 
 def _describe_nearest(ctx: click.Context, name: str) -> str:
-    """Which command was probably meant: of this group if one is near, else of any; empty where none is."""
+    """Suggest the command that was probably meant: of this group if one is near, else of any; "" where none is."""
     import difflib  # not at the start of every command
 
     here = ctx.command_path.split()[1:]
@@ -86,7 +89,7 @@ RENAMED_OPTIONS: dict[str, dict[str, str]] = _RENAMED["options"]
 
 
 def describe_renamed_command(words: Sequence[str]) -> str:
-    """What a command of an earlier version is today, in words; empty for others. words: as typed after `flywheel`."""
+    """Say what a command of an earlier version is today; "" for others. words: as typed after `flywheel`."""
     for count in (2, 1):
         old = " ".join(words[:count])
         if old in RENAMED_COMMANDS:
@@ -95,8 +98,10 @@ def describe_renamed_command(words: Sequence[str]) -> str:
 
 
 def describe_renamed_option(command: str, typed: Iterable[str]) -> str:
-    """What the first option of an earlier version among those typed is today, in words; empty where there is none.
-    command: its words after `flywheel`. typed: words of the command line, such as `--each=40`."""
+    """Say what the first option of an earlier version among those typed is today; "" where there is none.
+
+    command: its words after `flywheel`. typed: words of the command line, such as `--each=40`.
+    """
     known = RENAMED_OPTIONS.get(command, {})
     for word in typed:
         if (option := word.partition("=")[0]) in known:
@@ -104,11 +109,11 @@ def describe_renamed_option(command: str, typed: Iterable[str]) -> str:
     return ""
 
 
-# No more is imported here: `--help`, and a command's own start, wait for it.
+# Nothing else is imported here: `--help` and the start of each command would wait for it.
 
 
 def _read_table(entries: Mapping[str, Any]) -> dict[str, tuple[str, str] | LazyGroup]:
-    """A table of `commands.json`: what has a table of its own is a group."""
+    """Build the table of a group from `commands.json`; an entry with a table of its own is a group."""
     return {
         name: LazyGroup(**{**entry, "table": _read_table(entry["table"])}) if "table" in entry else tuple(entry)
         for name, entry in entries.items()
@@ -116,11 +121,11 @@ def _read_table(entries: Mapping[str, Any]) -> dict[str, tuple[str, str] | LazyG
 
 
 _COMMANDS = _read_table(json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8")))
-_UNUSABLE_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program
+_UNUSABLE_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}  # unusable files and folders: no fault of the program
 
 
 class _ErrorReportingGroup(LazyGroup):
-    """Errors become one line and an exit code: 1 failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
+    """Turn errors into one line and an exit code: 1 failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _usage_in_one_line():

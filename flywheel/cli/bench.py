@@ -19,10 +19,10 @@ BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
 def list_benchmarks() -> dict[str, str]:
-    """Each benchmark and the first line of its docstring. Raises BadInput where the scripts are not there.
+    """Return the first line of each benchmark's docstring, by its name. Raises BadInput where there are no scripts.
 
-    Only scripts with a `main` count: what they share may lie beside them. The name is the file's, without the
-    underscore of one that would else hide a package (`flywheel_.py`).
+    Only scripts with a `main` count: modules that they share may lie beside them. The name is the file's, without the
+    trailing underscore of one that would else hide a package (`flywheel_.py`).
     """
     if not BENCHMARKS_FOLDER.is_dir():
         raise BadInput(
@@ -39,8 +39,8 @@ def list_benchmarks() -> dict[str, str]:
 
 
 def run_benchmark(name: str, argv: Sequence[str]) -> int:
-    """Run one benchmark with its options; returns its exit code. Raises BadInput for a name that is not there, or
-    where a package for development is missing."""
+    """Run the benchmark `name` with the options `argv`; return its exit code. Raises BadInput for an unknown name, an
+    option of an earlier version, and where a package for development is missing."""
     known = list_benchmarks()
     if name not in known:
         raise BadInput(f"no benchmark {name!r}", where="flywheel bench", fix=f"one of {', '.join(known)}")
@@ -66,7 +66,7 @@ def _load_script(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
-    sys.path.insert(0, str(path.parent))  # what scripts share lies beside them
+    sys.path.insert(0, str(path.parent))  # shared modules lie beside the scripts
     try:
         spec.loader.exec_module(module)
     finally:

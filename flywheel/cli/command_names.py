@@ -29,8 +29,8 @@ def name_commands(text: str) -> str:
 def name_command(name: str, *, anywhere: bool = False) -> str:
     """Return what to type for a command that the environment installs (flywheel, dvc, prefect).
 
-    It is `name` where that is on PATH, else the path of this program as it was called, with that name; `name` too where
-    another program than the command asks. anywhere: for another folder than the current one.
+    It is `name` where that is on PATH, or where this program is not the command `flywheel`; else `PYTHON -m flywheel`
+    or the path of `name` beside this program. anywhere: make the path absolute, for use in any folder.
     """
     called = Path(sys.argv[0])
     by_module = called.parts[-2:] == ("flywheel", "__main__.py")

@@ -19,8 +19,10 @@ from flywheel.utils.progress import Announcement, TimeLeft, format_duration
 
 
 class RunConsole:
-    """A listener for `flywheel.utils.progress` that prints to `console`. In a terminal the newest line moves; in a log
-    it is printed, at most one every two seconds a stage. An announcement, and that a shard is done, is printed always.
+    """Print progress lines to `console`, as a listener of `flywheel.utils.progress`.
+
+    In a terminal the newest line replaces the one before. In a log lines are printed, at most one every two seconds a
+    stage. Announcements, and lines that say that a shard is done, are always printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -28,7 +30,7 @@ class RunConsole:
         self._status: Status | None = None
         self._lock = threading.Lock()
         self._start = time.monotonic()
-        self._ends: float | None = None  # when the iteration is over, as far as is known
+        self._ends: float | None = None  # expected end of the iteration, where known
 
     def __enter__(self) -> RunConsole:
         if self._console.is_terminal:
@@ -72,7 +74,8 @@ class RunConsole:
 
 
 def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:
-    """Make a table for a terminal of 80 columns: no frame, one space between columns. left: which are of words."""
+    """Make a table for a terminal of 80 columns: no frame, one space between columns. names: headings. left: indices of
+    the columns of words, which are aligned left."""
     table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False, **options)
     for place, name in enumerate(names):
         table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
@@ -83,8 +86,8 @@ _ITERATIONS_SHOWN = 10
 
 
 def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
-    """A rich table: what came in, P(V=1), where it went, held-out success before -> after, promoted or not. everything:
-    of all iterations, not of the newest ten alone."""
+    """Build a rich table with a row an iteration: tasks, trajectories, recordings, P(V=1), routes, held-out success
+    before -> after, promoted or not, minutes. everything: show all iterations, not only the newest ten."""
     from flywheel.store.catalog import database
     from flywheel.ui.report import figures
 

@@ -14,7 +14,7 @@ from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, DataError, DiskFull
 
-_REFUSED_SHOWN = 5  # refused records that are told one by one
+_REFUSED_SHOWN = 5  # refused records that are listed one by one
 _FILE_TYPE = click.Path(path_type=Path)
 
 
@@ -60,7 +60,7 @@ def _import_records(
                 saved = save_demonstration(record, recordings)
             except DiskFull:
                 raise
-            except Exception as error:  # whatever it is, it is this record's
+            except Exception as error:  # of whatever kind: it concerns this record alone
                 record = RefusedRecord.from_error(record.origin, error)
         if isinstance(record, RefusedRecord):
             refused.append(record)

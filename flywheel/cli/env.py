@@ -287,7 +287,7 @@ def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
 
 
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    async def run() -> None:  # until it ends, or is told to
+    async def run() -> None:  # until `work` ends, or a signal cancels it
         task = asyncio.ensure_future(work)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)

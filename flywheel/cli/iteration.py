@@ -23,7 +23,7 @@ from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput, did_you_mean, first_line
 
 _SHOWN = 10
-_PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # of Prefect, before what was raised
+_PREFACE = re.compile(r"^(Flow|Task) run encountered an exception:? ")  # what Prefect puts before the error's message
 _STATE_STYLES = {
     **dict.fromkeys(("complete", "Completed", "recorded"), "green"),
     **dict.fromkeys(("unfinished", "begun"), "yellow"),
@@ -76,7 +76,7 @@ def history_command(
 
 
 def _select_iterations(ws: Workspace, iteration: int | None, stage: str, everything: bool) -> list[int]:
-    """The iterations that are asked about, oldest first; those that have the stage, where one is named."""
+    """Return the numbers of the iterations to show, oldest first; where a stage is named, of those that have it."""
     from flywheel.store.versioning import stage_records
 
     begun = stage_records.list_iterations(ws)

@@ -12,7 +12,7 @@ from flywheel.utils.errors import BadInput
 
 _WORKSPACE = "--workspace", "-w"
 _FOLDER = {"type": click.Path(path_type=Path), "help": "Folder of the workspace; default: the current one."}
-# The command gets the workspace; or the folder that was typed, where it works without one.
+# WORKSPACE_OPTION gives a command the workspace, FOLDER_OPTION the folder as typed: that command works without one.
 WORKSPACE_OPTION = click.option(
     *_WORKSPACE, "ws", callback=lambda context, parameter, folder: Workspace.find(folder), **_FOLDER
 )
@@ -26,12 +26,13 @@ def set_option(help: str) -> Callable:
 
 
 def find_workspace_here(folder: Path | None) -> Workspace | None:
-    """The workspace that was named, or that lies here; None where none was named and none is here. Raises BadInput."""
+    """Return the workspace in `folder`, by default in the current folder; None where there is none and none was named.
+    Raises BadInput where the named folder has none, or its files are of another version."""
     return Workspace.find(folder) if folder or (Path.cwd() / "params.yaml").is_file() else None
 
 
 def parse_overrides(assignments: tuple[str, ...]) -> dict:
-    """Dotted name -> value of each NAME=VALUE. Raises BadInput."""
+    """Parse each NAME=VALUE to dotted name -> value. Raises BadInput for another form, or a value that is not YAML."""
     import yaml
 
     from flywheel.utils import yaml_text

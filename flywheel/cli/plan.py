@@ -1,4 +1,4 @@
-"""Tell what fits before it begins: `plan`."""
+"""Plan the memory, disk and network of a run before it begins: `plan`."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _list_asked(ws: Workspace) -> None:
 
 
 def _apply_when_complete(ws: Workspace, iteration: int) -> None:
-    """Where nothing is left, the run that waits goes on; where none does, what was said is carried out here."""
+    """Apply the labels once none is missing, unless a run waits for them and does so itself; print what happens."""
     from flywheel.config import run_lock
     from flywheel.maintenance import route_review
 

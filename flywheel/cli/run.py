@@ -1,4 +1,4 @@
-"""Run iterations and stages, and show what there is: `run`, `stage`, `status`, `query`, `ui`."""
+"""Run iterations and stages, and show their state, data and pages: `run`, `stage`, `status`, `query`, `ui`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _check_stage_name(context: click.Context, parameter: click.Parameter, name: 
 
 
 @click.command(epilog="Example: flywheel stage rollout --iteration 1    (this is what `dvc repro` types)")
-@click.argument("name", is_eager=True, callback=_check_stage_name)  # before a missing --iteration is told
+@click.argument("name", is_eager=True, callback=_check_stage_name)  # before a missing --iteration is reported
 @click.option("--iteration", "-k", type=int, required=True, help="Number of the iteration.")
 @WORKSPACE_OPTION
 def stage_command(name: str, iteration: int, ws: Workspace) -> None:
@@ -80,7 +80,7 @@ def stage_command(name: str, iteration: int, ws: Workspace) -> None:
     partitions.leave_pandas_out()
     chosen = dag.find_stage(name)
     ctx = StageContext.open(ws, iteration, name)
-    stage_records.stage_address(ws, name, iteration)  # refuses one that the iteration was begun without
+    stage_records.stage_address(ws, name, iteration)  # raises for a stage that the iteration does not have
     route_review.require_route_review(ws, iteration, name)
     console = Console()
     with (
@@ -91,7 +91,7 @@ def stage_command(name: str, iteration: int, ws: Workspace) -> None:
     ):
         ctx.report("begins")
         outcome = run_stage(chosen, ctx)
-        if "DVC_STAGE" not in os.environ:  # under `dvc repro` DVC records by itself
+        if "DVC_STAGE" not in os.environ:  # under `dvc repro` DVC itself records the stage
             stage_records.record_stage(ws, name, iteration)
         clear_staging(ctx)
         ctx.report("ended: " + ", ".join(f"{key} {value}" for key, value in outcome.summary.items()))
@@ -139,7 +139,7 @@ _WATCH_S = 2.0
 
 
 def _watch_work(ws: Workspace, as_json: bool) -> None:
-    """In a terminal the lines are replaced; in a log, and as JSON, each look adds its own."""
+    """Print what is at work until nothing is. In a terminal new lines replace the old; else they are added."""
     from rich.live import Live
     from rich.text import Text
 
@@ -157,7 +157,7 @@ def _watch_work(ws: Workspace, as_json: bool) -> None:
             else:
                 click.echo("\n".join(map(name_commands, work.lines())))
             time.sleep(_WATCH_S)
-            with contextlib.suppress(FlywheelError):  # a table that the run replaces right now: the next look has it
+            with contextlib.suppress(FlywheelError):  # the run is replacing a table: the next look succeeds
                 work = status.read_work_status(ws)
     if work is None:
         click.echo("nothing is at work", err=as_json)

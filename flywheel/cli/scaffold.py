@@ -1,4 +1,4 @@
-"""Create a workspace from a profile, list the data that it still lacks, and remove what runs made in it."""
+"""Create a workspace from a profile, list the data that it still lacks, and list what runs have written in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def load_profile(name: str, *, project: Path = PROJECT_ROOT) -> dict[str, Any]:
 
 
 def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = PROJECT_ROOT) -> Workspace:
-    """Make a workspace. Raises BadInput for an unknown profile, or a folder that holds something."""
+    """Create a workspace in `folder`, with git and DVC. Raises BadInput for an unknown profile, a folder that is not
+    empty, and where the source folder `project` lacks a part."""
     overrides = {**load_profile(profile, project=project), "versioning.git": True}
     base, recordings = project / "models" / "base", project / "recordings"
     for needed in (base, recordings, project / "configs", project / "params.yaml", project / "prefect.yaml"):
@@ -58,7 +59,7 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
 
 
 def list_missing_data(ws: Workspace) -> list[str]:
-    """What its iterations take and is not there yet, each with the command that makes it."""
+    """List the recordings and demonstrations that a new workspace still needs, with the commands that make them."""
     from flywheel.recordings.synthetic import demonstrations, sessions  # they load the environments
 
     chosen, said = config.load_settings(ws.params), []
@@ -84,7 +85,7 @@ def list_missing_data(ws: Workspace) -> list[str]:
 
 
 def list_run_outputs(ws: Workspace) -> list[Path]:
-    """What runs have written in a workspace; the base model, recordings and settings are not among it."""
+    """List the paths that runs have written in a workspace: not the base model, recordings and settings."""
     names = ("data", "report", ".flywheel", "dvc.lock", "iterations.yaml", "iterations", ".dvc/cache", ".dvc/tmp")
     found = [ws.root / name for name in names if (ws.root / name).exists()]
     return [*found, *sorted((ws.root / "models").glob("iteration=*"))]

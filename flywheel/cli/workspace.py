@@ -1,4 +1,4 @@
-"""Create, configure, check and keep a workspace: `init`, `settings`, `doctor`, `workspace ...`."""
+"""Create, configure, check and maintain a workspace: `init`, `settings`, `doctor`, `workspace ...`."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def settings_command(name: str | None, workspace: Path | None, as_json: bool, wr
     ws, values, fault = find_workspace_here(workspace), None, None
     try:
         values = config.load_settings(ws.params).model_dump(mode="json") if ws else None
-    except BadInput as error:  # a description helps to mend it
+    except BadInput as error:  # shown after the description, which helps to correct it
         fault = error
     if as_json:  # value, changed: null where there is no workspace, or its file cannot be read
         told = []
@@ -153,7 +153,7 @@ def settings_command(name: str | None, workspace: Path | None, as_json: bool, wr
 
 
 def _list_parameters(sections: tuple[ParameterSection, ...], values: Mapping[str, Any] | None, note: str) -> None:
-    """A line each. In a terminal what is too long is cut; what is piped is whole."""
+    """Print a line for each parameter. In a terminal long lines are cut; what is piped is whole."""
     console = Console(highlight=False)
     form = {"no_wrap": True, "overflow": "ellipsis"} if console.is_terminal else {"soft_wrap": True}
     if note:
@@ -181,7 +181,7 @@ def _explain_parameters(section: ParameterSection, values: Mapping[str, Any] | N
 
 
 def _format_value(one: ParameterInfo, values: Mapping[str, Any] | None, same: str = "") -> str:
-    """same: what is said behind a value that is the default."""
+    """Format a parameter's value. same: text that follows a value that is the default."""
     default = escape(yaml_text.format_yaml_inline(one.default))
     value = one.default if values is None else one.value(values)
     if value == one.default:

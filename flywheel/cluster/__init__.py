@@ -1,6 +1,6 @@
 """Choose where the shards of a stage run: in this process, or on the nodes of a Ray cluster (block `cluster`).
 
-What a shard is, and how its result is stored, `flywheel/pipeline/stage.py` alone knows: every worker calls it there.
+Only `flywheel/pipeline/stage.py` knows what a shard is and how its result is stored: every worker calls it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class StageWorkers(Protocol):
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         """Run one shard, or take its stored result where it was done before.
 
-        shard: its name, one of those that the stage lists. Returns the folder it wrote to, its result, and whether it
-        had been done before. Raises what `InProcessWorker.do_shard` does, WorkerLost for a worker that is lost again
-        and again, HeadLost, ClusterError where no worker comes in time, or a node has a fault.
+        shard: its name, one of those that the stage lists. Returns the folder that the shard wrote to, its result, and
+        whether it had been done before. Raises what `InProcessWorker.do_shard` does, WorkerLost for a worker that is
+        lost again and again, HeadLost, ClusterError where no worker comes in time, or a node has a fault.
         """
 
 
 class ClusterBackend:
-    """Where stages run: in this process, one shard after the other; `ray_cluster.RayCluster` is on nodes."""
+    """Run stages in this process, one shard after the other; `ray_cluster.RayCluster` runs them on nodes."""
 
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
         """Open the workers that run the shards of `stage` with the settings and the iteration of `ctx`; they are closed
-        at the end of the block. Of `RayCluster`: raises ClusterError where no node could do a shard, HeadLost."""
+        at the end of the block. `RayCluster` raises ClusterError where no node can do a shard, and HeadLost."""
         return InProcessWorker(stage, ctx)
 
 
@@ -55,9 +55,9 @@ def current_cluster() -> ClusterBackend:
 def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
     """Open the cluster that `cluster.engine` and `sandbox.manager` name, check its nodes, and make it the current one.
 
-    ws: its folder is shared with the nodes. settings: the run's. Yields the cluster; it is closed at the end of the
-    block, where the one before it is current again. With the engine `local` nothing is started; with `ray` it connects,
-    and starts on the nodes the environments that `sandbox.manager: cluster` asks for. Raises BadInput for settings that
+    ws: its folder is shared with the nodes. settings: the run's. Yields the cluster. At the end of the block it is
+    closed, and the one before it is current again. With the engine `local` nothing is started. With `ray` it connects,
+    and where `sandbox.manager` is `cluster` it starts environments on the nodes. Raises BadInput for settings that
     cannot work, and where Ray is not installed or cannot be reached or started; ClusterError where a node cannot take
     part, or none has environments in time; DiskFull.
     """
@@ -71,7 +71,7 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
             from flywheel.cluster.connection import connect_to_ray
 
             head = stack.enter_context(connect_to_ray(settings))
-            # They import Ray, whose variables the connection has set.
+            # These import Ray; the connection has set the environment variables that it reads.
             from flywheel.cluster import env_nodes, nodes, ray_cluster
 
             shared = stack.enter_context(nodes.open_shared_folder(ws))

@@ -24,7 +24,7 @@ _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_ti
 
 
 def is_reachable(place: HostPort) -> bool:
-    """Tell whether anything listens at the address."""
+    """Tell whether anything listens at `place`, (host, port)."""
     try:
         socket.create_connection(place, timeout=_REACH_S).close()
     except OSError:
@@ -34,8 +34,8 @@ def is_reachable(place: HostPort) -> bool:
 
 @contextlib.contextmanager
 def connect_to_ray(settings: Settings) -> Iterator[HostPort]:
-    """Make this process a driver of the cluster until the block ends; yield where the cluster's head listens. Raises
-    BadInput where Ray is not installed, cannot be reached, or cannot be started."""
+    """Make this process a driver of the cluster until the block ends; yield the (host, port) of the cluster's head.
+    Raises BadInput where Ray is not installed, cannot be reached, or cannot be started."""
     if importlib.util.find_spec("ray") is None:
         raise BadInput("Ray is not installed", where="cluster.engine", fix="pip install 'flywheel[ray]'")
     address = settings.cluster.address
@@ -47,7 +47,7 @@ def connect_to_ray(settings: Settings) -> Iterator[HostPort]:
         )
     os.environ.update(_ENVIRONMENT)
     if not address:
-        # It wants a token, which the environment of this process keeps: Ray would write one into the home.
+        # It needs a token. This process's environment holds it: else Ray would write one into the home folder.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -1,8 +1,8 @@
 """Serve environments from the nodes of the run's own Ray cluster (`sandbox.manager: cluster`).
 
-The run has the manager, in a thread: it ends with the run, so nothing of it is kept in a file. An actor on each of
-Ray's nodes that has browsers to offer is what `flywheel env server node` is. Who plays finds the manager by variables
-of the environment, so that the settings, and what is keyed by them, know neither its port nor its token.
+The manager runs in a thread of the run and ends with it, so it stores nothing in a file. On each of Ray's nodes with
+browsers to offer, an actor does what `flywheel env server node` does. Players find the manager by environment
+variables, so its port and token stand neither in the settings nor in keys made of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from flywheel.utils.processes import run_periodically
 log = logging.getLogger(__name__)
 _LOOK_S = 3.0  # between two checks of which nodes there are
 _AGAIN_S = 30.0  # pause after environments did not start: each try takes seconds of the node's processors
-_CLOSE_S = 30.0  # environments are closed
+_CLOSE_S = 30.0  # for nodes to close their environments
 _NO_FILE = Path(":memory:")
 
 
@@ -69,16 +69,17 @@ def serve_environments_on_nodes(cluster: RayCluster, settings: Settings) -> Iter
 
 
 class EnvironmentNode:
-    """The actor. Two calls run at once: one has the environments, the other ends it. With a method that is a coroutine
-    Ray would run all of them in a loop of its own."""
+    """Serve environments on one node, as a Ray actor. Two calls run at once: `run` and `end`. No method is a coroutine:
+    Ray would then run all methods in one event loop."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
 
     def run(self, shared: SharedFolder, settings: Settings, name: str, host: str, manager: str, token: str) -> None:
-        """Serve environments on this node until `end`. Raises ClusterError where this machine has a fault: it may have
-        joined after the others were checked."""
-        raise_node_fault(host, find_node_fault(shared, settings, plays=True))  # makes the settings' worlds known too
+        """Serve environments on this node until `end`. name: of this node at the manager. host: its address. manager,
+        token: URL and token of the manager. Raises ClusterError where this machine has a fault: it may have joined
+        after the others were checked."""
+        raise_node_fault(host, find_node_fault(shared, settings, plays=True))  # also loads the settings' worlds
         opening = open_node(name, token, settings, registry.find_used_backends(settings), shared.root)
         asyncio.run(_run_until(self._over, node_server.run_node(opening, token, manager=manager, host=host)))
 
@@ -87,7 +88,7 @@ class EnvironmentNode:
 
 
 async def _run_until(over: threading.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until it ends, or is over."""
+    """Run `work` until it ends, or `over` is set."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(asyncio.to_thread(over.wait))
     try:
@@ -95,15 +96,15 @@ async def _run_until(over: threading.Event, work: Coroutine[Any, Any, None]) -> 
         if working.done():
             working.result()
     finally:
-        over.set()  # its thread is waited for
+        over.set()  # ends the thread that waits for it
         working.cancel()
         await asyncio.gather(working, waiting, return_exceptions=True)
 
 
 @dataclass(frozen=True)
 class _NodeActor:
-    """name: at the manager, the same for each actor on this node, so that a later one ends what an earlier one had.
-    job: what its work comes to."""
+    """Hold the actor of one node. name: at the manager, the same for each actor on this node, so that a later one ends
+    the sessions of an earlier one. job: its pending call of `run`."""
 
     name: str
     host: str
@@ -112,7 +113,7 @@ class _NodeActor:
 
 
 class _EnvironmentNodes:
-    """One actor on each node that has the browsers: on those that join, and anew where one has ended."""
+    """Keep one actor on each node that has the browsers: on those that join too, and a new one where one has ended."""
 
     def __init__(self, cluster: RayCluster, settings: Settings, ledger: LeaseLedger, manager: str, token: str) -> None:
         self._cluster, self._settings, self._ledger = cluster, settings, ledger
@@ -121,13 +122,13 @@ class _EnvironmentNodes:
         self._made = ray.remote(
             num_cpus=0, resources={BROWSERS: self._browsers}, max_concurrency=2, max_restarts=0, max_task_retries=0
         )(EnvironmentNode)
-        self._actors: dict[str, _NodeActor] = {}  # by Ray's name of the node
-        self._begun: set[str] = set()  # names of those whose environments were there
+        self._actors: dict[str, _NodeActor] = {}  # by Ray's id of the node
+        self._begun: set[str] = set()  # names of those that have had environments
         self._not_before: dict[str, float] = {}
         self._why = "they are taken by others, or slow to begin"
 
     def await_first(self) -> None:
-        """Wait until a first node has environments. Raises ClusterError where none can, or none has in time."""
+        """Wait until a node has environments. Raises ClusterError where none can have any, or none has in time."""
         wait_s = self._cluster.limits.acquire_timeout_s
         ends, asked = time.monotonic() + wait_s, f"{BROWSERS} {self._browsers}"
         while not self._ledger.nodes:
@@ -146,7 +147,7 @@ class _EnvironmentNodes:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End all: in order those that have environments, the others at once."""
+        """End all actors: in order those that have environments, the others at once."""
         there = [actor for actor in self._actors.values() if actor.name in self._ledger.nodes]
         with suppress(RayError):
             for one in there:
@@ -157,14 +158,14 @@ class _EnvironmentNodes:
             ray.kill(actor.handle)
 
     def look_again(self) -> None:
-        """Begin environments on nodes that have joined, and anew where they have ended."""
+        """Start environments on nodes that have joined, and again where they have ended."""
         try:
             self._look()
         except Exception as error:  # the head does not answer, which the run's own watch reports
             log.warning("the nodes cannot be looked at: %s", error)
 
     def _look(self) -> bool:
-        """Tell whether any node has the browsers, free or not."""
+        """Remove ended actors, start missing ones, and tell whether any node has the browsers, free or not."""
         for at, one in list(self._actors.items()):
             if one.name in self._ledger.nodes:
                 self._begun.add(one.name)
@@ -200,7 +201,7 @@ class _EnvironmentNodes:
 
 @contextmanager
 def _run_manager(host: str, token: str, settings: Settings) -> Iterator[tuple[str, LeaseLedger]]:
-    """Its address, and what it knows."""
+    """Run the manager within the block; yield its address and its ledger."""
     with start_blocking_portal(name="manager") as portal:
         ledger = portal.call(LeaseLedger, _NO_FILE, LeasePolicy(lease_s=settings.sandbox.lease_s))
         serving = node_server.serve_application(manager_application(ledger, token), host)
@@ -210,7 +211,7 @@ def _run_manager(host: str, token: str, settings: Settings) -> Iterator[tuple[st
 
 @contextmanager
 def _environment_variables(environ: Mapping[str, str]) -> Iterator[None]:
-    """Within the block this process has these variables."""
+    """Set environment variables of this process within the block."""
     before = {name: os.environ.get(name) for name in environ}
     os.environ.update(environ)
     try:
@@ -221,7 +222,7 @@ def _environment_variables(environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def _own_address(head: HostPort) -> str:
-    """Of this machine, as Ray knows it; of one that is no node, as the head sees it."""
+    """Return this machine's address: as Ray knows it, or, of a machine that is no node, as the head sees it."""
     if ray.util.client.ray.is_connected():
         with socket.create_connection(head) as reached:
             return reached.getsockname()[0]

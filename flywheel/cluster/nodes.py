@@ -41,7 +41,9 @@ NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
 @dataclass(frozen=True)
 class SharedFolder:
     """Let a node check that it sees the run's own folder: by a file that the run has just written, and holds locked.
-    root: of the workspace."""
+
+    path, text: the file and what stands in it. source: digest of the run's code. root: folder of the workspace.
+    """
 
     path: Path
     text: str
@@ -51,7 +53,7 @@ class SharedFolder:
 
 @contextmanager
 def open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
-    """Write the file by which a node knows the run's own folder, and hold it locked until the block ends."""
+    """Write the file by which a node recognises the run's own folder, and hold it locked until the block ends."""
     path, text = ws.state / "cluster" / secrets.token_hex(4), secrets.token_hex(16)
     write_text(path, text)
     try:
@@ -64,17 +66,17 @@ def open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
 
 @cache
 def compute_source_digest() -> str:
-    """Digest of flywheel's own source: nodes with another one would do other things."""
+    """Compute a digest of flywheel's own source, 12 hexadecimal digits: nodes with another one differ in code."""
     root, sha = Path(flywheel.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*")):
         place = path.relative_to(root)
-        if path.suffix in _SOURCE_SUFFIXES and "web" not in place.parts:  # what bundles are made of is not installed
+        if path.suffix in _SOURCE_SUFFIXES and "web" not in place.parts:  # sources of bundles are not installed
             sha.update(place.as_posix().encode() + b"\0" + path.read_bytes())
     return sha.hexdigest()[:12]
 
 
 def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> NodeFault | None:
-    """Find why this machine cannot take part; None where it can. plays: it is to open environments."""
+    """Find why this machine cannot take part; None where it can. plays: whether it is to open environments."""
     if compute_source_digest() != shared.source:
         return "it has another version of flywheel", "install the same one on all nodes"
     try:
@@ -87,11 +89,11 @@ def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> No
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pass  # the run's lock is felt here, so that of a shard will be
+            pass  # the run's lock holds here, so that of a shard will
         else:
             return "locks on files of the shared folder do not reach it", "mount the folder with locks (NFS 4 has them)"
     try:
-        registry.load_external_suites(settings, shared.root)  # this process opened no `Context`: it was sent one
+        registry.load_external_suites(settings, shared.root)  # this process opened no `StageContext`: it was sent one
         if plays:
             registry.check_backends(settings, registry.find_used_backends(settings))
     except BadInput as error:
@@ -111,9 +113,10 @@ def describe_ray_error(error: RayError) -> str:
 
 
 class ShardWorker:
-    """The actor: `pipeline/stage.py: InProcessWorker`, and the lines that it says meanwhile. Two calls run at once: one
-    does a shard, the other hears of it. environ: variables of the environment that its process gets. team: its nodes,
-    where it has several."""
+    """Run shards on a node as a Ray actor: an `InProcessWorker` (`pipeline/stage.py`) that also passes on progress.
+
+    Two calls run at once: `do_shard` and `news`. environ: variables of its process. team: its nodes, where several.
+    """
 
     def __init__(
         self, stage: Stage, ctx: StageContext, environ: Mapping[str, str], team: TrainingTeam | None = None
@@ -124,11 +127,11 @@ class ShardWorker:
         self._said: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
 
     def __repr__(self) -> str:
-        """What Ray's dashboard and logs call it."""
+        """Return the name that Ray's dashboard and logs show."""
         return f"{self._stage.name} {iteration_label(self._ctx.iteration)} of {self._ctx.ws.root.name}"
 
     def fault(self, shared: SharedFolder) -> tuple[str, NodeFault | None]:
-        """Return the node's address, and its fault: it may have joined after the others were checked."""
+        """Return the node's address, and its fault or None: it may have joined after the others were checked."""
         settings = self._ctx.settings
         return ray.util.get_node_ip_address(), find_node_fault(
             shared, settings, resources.needs_local_environments(self._stage, settings)
@@ -145,7 +148,7 @@ class ShardWorker:
             self._said.put(_SHARD_DONE)
 
     def news(self, seconds: float) -> list[tuple[str, str]]:
-        """Return the lines said since the last call: the worker's sign of life. Waits until there are any, the shard is
+        """Return the progress lines since the last call, as a sign of life. Waits until there are any, the shard is
         over, or so many seconds have passed."""
         found = []
         try:
@@ -167,15 +170,18 @@ class ShardWorker:
 # passes bytes to and fro, and reports when one ends. Gradients go from process to process (gloo, NCCL), not through
 # Ray.
 
-_CHECK_S = 120.0  # of a node: the actor's process imports flywheel
-_BEGIN_S = 300.0  # of its processes: one has to import the libraries before it has forks
+_CHECK_S = 120.0  # for the check of a node: the actor's process imports flywheel
+_BEGIN_S = 300.0  # for its processes to begin: one imports the libraries, then forks the others
 _NEWS_S = 1.0  # between two signs of life of a node, at most
 
 
 @dataclass(frozen=True)
 class TrainingTeam:
-    """`training/distributed/worker_group.py: RankLauncher` on the nodes of one worker. group: what Ray keeps for it, a
-    part a node. wanted: what each part is. silent_s: as `cluster.heartbeat_timeout_s`."""
+    """Start training processes on the nodes of one worker, as `RankLauncher` of `training/distributed/worker_group.py`.
+
+    group: Ray's placement group, one bundle a node. wanted: resources of each bundle. silent_s: as
+    `cluster.heartbeat_timeout_s`.
+    """
 
     group: PlacementGroup
     wanted: Sequence[resources.Resources]
@@ -185,15 +191,15 @@ class TrainingTeam:
 
     @classmethod
     def reserve(cls, wanted: Sequence[resources.Resources], *more: Any) -> TrainingTeam:
-        """Ask for the nodes, and do not wait for them: who is placed `within` them begins once all are there."""
+        """Request the nodes without waiting for them: what is placed `within` them begins once all are there."""
         return cls(placement_group([dict(one) for one in wanted], strategy="STRICT_SPREAD"), wanted, *more)
 
     def within(self, number: int) -> Within:
-        """Return Ray's scheduling strategy for an actor on that node."""
+        """Return Ray's scheduling strategy for an actor on node `number` of the team."""
         return Within(self.group, number)
 
     def release(self) -> None:
-        """End what runs on the nodes for it."""
+        """Give the nodes back; Ray ends what runs on them."""
         remove_placement_group(self.group)
 
     @property
@@ -205,10 +211,10 @@ class TrainingTeam:
 
 
 class NodeRanks:
-    """The actor: the processes of one node."""
+    """Run the training processes of one node, as a Ray actor."""
 
     def look(self, shared: SharedFolder, settings: Settings, meets: HostPort) -> NodeFault | None:
-        """Find why this node cannot take part; None where it can. meets: where the processes meet."""
+        """Find why this node cannot take part; None where it can. meets: (host, port) at which the processes meet."""
         if found := find_node_fault(shared, settings, plays=False):
             return found
         if not is_reachable(meets):
@@ -228,7 +234,7 @@ class NodeRanks:
 
 @dataclass
 class _TeamNode:
-    """An actor, as the worker sees it. news: what it was asked for, `since` when, and has not said yet."""
+    """Hold the actor of one node. news: its pending call of `answers`, made at `since` (seconds of time.monotonic)."""
 
     actor: Any
     address: str
@@ -238,14 +244,14 @@ class _TeamNode:
 
 
 class TeamRanks:
-    """`training/distributed/worker_group.py: RankProcesses` on several nodes."""
+    """Call training processes on several nodes, as `RankProcesses` of `training/distributed/worker_group.py`."""
 
     lost = WorkerLost  # another worker, with other nodes, resumes where this one was
 
     def __init__(self, team: TrainingTeam, start: GroupSpec, meets: HostPort) -> None:
         self.grace_s = team.silent_s
         self._team, self._own, self._address = team, None, meets[0]
-        self._woken, self._wake = Pipe(duplex=False)  # where another node has said something
+        self._woken, self._wake = Pipe(duplex=False)  # readable once another node has answered
         counts = resources.split_evenly(start.size, len(team.wanted))
         self._nodes = [
             _TeamNode(self._actor(number), address, range(sum(counts[:number]), sum(counts[: number + 1])))
@@ -268,7 +274,7 @@ class TeamRanks:
     def ask(self, call: bytes) -> None:
         sent = ray.put(call)
         for node in self._nodes:
-            node.actor.ask.remote(sent)  # of one that is gone, its answer will say so
+            node.actor.ask.remote(sent)  # where one is lost, `answers` says so
         self._own.ask(call)
 
     def answers(self, waiting: Collection[int], seconds: float) -> list[RankAnswer]:
@@ -308,8 +314,8 @@ class TeamRanks:
         )
 
     def _all(self, asked: list[Any], seconds: float) -> None:
-        """Until all nodes have done it. Raises ClusterError for one that has a fault, fails, or is late,
-        WorkerLost for one that is gone."""
+        """Wait until all nodes have answered. Raises ClusterError for one that has a fault, fails, or is late,
+        WorkerLost for one that is lost."""
         waiting, ends = dict(zip(asked, self._nodes, strict=True)), time.monotonic() + seconds
         while waiting:
             ready, late = ray.wait(list(waiting), timeout=max(0.0, ends - time.monotonic()))
@@ -352,7 +358,7 @@ class TeamRanks:
 
 
 def _node_addresses(group: PlacementGroup) -> list[str]:
-    """Of its nodes, in the order of its parts."""
+    """Return the addresses of the group's nodes, in the order of its bundles."""
     at = placement_group_table(group)["bundles_to_node_id"]
     named = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     return [named.get(at[number], "that is gone") for number in sorted(at)]

@@ -24,14 +24,14 @@ from flywheel.utils.errors import ClusterError, HeadLost, WorkerLost
 
 _TRIES = 3  # of a shard whose worker is lost: after three it is not bad luck
 _NEWS_S = 1.0  # between two signs of life of a worker, at most
-_CLOSE_S = 30.0  # browsers and models are closed
+_CLOSE_S = 30.0  # for workers to close browsers and models
 
 
 class RayWorkers(AbstractContextManager):
-    """`flywheel.cluster.StageWorkers` on Ray; called from as many threads as there are shards.
+    """Run shards on Ray, as `flywheel.cluster.StageWorkers`; called from as many threads as there are shards.
 
-    For each shard that waits one worker is asked for. Ray's scheduler gives them their nodes as there is room, on
-    nodes that join later too; a worker that is done with its shard takes the next that waits.
+    A worker is requested for each shard that waits. Ray's scheduler places workers as there is room, on nodes that join
+    later too; a worker that has done its shard takes the next that waits.
     """
 
     several = True
@@ -39,8 +39,8 @@ class RayWorkers(AbstractContextManager):
     def __init__(
         self, cluster: RayCluster, stage: Stage, ctx: StageContext, wanted: Sequence[resources.Resources]
     ) -> None:
-        """wanted: of each node of a worker, as `resources.compute_worker_resources`."""
-        ctx.key(stage)  # hashed here, once, and sent along
+        """wanted: resources of a worker on each of its nodes, of `resources.compute_worker_resources`."""
+        ctx.key(stage)  # hash the inputs once, here; the key is sent with `ctx`
         own = wanted[0]
         special = {name: count for name, count in own.items() if name not in (resources.CPU, resources.GPU)}
         self._made = ray.remote(
@@ -48,7 +48,7 @@ class RayWorkers(AbstractContextManager):
             num_gpus=own.get(resources.GPU, 0),
             resources=special,
             max_concurrency=2,
-            max_restarts=0,  # Ray's own tries would know nothing of deadlines, or of what a shard may be tried for
+            max_restarts=0,  # Ray's own retries know neither deadlines nor the errors that a shard is tried again for
             max_task_retries=0,
         )(ShardWorker)
         self._cluster, self._wanted, self._stage = cluster, wanted, ctx.stage
@@ -56,7 +56,7 @@ class RayWorkers(AbstractContextManager):
         self._teams: dict[Any, TrainingTeam] = {}  # worker -> its nodes, where it has several
         self._lock = threading.Condition()
         self._waiting, self._closed = 0, False
-        self._coming: dict[Any, Any] = {}  # the answer to whether its node has a fault -> worker
+        self._coming: dict[Any, Any] = {}  # pending call of `fault` -> its worker
         self._idle: list[Any] = []
         self._busy: set[Any] = set()
 
@@ -76,8 +76,8 @@ class RayWorkers(AbstractContextManager):
             self._end(one)
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Run one shard on a worker, on another one where that is lost. Raises what its work raises; WorkerLost where
-        _TRIES workers were lost over it, HeadLost, and ClusterError where no worker comes in time."""
+        """Run one shard on a worker, on another one where the first is lost. Raises what its work raises; WorkerLost
+        where _TRIES workers were lost over it, HeadLost, and ClusterError where no worker comes in time."""
         for number in range(1, _TRIES + 1):
             worker = self._take()
             try:
@@ -116,7 +116,7 @@ class RayWorkers(AbstractContextManager):
             raise WorkerLost(f"its worker was lost ({type(error).__name__})", where=shard) from error
 
     def _take(self) -> Any:
-        """A worker that is free, or that has come to be."""
+        """Wait for an idle or a new worker, and mark it busy."""
         with self._lock:
             self._waiting += 1
         try:
@@ -180,7 +180,7 @@ class RayWorkers(AbstractContextManager):
         self._end(worker)
 
     def _make(self) -> Any:
-        """A worker that begins once there is room for it."""
+        """Request a worker, which begins once there is room for it."""
         stage, ctx = self._asked_for
         environ = self._cluster.environ
         if len(self._wanted) == 1:
@@ -198,25 +198,25 @@ class RayWorkers(AbstractContextManager):
             team.release()
 
 
-_CHECK_S = 120  # of a node: the first call there starts a process that imports flywheel
-_LOST_S = 30  # a head that is started again by then has been away, and nothing more
-_BETWEEN_S = 2  # two looks at the head
+_CHECK_S = 120  # for the check of a node: the first call there starts a process that imports flywheel
+_LOST_S = 30  # a head that answers again by then was only restarted
+_BETWEEN_S = 2  # between two checks of the head
 
 
 class RayCluster:
-    """Run stages on the nodes of a Ray cluster. place: where the head listens. environ: variables of the environment
-    that its workers get."""
+    """Run stages on the nodes of a Ray cluster. place: (host, port) of the head. environ: variables for its workers."""
 
     def __init__(self, shared: SharedFolder, settings: Settings, place: HostPort) -> None:
         self.shared, self.limits = shared, settings.cluster
         self._settings, self.place = settings, place
         self.environ: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._looked = self._lost = 0.0  # when the head was last checked, and since when it has not answered
+        self._looked = self._lost = 0.0  # when the head was last checked; since when it is silent (0: not)
         self._life = time.monotonic()
 
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
-        """Open the workers of a stage. Raises ClusterError where no present node could do a shard."""
+        """Open the workers of a stage; of one that stays on the run's machine, in this process. Raises ClusterError
+        where no present node can do a shard, and HeadLost."""
         if stage.needs is None:
             return InProcessWorker(stage, ctx)
         self.watch()
@@ -228,7 +228,7 @@ class RayCluster:
         return RayWorkers(self, stage, ctx, wanted)
 
     def check(self) -> None:
-        """Look at every node that work may come to. Raises ClusterError."""
+        """Check every node that may get work. Raises ClusterError for a node with a fault or without an answer."""
         look, asked = ray.remote(num_cpus=0, max_retries=0)(nodes.find_node_fault), {}
         for node in list_live_nodes():
             if any(node["Resources"].get(name) for name in (resources.CPU, resources.GPU, BROWSERS)):
@@ -244,8 +244,8 @@ class RayCluster:
                 found = ray.get(one)
             except RayError as error:
                 if at not in {node["NodeID"] for node in list_live_nodes()}:
-                    continue  # it went meanwhile, and is no part of the cluster any more
-                # A node without flywheel fails as it reads what it is to call: the last line of that has the reason.
+                    continue  # it has left the cluster meanwhile
+                # A node without flywheel fails as it unpickles the call: the last line of the error has the reason.
                 found = nodes.describe_ray_error(error), "look whether flywheel is installed there"
             nodes.raise_node_fault(name, found)
         for one in late:
@@ -253,8 +253,7 @@ class RayCluster:
             nodes.raise_node_fault(asked[one][1], fault)
 
     def watch(self) -> None:
-        """Check the head; all who wait call it every few seconds. Raises HeadLost where it has not answered for
-        _LOST_S."""
+        """Check the head; all who wait call this every few seconds. Raises HeadLost where it was silent for _LOST_S."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked < _BETWEEN_S:
@@ -277,7 +276,7 @@ class RayCluster:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since then: nobody is at work, and nobody has begun to be."""
+        """Return the seconds since the last sign of life of any worker: for so long nobody has been at work."""
         return time.monotonic() - self._life
 
 

@@ -21,10 +21,11 @@ Resources = Mapping[str, float]
 def compute_worker_resources(
     stage: Stage, ctx: StageContext, limits: ClusterSettings, nodes: Sequence[Resources]
 ) -> list[Resources]:
-    """Compute what one worker of the stage takes of each of its nodes.
+    """Compute what one worker of the stage takes of each of its nodes, one mapping a node.
 
-    It runs on the first; processes that train with it run on the others, if any. nodes: what each node has; with device
-    `auto` GPUs are asked for where there are any, and machines without one then take no part.
+    The worker runs on the first; the processes that train with it run on the others, if any. limits: block `cluster`.
+    nodes: what each node of the cluster has; with device `auto` GPUs are asked for where any node has one, and nodes
+    without one then take no part.
     """
     nodes_each = 1
     if TRAINING in (stage.needs or ()):
@@ -40,7 +41,7 @@ def compute_worker_resources(
 
 
 def needs_local_environments(stage: Stage, settings: Settings) -> bool:
-    """Tell whether a worker of the stage has environments on its own node; leased ones are elsewhere."""
+    """Tell whether a worker of the stage has environments on its own node; leased ones run elsewhere."""
     return BROWSERS in (stage.needs or ()) and settings.sandbox.backend == "local"
 
 
@@ -50,7 +51,7 @@ def split_evenly(count: int, nodes: int) -> list[int]:
 
 
 def count_gpus(stage: Stage, ctx: StageContext, there: Callable[[], bool]) -> int:
-    """Count the GPUs that the stage takes. there: tells whether there are any; asked where the device is `auto`."""
+    """Count the GPUs that the stage takes. there: tells whether there are any; called where the device is `auto`."""
     needs, policy = stage.needs or (), ctx.settings.policy
     if TRAINING in needs:  # a stage that trains and plays does both on the same ones
         block = _training_settings(ctx.stage, ctx.settings)
@@ -63,7 +64,7 @@ def count_gpus(stage: Stage, ctx: StageContext, there: Callable[[], bool]) -> in
 
 
 def _training_settings(name: str, settings: Settings) -> TrainingSettings:
-    """Of the settings, that by which the stage trains."""
+    """Return the block by which the stage called `name` trains: ct, sft or rl."""
     return getattr(settings, name.partition("-")[0])
 
 
@@ -72,7 +73,7 @@ def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Reso
     first, *others = wanted
     for at in nodes:
         left = [node for node in nodes if node is not at]
-        # Of the others each asks for as much as the next one, or more: it fits wherever one before it fits.
+        # Each of the others asks for no more than the one before, so it fits wherever that fits: counting is enough.
         if _fits(first, at) and all(sum(_fits(one, node) for node in left) > i for i, one in enumerate(others)):
             return ""
     if not others:
@@ -81,7 +82,7 @@ def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Reso
 
 
 def describe_resources(wanted: Sequence[Resources]) -> str:
-    """Describe resources in one line: those of a node apart by commas, nodes apart by semicolons."""
+    """Describe resources in one line, with commas between those of a node and semicolons between nodes."""
     return "; ".join(", ".join(f"{name} {count:g}" for name, count in one.items()) for one in wanted)
 
 
@@ -93,9 +94,9 @@ def _fits(wanted: Resources, node: Resources) -> bool:
 def hold_gpu(ctx: StageContext, limits: ClusterSettings, seconds: float) -> Iterator[None]:
     """Hold this machine's GPUs, so that no other stage of the workspace uses them within the block.
 
-    ctx: of the stage. limits: block `cluster`. seconds: how long to wait for them. The lock is a file in the
-    workspace's `.flywheel/stages`, one a machine; a killed process lets go of it. Does nothing where the stage needs no
-    GPU, or where Ray assigns them. Raises ClusterError where another stage still has them after `seconds`.
+    ctx: of the stage. limits: block `cluster`. seconds: how long to wait for the GPUs. The lock is a file in the
+    workspace's `.flywheel/stages`, one a machine; it ends with the process. Does nothing where the stage needs no GPU,
+    or where Ray assigns them. Raises ClusterError where another stage still has them after `seconds`.
     """
     if limits.engine == "ray" or not count_gpus(dag.find_stage(ctx.stage), ctx, _has_gpu):
         yield

@@ -1,7 +1,7 @@
 """Expose typed settings, read from `params.yaml`, and the paths of a workspace.
 
-Each class is one block of the file; each field's meaning is the string below it, which `params.yaml` has as a comment
-and `flywheel settings` tells. Everything that takes effect has a field here: there are no hidden switches.
+Each class is one block of the file. The string below a field is its description: a comment in `params.yaml`, shown by
+`flywheel settings`. Everything that takes effect has a field here: there are no hidden switches.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ _FUNCTIONS = {"load_settings", "parse_settings", "dump_settings", "dump_commente
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: who needs paths alone does not wait for pydantic."""
+    """Import a name when it is first used: a caller that needs only paths does not wait for pydantic."""
     if name in _FUNCTIONS:
         from flywheel.config import params_file as module
-    elif name[0].isupper():  # a class or a constant; modules and functions begin small
+    elif name[0].isupper():  # a class or a constant; modules and functions begin with a small letter
         from flywheel.config import settings as module
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

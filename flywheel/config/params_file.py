@@ -25,8 +25,7 @@ from flywheel.utils.errors import BadInput, did_you_mean
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """Describe one parameter. name: dotted. description: in words. schema: JSON Schema of its values. default: as JSON
-    has it."""
+    """Describe a parameter. name: dotted. description: in words. schema: JSON Schema of its values. default: JSON."""
 
     name: str
     description: str
@@ -35,19 +34,19 @@ class ParameterInfo:
 
     @property
     def values(self) -> str:
-        """Which values it takes, in words: `whole number, 1 to 64`."""
+        """Describe which values it takes: `whole number, 1 to 64`."""
         return _describe_schema(self.schema)
 
     @property
     def comment(self) -> str:
-        """The description, and the choices where it does not name them all."""
+        """Return the description, with the choices added where it does not name them all."""
         choices = [str(one) for one in self.schema.get("enum", ())]
         if all(choice in self.description for choice in choices):
             return self.description
         return f"{self.description} One of {', '.join(choices)}."
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """Return its value in `values`, settings as `model_dump(mode="json")` gives them."""
+        """Return the parameter's value in `values`, settings as `model_dump(mode="json")` gives them."""
         found: Any = values
         for part in self.name.split("."):
             found = found[part]
@@ -75,10 +74,10 @@ def list_parameter_sections() -> tuple[ParameterSection, ...]:
 
 
 def find_parameter_section(name: str) -> ParameterSection:
-    """Find the block called `name`, or the block of the one parameter of that name, with that parameter alone.
+    """Find the block called `name`; or the block of the parameter called `name`, with that parameter alone.
 
-    name: of a parameter dotted, as in `params.yaml` (`rl.steps`). Raises BadInput where there is neither, with the
-    nearest name, or else which there are.
+    name: of a block, or of a parameter, dotted as in `params.yaml` (`rl.steps`). Raises BadInput where there is
+    neither, with the nearest name or else those that exist.
     """
     for section in list_parameter_sections():
         if name and section.name == name:
@@ -90,7 +89,7 @@ def find_parameter_section(name: str) -> ParameterSection:
 
 
 def _suggest_parameter(name: str) -> str:
-    """What was probably meant: `rl.alhpa` is rl.gae_lambda_alpha, which was rl.alpha."""
+    """Suggest what was probably meant: for `rl.alhpa`, rl.gae_lambda_alpha, whose earlier name is rl.alpha."""
     blocks = [section.name for section in list_parameter_sections() if section.name]
     names = [parameter.name for section in list_parameter_sections() for parameter in section.parameters]
     meant: dict[str, list[str]] = {block: [block] for block in blocks}
@@ -119,7 +118,7 @@ def _parameters(block: type[BaseModel], name: str) -> Iterator[ParameterInfo]:
 
 
 def _description(block: type[BaseModel], field: str) -> str:
-    """Of the block itself, or of the one from which it has the field, where it changes the default alone."""
+    """Return the field's description; where a block only changes the default, that of the block it inherits from."""
     bases = (base for base in block.__mro__ if issubclass(base, BaseModel) and field in base.model_fields)
     return _one_line(next(filter(None, (base.model_fields[field].description for base in bases)), ""))
 
@@ -147,7 +146,7 @@ def _describe_schema(schema: Mapping[str, Any]) -> str:
 
 
 def _describe_limits(schema: Mapping[str, Any]) -> str:
-    """`1 to 64`, `1 or more`, `above 0`, `0 or more and below 1`; of a text `not empty`."""
+    """Describe a schema's limits: `1 to 64`, `1 or more`, `above 0`, `0 or more and below 1`; of a text `not empty`."""
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None and most is not None:
         return f"{least} to {most}"
@@ -165,7 +164,7 @@ def _describe_limits(schema: Mapping[str, Any]) -> str:
 class SettingsFault:
     """Describe one fault of the settings.
 
-    parameter: dotted; empty where the message itself names several. renamed: it, or its value, is an earlier one.
+    parameter: dotted; "" where the message itself names several. renamed: whether its name or value is an earlier one.
     """
 
     parameter: str
@@ -177,7 +176,7 @@ class SettingsFault:
         return f"{self.parameter}: {self.message}" if self.parameter else self.message
 
     def names(self, parameters: Iterable[str]) -> bool:
-        """Tell whether it is about one of these parameters, or a block or an entry of one."""
+        """Tell whether the fault is about one of `parameters`, or a block or an entry of one."""
         mentioned = {self.parameter} if self.parameter else set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", self.message))
         return any(
             f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.")
@@ -187,7 +186,7 @@ class SettingsFault:
 
 
 def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> list[SettingsFault]:
-    """List the faults of a validation error in the order met, each once: a field of several forms gets one line.
+    """List the faults of a validation error in the order met, one for each parameter, also where its type is a union.
 
     error: pydantic's. settings: the class that was validated.
     """
@@ -205,10 +204,10 @@ def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> l
 
 
 def resolve_parameter_path(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
-    """Return the part of a path that names a parameter, an entry of a list or mapping included; None where there is
-    none.
+    """Return the part of a path that names a parameter, or an entry of a list or mapping; None where there is none.
 
-    Behind a field pydantic puts tags of its own too (which form of a union was tried): they are left out.
+    path: parts of a dotted name. block: the class of settings. After a field pydantic also puts tags of its own (which
+    type of a union was tried): they are left out.
     """
     if not path or path[0] not in block.model_fields:
         return None
@@ -231,7 +230,7 @@ def _describe_fault(fault: dict[str, Any], path: Sequence[str], settings: type[B
     return "there is no such parameter" + (f"; did you mean {near[0]}?" if near else "")
 
 
-_END_MARK = "..."  # YAML's own sign that a document is whole, which is written below the line that announces it
+_END_MARK = "..."  # YAML's own mark of a document's end; the first line announces it
 _WHOLE_FILE_LINE = f"# All parameters. The last line of this file is {_END_MARK} (without it, the file is cut off)."
 _HEAD = """\
 # `flywheel settings NAME` tells which values a parameter takes and its default, which also applies where it is left out
@@ -242,10 +241,10 @@ MIGRATE_FIX = "type the new name; `flywheel workspace migrate` does so in the fi
 
 
 def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
-    """Load settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3), which win over its own.
+    """Load settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3) that replace its own.
 
     What neither names has its default. Raises BadInput, naming the parameter, for a file that is missing, unreadable,
-    empty or cut off, bad YAML, an unknown name or a bad value; what is wrong with an override is said of `--set`.
+    empty or cut off, bad YAML, an unknown name or a bad value; where an override is wrong, the error names `--set`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -282,9 +281,8 @@ def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settin
 def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None = None) -> Settings:
     """Validate a mapping of blocks and parameters; what it lacks has its default.
 
-    where: the file that `raw` stands in, for messages. overrides: those of `raw` that were typed, by dotted name; they
-    are not applied here, and where they alone are wrong, `--set` is named. Raises BadInput that names each wrong
-    parameter.
+    where: the file that `raw` comes from, for messages. overrides: the values of `raw` that were typed, by dotted name;
+    they are not applied here; where only they are wrong, the error names `--set`. Raises BadInput for wrong parameters.
     """
     try:
         return Settings.model_validate(raw)
@@ -304,18 +302,18 @@ def is_settings_parameter(name: str) -> bool:
 
 
 def dump_settings(settings: Settings) -> str:
-    """Render settings as YAML, every field written out: what an iteration keeps as its frozen copy.
+    """Render settings as YAML with every field, as an iteration's frozen copy.
 
-    A mark at its end shows `load_settings` whether a file was cut off.
+    By a mark at its end `load_settings` sees whether a file was cut off.
     """
     text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     return f"{_WHOLE_FILE_LINE}\n{text}{_END_MARK}\n"
 
 
 def dump_commented_settings(settings: Settings) -> str:
-    """Render the settings as `params.yaml` that people edit: each description is a comment above its line.
+    """Render the settings as the `params.yaml` that people edit: each description is a comment above its line.
 
-    A mark at its end shows `load_settings` whether a file was cut off.
+    By a mark at its end `load_settings` sees whether a file was cut off.
     """
     lines, values = [_WHOLE_FILE_LINE, _HEAD.rstrip()], settings.model_dump(mode="json")
     for section in list_parameter_sections():
@@ -332,7 +330,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _line(name: str, value: Any) -> str:
-    """Lists stand in one line, as short ones of numbers and names do best."""
+    """Write a parameter as YAML. Lists and mappings stand in one line, which suits short ones."""
     flow = None if isinstance(value, list | dict) else False
     form = {"sort_keys": False, "allow_unicode": True, "width": _WIDTH - 20, "default_flow_style": flow}
     return yaml.safe_dump({name: value}, **form).rstrip("\n")

@@ -1,4 +1,4 @@
-"""Declare the settings that have another name or value than in earlier versions, and rename them in a file."""
+"""Declare the settings whose name or value differs from earlier versions, and rename them in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RENAMED_VALUES: dict[str, dict[str, str]] = _DECLARED["values"]
 
 
 def describe_renamed(name: str, value: object) -> str:
-    """Say what an earlier name, or the earlier value of a name, is now; "" for others. name: dotted."""
+    """Say what an earlier name, or an earlier value of the dotted `name`, is today; "" for others."""
     if name in RENAMED:
         return f"it is {RENAMED[name]} now"
     if isinstance(value, str) and value in (known := RENAMED_VALUES.get(name, {})):
@@ -29,10 +29,10 @@ def describe_renamed(name: str, value: object) -> str:
 
 
 def rename_block(block: str, values: Any, where: str) -> Any:
-    """Return the parameters of a block by the present names and values; what is no mapping comes back as it is.
+    """Return the parameters of a block by their present names and values; anything but a mapping is returned as it is.
 
     block: its name. values: what stands below it in the YAML. where: the file, for messages. Raises BadInput for a
-    parameter that stands there by both names.
+    parameter that is there by both names.
     """
     if not isinstance(values, dict):
         return values
@@ -51,11 +51,10 @@ _LEAF = re.compile(r"^( +)(\w+):(?:( +)(['\"]?)([\w.-]+)\4(?=\s|$))?")
 
 
 def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
-    """Rename settings in a file's text; returns the text and what was changed, in words (no words: nothing was).
+    """Rename settings in the text of a file; return the text and the list of changes, in words.
 
-    text: YAML of the file. where: the file, for messages. Comments and line form stay, but for a file whose blocks are
-    written in one line: of that the values stay. Raises BadInput for bad YAML, and for a parameter that stands there by
-    both names.
+    text: YAML of the file. where: the file, for messages. Comments and lines stay; of a file whose blocks are written
+    in one line only the values stay. Raises BadInput for bad YAML, and for a parameter that is there by both names.
     """
     try:
         before = yaml_text.parse_yaml(text)

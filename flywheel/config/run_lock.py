@@ -1,7 +1,6 @@
-"""Hold a workspace for one run at a time, and one supervisor (`flywheel workspace up`), and keep what the run is doing.
+"""Lock a workspace for one run and one supervisor (`flywheel workspace up`), and record what the run is doing.
 
-The lock ends with its process. What the run does lies beside it, in `.flywheel/at_work`, and counts while its process
-holds the lock.
+A lock ends with its process. The record lies in `.flywheel/at_work`; it counts while its writer holds the lock.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ _held_here: set[Path] = set()  # workspaces whose lock this process holds
 
 
 class WorkspaceBusy(FlywheelError):
-    """Another process holds the lock."""
+    """Signal that another process, or this one itself, holds the lock."""
 
 
 @contextlib.contextmanager
 def hold_workspace(ws: Workspace) -> Iterator[None]:
-    """Hold the workspace for a run within the block.
+    """Lock the workspace for a run within the block.
 
-    The lock is a file's in `.flywheel`, and ends with the process. Raises WorkspaceBusy, naming the process that holds
-    it, also where that is this one, and what it does, waits for, and how to end it.
+    The lock is on a file in `.flywheel` and ends with the process. Raises WorkspaceBusy where a process, this one
+    included, holds it; the error names that process, what it does or waits for, and how to end it.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -50,7 +49,7 @@ _BUSY, _END = "another run is at work here", "wait for it, or end it with Ctrl-C
 
 
 def _describe_busy(ws: Workspace, busy: WorkspaceBusy) -> WorkspaceBusy:
-    """The error, with what the other run is doing where that is known."""
+    """Return the error, with what the other run is doing where that is known."""
     if (run := read_run_at_work(ws)) is None:
         return busy
     at_work = [one for one in run.stages if one.ended is None]
@@ -64,7 +63,7 @@ def _describe_busy(ws: Workspace, busy: WorkspaceBusy) -> WorkspaceBusy:
 
 @contextlib.contextmanager
 def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
-    """Hold the workspace as `hold_workspace` does; within a block of this process that holds it, do nothing.
+    """Lock the workspace as `hold_workspace` does; do nothing where this process holds the lock already.
 
     Raises WorkspaceBusy where another process holds it.
     """
@@ -86,22 +85,22 @@ def supervisor_lock_path(ws: Workspace) -> Path:
 
 
 def is_supervised(ws: Workspace) -> bool:
-    """Tell whether `flywheel workspace up` is up here."""
+    """Tell whether a supervisor (`flywheel workspace up`) runs for the workspace."""
     return is_lock_held(supervisor_lock_path(ws))
 
 
 def workspace_holder(ws: Workspace) -> int | None:
-    """Return the process id of the run that holds the workspace now; None where there is none, or it just begins."""
+    """Return the process id of the run that holds the workspace now; None where there is none, or it is starting."""
     held_by = _lock_path(ws).read_text(encoding="utf-8") if is_workspace_busy(ws) else ""
     return int(held_by) if held_by.isdigit() else None
 
 
 @contextlib.contextmanager
 def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
-    """Hold the lock of a file within the block; the file gets the process's id, and stays.
+    """Hold the lock of a file within the block. The process's id is written to the file, which stays.
 
-    path: the file; its folder is made. otherwise: first words of the message where another holds it. fix: its last
-    ones. Raises WorkspaceBusy, within a second: it does not wait.
+    path: the file; its folder is created. otherwise: beginning of the error's message where another process holds the
+    lock. fix: end of the message. Raises WorkspaceBusy after 0.2 seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + _PROBED_S
@@ -142,16 +141,16 @@ def _lock_path(ws: Workspace) -> Path:
     return ws.state / "lock"
 
 
-# What the run is doing: `run.json`, by the process that holds the lock, and `<stage>.json`, by the one that does the
-# stage, which may be another. A file of a killed run names a process that holds the lock no more.
+# What the run is doing: `run.json`, written by the process that holds the lock, and `stages/<stage>.json`, by the one
+# that does the stage, which may be another. The `run.json` of a killed run names a process that holds no lock.
 
 
 @dataclass(frozen=True)
 class StageAtWork:
-    """A stage that the run does, or has done since it began.
+    """Describe a stage that the run is doing, or has done since it began.
 
-    began, ended: Unix time in seconds; ended is None while it is at work. share: of it that is done, 0 to 1. line: the
-    newest about it. waits_for: whom it waits for, since waits_since; answer: what they may type; "" for nobody.
+    began, ended: Unix time in seconds; ended is None while it is at work. share: how much of it is done, 0 to 1. line:
+    its newest progress line. waits_for: whom it waits for ("": nobody), since waits_since. answer: a command for them.
     """
 
     stage: str
@@ -165,7 +164,7 @@ class StageAtWork:
 
     @property
     def words(self) -> str:
-        """What it does, in a few words."""
+        """Describe in a few words what the stage is doing."""
         if self.waits_for:
             return f"{self.stage} waits for {self.waits_for} since {format_moment(self.waits_since)}"
         return f"{self.stage} since {format_moment(self.began)}"
@@ -173,8 +172,8 @@ class StageAtWork:
 
 @dataclass(frozen=True)
 class RunAtWork:
-    """The run that holds a workspace. process: its id. by: the command that began it. began: Unix time in seconds.
-    stages: those that it has begun, oldest first."""
+    """Describe the run that holds a workspace. process: its process id. by: the command that began it. began: Unix time
+    in seconds. stages: those that it has begun, oldest first."""
 
     process: int
     iteration: int
@@ -184,7 +183,7 @@ class RunAtWork:
 
     @property
     def how_to_end(self) -> str:
-        """What ends it, in words."""
+        """Say how to end the run."""
         ends = {RUN_COMMAND: f"`kill {self.process}`", UP_COMMAND: "`flywheel workspace down`"}
         return ends.get(self.by, "cancelling it in Prefect")
 
@@ -193,14 +192,14 @@ RUN_COMMAND, UP_COMMAND = "flywheel run", "flywheel workspace up"
 
 
 def format_moment(moment: float) -> str:
-    """Write a moment, Unix time in seconds, as a message has it: `11-29 19:26 UTC`."""
+    """Format a Unix time in seconds for a message: `11-29 19:26 UTC`."""
     return f"{datetime.fromtimestamp(moment, UTC):%m-%d %H:%M} UTC"
 
 
 def record_run(ws: Workspace, iteration: int, by: str) -> None:
-    """Record that this process, which holds the lock, works on `iteration`; what an earlier run left is removed.
+    """Record that this process, which holds the lock, works on `iteration`; the record of an earlier run is removed.
 
-    by: RUN_COMMAND, UP_COMMAND, or whose worker it is, in words. Raises DiskFull.
+    by: RUN_COMMAND, UP_COMMAND, or in words whose worker it is. Raises DiskFull.
     """
     shutil.rmtree(_at_work_folder(ws), ignore_errors=True)
     facts = {"process": os.getpid(), "iteration": iteration, "by": by, "began": time.time()}
@@ -220,7 +219,7 @@ def read_run_at_work(ws: Workspace) -> RunAtWork | None:
         files = sorted((folder / "stages").glob("*.json"))
         stages = [StageAtWork(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
         run = RunAtWork(**facts, stages=tuple(sorted(stages, key=lambda one: one.began)))
-    except (OSError, ValueError, TypeError):  # none, or one that just begins
+    except (OSError, ValueError, TypeError):  # no run, or one that is just beginning
         return None
     return run if run.process == workspace_holder(ws) else None
 

@@ -1,4 +1,4 @@
-"""Define every parameter of `params.yaml`: a class a block, its meaning in the string below each field."""
+"""Define every parameter of `params.yaml`: one class a block; the string below a field is its description."""
 
 from __future__ import annotations
 
@@ -662,8 +662,8 @@ _CRON_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))  # minute, hour, day
 
 
 def _are_in_cron_ranges(fields: list[str]) -> bool:
-    """Whether each number is one of its field's; what a name or a sign means, Prefect says."""
-    ranges = zip(fields, _CRON_RANGES, strict=False)  # of @daily there is one
+    """Tell whether each number is in the range of its cron field; names and signs are left to Prefect."""
+    ranges = zip(fields, _CRON_RANGES, strict=False)  # `@daily` is a single field
     numbers = ((n, low, high) for field, (low, high) in ranges for n in re.findall(r"(?<![\d/])\d+", field))
     return all(low <= int(number) <= high for number, low, high in numbers)
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
 
-# Of the files of a workspace, in its iterations.yaml: one more for each step of maintenance/migrate.py, and each time
-# that tables get columns.
+# Version of the files of a workspace, stored in its iterations.yaml. It grows by one with each step of
+# maintenance/migrate.py, and whenever tables get columns.
 FORMAT = 6
 _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 
 def iteration_label(iteration: int) -> str:
-    """Write an iteration as it stands in paths, tags and stage names, in three digits or more: `7` -> `007`."""
+    """Format the number of an iteration for paths, tags and stage names, with three digits or more: `7` -> `007`."""
     return f"{iteration:03d}"
 
 
@@ -58,7 +58,7 @@ class Workspace:
         return ws
 
     def read_format(self) -> int:
-        """Read the version of its files, from 1; without iterations.yaml, which has it, this version's."""
+        """Read the version of the workspace's files, from 1 on; without iterations.yaml, which holds it, FORMAT."""
         try:
             found = _FORMAT_LINE.search(self.iterations_index.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class Workspace:
 
     @property
     def iterations_index(self) -> Path:
-        """Which iteration is the newest, and the format of the files."""
+        """Return the path of the file that names the newest iteration and the version of the files."""
         return self.root / "iterations.yaml"
 
     @property
@@ -84,7 +84,7 @@ class Workspace:
         return sorted(int(path.name) for path in folders if path.name.isdigit())
 
     def frozen_params(self, iteration: int) -> Path:
-        """Return the path of the iteration's own copy of its parameters: a later edit does not mark it changed."""
+        """Return the path of the iteration's own copy of its parameters: later edits of params.yaml do not reach it."""
         return self.iteration(iteration) / "params.yaml"
 
     def manifest(self, iteration: int) -> Path:
@@ -124,7 +124,7 @@ class Workspace:
         return self.root / ".flywheel"
 
     def staging(self, iteration: int, stage: str) -> Path:
-        """Return the folder of finished shards of a stage that is not complete: a killed run goes on from it."""
+        """Return the folder with the finished shards of a stage that is not complete: a killed run resumes from it."""
         return self.state / "staging" / f"iteration={iteration_label(iteration)}" / stage
 
     @property
@@ -133,17 +133,16 @@ class Workspace:
 
     @property
     def run_target(self) -> Path:
-        """How far a run was asked to go, until it is there."""
+        """Return the path of the file that says how far a run is to go; it is there until the run has done so."""
         return self.state / "run.json"
 
     def closing(self, iteration: int) -> Path:
-        """Return the path of a mark: it exists from when an iteration's last stage begins until it is reported,
-        tagged and pushed."""
+        """Return the path of a mark: it exists from the start of an iteration's last stage, `runs`, until the iteration
+        is reported, tagged and pushed."""
         return self.state / "closing" / iteration_label(iteration)
 
     def run_history(self, iteration: int) -> Path:
-        """Return the path of what the orchestrator reported of the runs of `iteration`, until the stage `runs` makes
-        a table of it."""
+        """Return the path of Prefect's record of the runs of `iteration`, until the stage `runs` makes it a table."""
         return self.state / "runs" / f"{iteration_label(iteration)}.json"
 
     @property
@@ -157,22 +156,22 @@ class Workspace:
     def relative(self, path: Path) -> str:
         """Return a path as it is written into datasets: relative to the workspace, with forward slashes.
 
-        A file is what its name in the workspace says, wherever a link of DVC's leads. Raises ValueError for one outside
-        of it.
+        A link of DVC's counts by its own path, not by where it leads. Raises ValueError for a path outside the
+        workspace.
         """
         named = Path(os.path.abspath(path))  # noqa: PTH100 - `resolve` would follow the link
         return (named if named.is_relative_to(self.root) else path.resolve()).relative_to(self.root).as_posix()
 
     def resolve(self, path: str) -> Path:
-        """Return the path of one read from a dataset or a setting: relative to the workspace, or absolute as it is."""
+        """Return the path that a dataset or a setting names; a relative one counts from the workspace."""
         return self.root / path
 
 
 def workspace_name(ws: Workspace) -> str:
     """Return the workspace's name, such as `night-3fa9c1`: its folder's name and six hex digits.
 
-    It is made, and written to `.flywheel/identity.json`, at the first call, and anew where the folder was moved or
-    copied or the file is damaged. Raises DiskFull.
+    It is made at the first call, and again where the folder was moved or copied or the file is damaged; it is stored in
+    `.flywheel/identity.json`. Raises DiskFull.
     """
     path, root = ws.state / "identity.json", str(ws.root.resolve())
     try:
@@ -192,9 +191,9 @@ def folder_slug(folder: Path) -> str:
 
 
 def iteration_run_id(ws: Workspace, iteration: int) -> str:
-    """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`, however often it is resumed.
+    """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`; resuming does not change it.
 
-    It is made, and kept under `.flywheel`, at the first call. Raises DiskFull, ValueError where its file is damaged.
+    It is made at the first call and stored under `.flywheel`. Raises DiskFull, ValueError where its file is damaged.
     """
     path = _iteration_run_path(ws, iteration)
     if not path.is_file():
@@ -203,10 +202,7 @@ def iteration_run_id(ws: Workspace, iteration: int) -> str:
 
 
 def renew_iteration_run_id(ws: Workspace, iteration: int) -> None:
-    """Give the iteration, which begins, a new id: what was made under its number before is another attempt.
-
-    It is written under `.flywheel`, where `iteration_run_id` reads it. Raises DiskFull.
-    """
+    """Give an iteration that begins a new id: what was made under its number before belongs to another attempt."""
     write_json(_iteration_run_path(ws, iteration), secrets.token_hex(3))
 
 

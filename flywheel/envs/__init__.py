@@ -1,1 +1,1 @@
-"""Environments that an agent acts in: the contract, the back-ends and who lends them."""
+"""Provide the environments that an agent acts in: their interfaces, the back-ends, and the pools that lend them."""

@@ -1,8 +1,8 @@
 """Define the interfaces of environments: tasks, V, suites, `Env`, checkpoints, live view and take-over by a person.
 
-An `Env` is one session: reset to a task, stepped to its end, reset again or closed. `terminated` is an end of the task,
-`truncated` a limit (the step budget); a crash is an `EnvError`, never a reward. Every back-end passes
-`flywheel.envs.conformance.check_env`.
+An `Env` plays one episode at a time: `reset` begins it, `step` plays it to its end; then follows another `reset`, or
+`close`. `terminated` means that the task ended, `truncated` that a limit (the step budget) was reached. A crash is an
+`EnvError`, never a reward. Every back-end passes `flywheel.envs.conformance.check_env`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from flywheel.agent.actions import Action, Point
 from flywheel.config import DomainName
 from flywheel.utils.errors import BadInput, DataError
 
-INTERFACES = ("gui", "sdk", "both")  # the screen alone, functions alone, either
+INTERFACES = ("gui", "sdk", "both")  # how a task may be done: by the screen, by functions, by either
 
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table `tasks`: what is asked, of which suite (`world`), and how it is verified.
+    """Describe one task, a row of the table `tasks`: what the agent must do and how that is verified.
 
-    params: the template's parameters, JSON values. threshold: it is solved where its score (0 to 1) reaches this.
-    max_steps: the step budget; the env truncates after it. split: train or eval. verifier: its name in the back-end.
-    checksum: of what the task depends on. environment: the back-end that plays it (`flywheel.envs.registry`).
+    world: its suite. params: the template's parameters, JSON values. max_steps: the step budget, after which the env
+    truncates. split: train or eval. verifier: the verifier's name in the back-end. threshold: the task is solved where
+    its score (0 to 1) reaches this. checksum: hash of all that the task depends on. environment: the back-end that
+    plays it (`flywheel.envs.registry`).
     """
 
     task_id: str
@@ -51,17 +52,17 @@ class Task:
 
     @property
     def interface(self) -> str:
-        """Which of INTERFACES it may be done by, where its params say so (`allowed`); else ""."""
+        """Return the member of INTERFACES that the params name as `allowed`; else ""."""
         allowed = self.params.get("allowed", "")
         return allowed if allowed in INTERFACES else ""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent sees: a picture, a text, or both.
+    """Hold what the agent sees: a picture, a text, or both.
 
-    screenshot: a PNG of width x height pixels; None and 0 x 0 where there is no picture. url: the page's path; "" where
-    there is none. text: what there is to read, such as a terminal's screen; "" where the picture is all.
+    screenshot: PNG of width x height pixels; None, and 0 x 0, where there is no picture. url: the suite's name, for a
+    web page with its path behind it. text: text to read, such as a terminal's screen; "" where there is only a picture.
     """
 
     screenshot: bytes | None
@@ -73,10 +74,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What followed a reset or a step.
+    """Hold the result of a reset or a step.
 
-    reward: of this step alone. info: `state` (what the verifier reads, JSON values), `score` (the state's, 0 to 1),
-    `note` (why the action did nothing), `result` (what an SDK function returned).
+    reward: of this step alone. info: `state` (what the verifier reads, JSON values), `score` (the verifier's score of
+    that state, 0 to 1), `note` (such as why the action did nothing), `result` (what an SDK function returned).
     """
 
     observation: Observation
@@ -87,64 +88,66 @@ class StepResult:
 
 
 class Env(Protocol):
-    """Play one session. Every call has a deadline and raises EnvError (a crash) or EnvTimeout; then only `close` is
-    left."""
+    """Play episodes of tasks, one at a time.
+
+    Every call has a deadline; it raises EnvTimeout after that, EnvError for a crash. Then only `close` may be called.
+    """
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin a fresh session of `task` and return what is seen first; the same task and seed give the same.
+        """Begin a fresh episode of `task` and return its first result, the same for the same task and seed.
 
-        seed: any integer, mostly `task.seed`. Raises BadInput for a task that it cannot play, DataError for a state
-        that its verifier cannot read.
+        seed: any integer, mostly `task.seed`. Raises BadInput for a task that this environment cannot play, DataError
+        for a state that its verifier cannot read.
         """
 
     async def step(self, action: Action) -> StepResult:
-        """Carry out one action, and return what followed.
+        """Carry out one action and return the result.
 
-        action: one that this back-end has not, or outside the screen, does nothing and leaves a `note`. Raises EnvError
-        where the episode is over, DataError for a state that the verifier cannot read.
+        An action that this back-end does not have, or outside the screen, does nothing and leaves a `note`. Raises
+        EnvError where the episode is over, DataError for a state that the verifier cannot read.
         """
 
     async def close(self) -> None:
-        """Free everything; may be called twice."""
+        """Free all resources; may be called twice."""
 
 
 @runtime_checkable
 class Checkpointable(Protocol):
-    """An `Env` whose whole state can be saved and restored."""
+    """Save and restore the whole state of an `Env`."""
 
     async def checkpoint(self) -> bytes:
-        """Save the state for `restore`. Raises EnvError before a reset."""
+        """Return the state, for `restore`. Raises EnvError before a reset."""
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Restore a checkpoint of this task: what follows is the same as what followed when it was saved.
+        """Restore a checkpoint of this task; the same actions then give the same results as after it was saved.
 
-        checkpoint: as `checkpoint` gave it, in whatever process. Returns the result that was seen last then. Raises
-        EnvError for anything else, or the checkpoint of another task.
+        checkpoint: from `checkpoint` in any process. Returns the last result before it was saved. Raises EnvError for
+        other bytes, or the checkpoint of another task.
         """
 
 
 @runtime_checkable
 class PartialCheckpointable(Protocol):
-    """An `Env` of which a part can be saved, such as a machine's files without its running programs.
+    """Save and restore a part of the state of an `Env`, such as a machine's files without its running programs.
 
-    What is restored is a fresh session with that part, at the same step; `info["lost"]` lists what else there was.
+    A restore begins a fresh session with that part, at the same step; `info["lost"]` lists what was not saved.
     """
 
     async def save_partial(self) -> bytes:
-        """Save the part that `restore_partial` takes. What runs goes on. Raises EnvError outside of an episode."""
+        """Return the part for `restore_partial`; running programs go on. Raises EnvError outside of an episode."""
 
     async def restore_partial(self, kept: bytes) -> StepResult:
-        """Begin a fresh session of this task with the part that was saved, and return what is seen.
+        """Begin a fresh session of this task with a saved part, and return its first result.
 
-        kept: as `save_partial` gave it. Raises EnvError for anything else.
+        kept: from `save_partial`. Raises EnvError for other bytes.
         """
 
 
 class TaskTemplate(BaseModel):
-    """A family of tasks of one suite.
+    """Describe a family of tasks of one suite.
 
-    instruction: a format string over the drawn params. max_steps: the step budget of each level. verifier: its name in
-    the back-end. threshold: of the score, from which a task is solved; None: routing.threshold.
+    instruction: a format string over the drawn params. max_steps: step budget by level. verifier: the verifier's name
+    in the back-end. threshold: a task is solved from this score on; None: `routing.threshold`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -155,10 +158,10 @@ class TaskTemplate(BaseModel):
 
 
 class TaskSuite(BaseModel, ABC):
-    """Draw tasks of one back-end.
+    """Draw the tasks of one suite.
 
-    environment: the back-end. domain: where it is listed; `synthesis.domains` may put it into another. checksum: of all
-    that its tasks depend on. once: each template and level is one task, the same for all seeds.
+    environment: the back-end. domain: the suite's default one; `synthesis.domains` may put it into another. checksum:
+    hash of all that its tasks depend on. once: each template and level is one task, the same for all seeds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -171,19 +174,19 @@ class TaskSuite(BaseModel, ABC):
 
     @abstractmethod
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """Draw the params of one task of a template and level: JSON values that say all that the agent meets.
+        """Draw the params of one task: JSON values that determine everything that the agent meets.
 
-        seed: any integer; the same arguments give the same. Raises BadInput for a template or a level that the suite
-        has not.
+        seed: any integer; the same arguments give the same params. Raises BadInput for a template or a level that the
+        suite does not have.
         """
 
     @property
     def levels(self) -> list[int]:
-        """The levels that any of its templates has, in rising order."""
+        """Return the levels that any template of the suite has, in rising order."""
         return sorted({level for template in self.templates.values() for level in template.max_steps})
 
     def budget(self, template: str, level: int) -> int:
-        """Return the step budget of a template's level. Raises BadInput for one that the suite has not."""
+        """Return the step budget of a template's level. Raises BadInput where the suite does not have it."""
         spec = self.templates.get(template)
         if spec is None:
             fix = f"known are {', '.join(self.templates)}"
@@ -196,17 +199,18 @@ class TaskSuite(BaseModel, ABC):
 
 # Take-over: a person's mouse, fingers and keys in an environment, as the watch page sends them.
 
-_MAX_SHARE = 1 - 1e-6  # a share of the screen is below 1
+_MAX_SHARE = 1 - 1e-6  # fractions of the screen are below 1
 _MAX_WHEEL_PIXELS, _MAX_TEXT_CHARACTERS, _MAX_KEY_CHARACTERS = 10_000.0, 2000, 40
 _GESTURES_WITH_POINT = ("click", "long", "grab", "move", "drop", "wheel")
 
 
 @dataclass(frozen=True)
 class Gesture:
-    """One gesture of a person who has taken over.
+    """Describe one gesture of a person who has taken over an environment.
 
     kind: click, long (a long press), grab, move and drop (a button or a finger held down), wheel, press and release
-    (a key), text, back, home. at: of the screen, where it has a place. right, down: pixels that the wheel turns.
+    (a key), text, back, home. at: its place on the screen, for kinds that have one. count: of clicks. right, down:
+    pixels that the wheel scrolls.
     """
 
     kind: str
@@ -220,10 +224,10 @@ class Gesture:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Gesture:
-        """Parse a JSON object: `do` is the kind, `x` and `y` (shares of the screen) the place, other keys are named as
-        the fields.
+        """Parse a gesture from a JSON object.
 
-        said: the object. Values out of bounds are clipped. Raises ValueError for what is no gesture.
+        said: the object. `do` is the kind, `x` and `y` (fractions of the screen) are the place; other keys are named
+        as the fields. Values out of bounds are clipped. Raises ValueError for an object that is no gesture.
         """
         kind = said.get("do")
         if kind in _GESTURES_WITH_POINT:
@@ -250,42 +254,42 @@ def _clipped_number(
     return max(least, min(most, float(value)))
 
 
-# Watching: what a person does is no step of the agent, so it is neither recorded nor scored.
+# Watching: what a person does is not a step of the agent, so it is neither recorded nor scored.
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @runtime_checkable
 class MachineAccess(Protocol):
-    """Reach into an `Env` of a machine with terminals, files and services, and maybe a screen.
+    """Reach the terminals, files and services of an `Env` that is a machine, and its desktop where it has one.
 
-    All methods raise EnvError where what is asked for is not there. A connection is a reader and a writer.
+    All methods raise EnvError for something that the machine does not have. A connection is a reader and a writer.
     """
 
     async def screen(self) -> Streams:
-        """Connect to the desktop, which speaks VNC (RFB)."""
+        """Connect to the desktop by VNC (RFB)."""
 
     async def service(self, port: int) -> Streams:
         """Connect to the TCP port `port` of the machine."""
 
     async def terminal(self) -> Streams:
-        """Connect to the agent's terminal: its output, and keys for the program that runs (`terminal_relay.py`)."""
+        """Connect to the agent's terminal: read its output, write keys (the protocol is in `terminal_relay.py`)."""
 
     async def shell(self, rows: int, columns: int) -> Streams:
-        """Start a shell of the watcher's own, spoken to as `terminal`. rows, columns: characters of its screen."""
+        """Start a shell for the watcher, connected as `terminal` is. rows, columns: characters of its screen."""
 
     async def list_folder(self, path: str) -> Mapping[str, Any]:
-        """List the folder `path` below the home: `entries` with `name`, `kind` and `bytes`, and how many `more`."""
+        """List the folder `path` below the home: `entries` (`name`, `kind`, `bytes`), and how many `more` there are."""
 
     async def read_file(self, path: str, most: int) -> bytes:
-        """Read the file `path` below the home; of a longer one than `most` bytes, its beginning of more than that."""
+        """Read the file `path` below the home; of a file longer than `most` bytes, a beginning longer than that."""
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Write `content` to the file `path` below the home, new or over the one that is there."""
+        """Write `content` to the file `path` below the home, which is created or replaced."""
 
 
 class LatestPicture:
-    """Hold the newest picture (PNG or JPEG) for one watcher; those that it was too slow for are dropped."""
+    """Hold the newest picture (PNG or JPEG) for one watcher; pictures that the watcher is too slow for are dropped."""
 
     def __init__(self) -> None:
         self._newest: bytes | None = None
@@ -297,7 +301,7 @@ class LatestPicture:
         self._changed.set()
 
     async def next(self) -> bytes:
-        """Wait for a picture that was not taken yet, and take it."""
+        """Wait for a picture that was not returned yet, and return it."""
         await self._changed.wait()
         self._changed.clear()
         return self._newest
@@ -305,9 +309,9 @@ class LatestPicture:
 
 @runtime_checkable
 class LiveView(Protocol):
-    """Follow the picture of an `Env`, and let a person's mouse and keys reach it."""
+    """Follow the picture of an `Env`, and pass a person's mouse and keys to it."""
 
-    touch: bool  # it has fingers for a mouse
+    touch: bool  # it has a touch screen in place of a mouse
 
     def watch(self) -> AbstractContextManager[LatestPicture]:
         """Follow the picture as it changes, until the block ends. While nobody watches, it costs nothing."""
@@ -315,18 +319,17 @@ class LiveView(Protocol):
     async def apply_gestures(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
         """Carry out a person's `gestures`, then let `ms` of the environment's time pass; returns notes for the person.
 
-        Call it neither during a step nor in a task that may be cancelled: the environment would be broken. Raises
-        EnvError.
+        A call during a step, or one that is cancelled, breaks the environment. Raises EnvError.
         """
 
     async def release_all(self) -> None:
-        """Let go of all keys and buttons that the person holds. Raises EnvError."""
+        """Release all keys and buttons that the person holds down. Raises EnvError."""
 
 
-# A verifier (section 2.5.2): from a task's params and the recorded state of a finished episode to a score in [0, 1].
+# A verifier (section 2.5.2) maps a task's params and an episode's recorded state to a score in [0, 1].
 #
-# A pure function, so that stored trajectories can be scored again. 1 is reached only where exactly what was asked is
-# done; a part of it, or something beside it, scores less. Each lies with its tasks.
+# It is a pure function, so that stored trajectories can be scored again. The score is 1 only where exactly the task was
+# done; doing a part of it, or anything more, scores less. Verifiers are defined beside their tasks.
 
 Verifier = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 
@@ -334,10 +337,10 @@ Verifier = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 def apply_verifier(
     verifier: Verifier, name: str, params: Mapping[str, Any], state: Mapping[str, Any], where: str
 ) -> float:
-    """Score a final state by a verifier, in [0, 1].
+    """Score a recorded state by a verifier; returns the score, in [0, 1].
 
-    name: of the verifier, for messages. params: of the task. state: that it reads. where: the trajectory, for messages.
-    Returns the score. Raises DataError for a state that lacks what the verifier reads, or a score out of [0, 1].
+    name: of the verifier, for messages. params: of the task. where: the trajectory or page, for messages. Raises
+    DataError for a state that lacks what the verifier reads, or a score out of [0, 1].
     """
     try:
         value = float(verifier(params, state))
@@ -348,20 +351,20 @@ def apply_verifier(
     return value
 
 
-# V (section 2.3): whether a trajectory counts as solved, decided here alone: 1 where score >= threshold, else 0; none
-# where there is no score.
+# V (section 2.3) says whether a trajectory counts as solved; only this module decides it. V is 1 where score >=
+# threshold, else 0; without a score there is no V.
 #
-# The threshold stands in the table `tasks` since the task was made; a template that names none gets
-# `routing.threshold`. Of several scorers all must be satisfied: where one says 0, V is 0, even if others gave no score;
-# else, where one gave none, there is no V.
+# The threshold is set when the task is made (table `tasks`); a template that names none gets `routing.threshold`. With
+# several scorers all must be satisfied: where one says 0, V is 0, even if others gave no score; else, where one gave no
+# score, there is no V.
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Hold what one scorer says of one trajectory.
+    """Hold one scorer's judgement of one trajectory.
 
     score: in [0, 1]; None where the scorer gave none, and then `detail` says why. threshold: the task's, in (0, 1];
-    None where it is not known. scorer, version: who said it. detail: in words, what it adds to its score.
+    None where it is not known. scorer, version: the scorer's name and version. detail: the scorer's remarks.
     """
 
     score: float | None
@@ -372,21 +375,21 @@ class Verdict:
 
     @property
     def v(self) -> bool | None:
-        """V; None where there is no score in [0, 1], or no threshold to hold it against."""
+        """Return V; None where there is no score in [0, 1], or no threshold."""
         if self.score is None or self.threshold is None or not 0.0 <= self.score <= 1.0:
             return None
         return self.score >= self.threshold
 
     def row(self, trajectory_id: str) -> dict[str, Any]:
-        """Make a row of the table `scores` for the trajectory `trajectory_id`; `success` is V."""
+        """Return the row of the table `scores` for the trajectory `trajectory_id`; `success` is V."""
         return {"trajectory_id": trajectory_id, **asdict(self), "success": self.v}
 
 
 def decide_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """Choose the verdict that counts, of all `verdicts` on a trajectory: the least satisfied one.
+    """Return the least satisfied of all `verdicts` on a trajectory, which is the one that counts.
 
     That is one whose V is false, else one without V, else one whose V is true; of several, the lowest score, then the
-    first. A verdict without a score where there are none.
+    first. Returns a verdict without a score where `verdicts` is empty.
     """
     return min(verdicts, key=_verdict_rank, default=Verdict(None, None, detail="no score"))
 
@@ -399,7 +402,7 @@ def _verdict_rank(verdict: Verdict) -> tuple[int, float]:
 def verdicts_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Verdict]:
     """Return the deciding verdict (`decide_verdict`) of each trajectory that has a row, by its id.
 
-    rows: of the table `scores`; they need `trajectory_id`, other columns that a row lacks are empty.
+    rows: of the table `scores`. Each needs `trajectory_id`; other missing columns count as empty.
     """
     by_trajectory: dict[str, list[Verdict]] = defaultdict(list)
     for row in rows:

@@ -1,7 +1,7 @@
-"""Limit memory, processes and processor time of all that one session runs together, by a cgroup.
+"""Limit memory, processes and processor time of all programs of one session together, by a cgroup.
 
-Groups are of version 2 where this user may make them there, else of version 1. Where neither may be used only the
-limits of single processes hold.
+A cgroup is of version 2 where this user may create one there, else of version 1. Where this user may create neither,
+only the limits of single processes hold.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _KILL_S = 5.0
 
 @dataclass(frozen=True)
 class Cgroup:
-    """One session's group. folders: of version 1 one for each controller; of version 2 one."""
+    """Hold the cgroup of one session. folders: of version 1 one for each controller; of version 2 a single one."""
 
     folders: tuple[Path, ...]
 
     def entering(self, command: list[str]) -> list[str]:
-        """Wrap a command so that it joins the group before it starts."""
+        """Wrap a command so that it joins the cgroup before it starts."""
         files = " ".join(str(folder / "cgroup.procs") for folder in self.folders)
         return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 99; done; exec "$@"', "sh", *command]
 
     def processes(self) -> list[int]:
-        """Ids of its processes, as this machine numbers them."""
+        """Return the ids of the cgroup's processes, as this machine numbers them."""
         with contextlib.suppress(OSError):
             return [int(line) for line in (self.folders[0] / "cgroup.procs").read_text().split()]
         return []
 
     def kill(self) -> None:
-        """Kill what is in it."""
+        """Kill the cgroup's processes; gives up after 5 seconds."""
         until = time.monotonic() + _KILL_S
         while self.processes() and time.monotonic() < until:
             for pid in self.processes():
@@ -47,7 +47,7 @@ class Cgroup:
             time.sleep(0.002)
 
     def end(self) -> None:
-        """Kill what is in it, and remove it."""
+        """Kill the cgroup's processes and remove the cgroup."""
         self.kill()
         for folder in self.folders:
             with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ class Cgroup:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the kernel has ended a process of it for want of memory."""
+        """Tell whether the kernel killed a process of the cgroup because memory ran out."""
         for folder in self.folders:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ class Cgroup:
 
     @property
     def memory(self) -> int:
-        """Bytes in use, files in memory included."""
+        """Return the bytes of memory in use, files in memory included."""
         for folder in self.folders:
             for name in ("memory.current", "memory.usage_in_bytes"):
                 with contextlib.suppress(OSError):
@@ -74,10 +74,10 @@ class Cgroup:
 
 
 def create_cgroup(memory_mb: int, processes: int, cores: float = 0) -> Cgroup | None:
-    """Create a group with these limits; None where this machine has none (`explain_missing_cgroups`).
+    """Create a cgroup with these limits; None where this user may create none (`explain_missing_cgroups`).
 
-    memory_mb: MiB of processes and of files in memory. processes: with threads, at once. cores: 0 for all. Raises
-    OSError where the kernel refuses a limit.
+    memory_mb: MiB of processes and of files in memory. processes: processes and threads at once. cores: processor
+    cores; 0 for all. Raises OSError where the kernel refuses a limit.
     """
     found, name = _find_cgroup_parents(), f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
     if found is None:
@@ -102,7 +102,7 @@ def create_cgroup(memory_mb: int, processes: int, cores: float = 0) -> Cgroup | 
 
 
 def find_own_cgroup(pid: int) -> Cgroup | None:
-    """Find the cgroup that a process has for itself alone; None where none can be seen from here."""
+    """Find the cgroup whose only process is `pid`; None where none can be seen from here."""
     with contextlib.suppress(OSError):
         for _, folders in _list_cgroup_folders(pid):
             found = Cgroup(tuple(dict.fromkeys(folders)))
@@ -112,13 +112,13 @@ def find_own_cgroup(pid: int) -> Cgroup | None:
 
 
 def explain_missing_cgroups() -> str:
-    """Explain why sessions have no limits together here; "" where they have."""
+    """Explain why a session's programs have no common limits here; "" where they have."""
     return "" if _find_cgroup_parents() else "this user may make no cgroups (memory, pids)"
 
 
 @functools.cache
 def _find_cgroup_parents() -> tuple[int, list[Path]] | None:
-    """The version of cgroups, and where groups can be made, tried for real."""
+    """Find by trial the version of cgroups that can be created here, and the folders to create them in."""
     for version, parents in _list_cgroup_folders("self"):
         if all(_can_create_cgroup(parent, version) for parent in parents):
             return version, parents
@@ -126,7 +126,7 @@ def _find_cgroup_parents() -> tuple[int, list[Path]] | None:
 
 
 def _list_cgroup_folders(process: int | str) -> list[tuple[int, list[Path]]]:
-    """The groups of a process by version: one of version 2, one for each controller of version 1."""
+    """List a process's cgroup folders by version: one for version 2, one for each controller of version 1."""
     own = dict(line.split(":", 2)[1:] for line in Path(f"/proc/{process}/cgroup").read_text().splitlines())
     return [(2, [_ROOT / own.get("", "/").lstrip("/")]), (1, [_v1_folder(own, one) for one in _CONTROLLERS])]
 
@@ -154,7 +154,7 @@ def _can_create_cgroup(parent: Path, version: int) -> bool:
 
 
 def _write_limits(folder: Path, values: dict[str, object]) -> None:
-    """Those that this kernel and this controller have."""
+    """Write those limits that this kernel and this controller have."""
     for name, value in values.items():
         if (folder / name).exists():
             with contextlib.suppress(OSError) if "sw" in name or "oom" in name else contextlib.nullcontext():

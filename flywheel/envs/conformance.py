@@ -27,7 +27,7 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 SCREEN_CENTRE = Point(0.5, 0.5)
 
-# Fractions of the screen are below 1.
+# Points are fractions of the screen, at least 0 and below 1.
 ACTIONS_AT_EDGE = (Click(Point(0.0, 0.0)), Click(Point(math.nextafter(1, 0), math.nextafter(1, 0))))
 _POINTS_OFF_SCREEN = ((1.5, 0.5), (1.0, 0.5), (0.5, 1.0), (-0.01, 0.5), (0.5, -1e300), (math.nan, 0.5), (0.5, math.inf))
 ACTIONS_OFF_SCREEN = (
@@ -48,19 +48,19 @@ HOSTILE_TEXTS = (*_TRIED["texts"], "e" * 100_000)
 MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
 Hang = Callable[[Env], Awaitable[None]]
 N_OTHER_SEEDS = 4  # other seeds that are tried: at least one of them must differ
-N_SEED_STEPS = 24  # of one seed, where first screens are alike
+N_SEED_STEPS = 24  # played with each seed, where the first screens are alike
 _RANDOM_KEYS = ("left", "right", "up", "down", "space", "enter", "a")
-_SHARE_AT_LAST_CHANGE = 0.5  # share of the actions that go where the last change was
-_SHARE_OF_CLICKS = 0.7  # of all others
+_SHARE_AT_LAST_CHANGE = 0.5  # share of the actions that click where the screen changed last
+_SHARE_OF_CLICKS = 0.7  # among all other actions
 
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """Whether another seed gives another task: at its first screen, or in what follows from the same actions, since a
-    game against a player of chance begins with the same board for every seed.
+    """Tell whether another seed gives another task, at the first screen or after the same actions.
 
-    differ_at: the step after which another seed showed (0: at once); None: it did not, in `steps` steps. drawn: the
-    most numbers that a page took from its seeded chance, where the environment tells.
+    Actions are played too, since a game against a random player begins with the same board for every seed. differ_at:
+    the step after which another seed's result differed (0: the reset); None: none did, in `steps` steps. drawn: the
+    most random numbers that a page took from its seeded generator, where the environment tells.
     """
 
     differ_at: int | None
@@ -74,10 +74,10 @@ class SeedComparison:
 
 
 async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None) -> SeedComparison:
-    """Play a task with its own seed, then the same actions with others, and say where they part.
+    """Play a task with its own seed, then the same actions with other seeds, and say where the results first differ.
 
-    make_env: leases an env. look: called with the env after the last step of the first. Raises EnvError where it does
-    not play.
+    make_env: leases an env. look: called with the env after the last step with the own seed. Raises EnvError where the
+    task cannot be played.
     """
     seeds = [task.seed + step for step in range(N_OTHER_SEEDS + 1)]
     task = dataclasses.replace(task, max_steps=10_000)
@@ -103,14 +103,14 @@ async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None)
 
 
 def results_differ(one: StepResult, other: StepResult) -> bool:
-    """Tell whether results differ in what is seen or recorded; not in the address, which may hold the seed."""
+    """Tell whether two results differ in what is seen or recorded, leaving out the address, which may hold the seed."""
     here, there = ({**result.info["state"], "page": ""} for result in (one, other))
     seen = [(result.observation.screenshot, result.observation.text) for result in (one, other)]
     return seen[0] != seen[1] or here != there
 
 
 async def _explore_at_random(env: Env, task: Task) -> list[tuple[Action, StepResult]]:
-    """Some steps by chance, half of them where the last change was: what a click opened or selected."""
+    """Play some random steps; half of them click where the screen changed last, on what a click opened or selected."""
     rng = random.Random(task.task_id)
     before = await env.reset(task, task.seed)
     changed: list[Point] = []
@@ -127,14 +127,14 @@ async def _explore_at_random(env: Env, task: Task) -> list[tuple[Action, StepRes
 
 
 def draw_random_action(rng: random.Random) -> Action:
-    """Draw a random action, mostly clicks. rng: of all that is drawn."""
+    """Draw a random action by `rng`, mostly a click."""
     points = [Point(rng.random(), rng.random()) for _ in range(2)]
     others = (Drag(*points), Hotkey((rng.choice(_RANDOM_KEYS),)), Type("12"), Wait())
     return Click(points[0]) if rng.random() < _SHARE_OF_CLICKS else rng.choice(others)
 
 
 def _sample_changed_points(before: StepResult, after: StepResult, rng: random.Random) -> list[Point]:
-    """Some points whose pixels changed."""
+    """Choose up to eight points whose pixels changed."""
     if None in (shots := (before.observation.screenshot, after.observation.screenshot)) or shots[0] == shots[1]:
         return []
     one, other = (np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")) for shot in shots)
@@ -158,18 +158,18 @@ async def _raises_env_error(asked: Awaitable[Any]) -> bool:
     return False
 
 
-# Each clause is one function, which raises EnvError naming what does not hold.
+# Each clause of the contract is one function, which raises EnvError naming what does not hold.
 
 _DEFAULT_MOVES = (Click(SCREEN_CENTRE), Hotkey(("left",)), Type("red"), Wait(), Click(Point(0.1, 0.3)))
 
 
 class NotReproducible(EnvError):
-    """What should be alike was not: pixels, or a result."""
+    """Report that two results which must be alike differ, in pixels or otherwise."""
 
 
 @dataclass(frozen=True)
 class ConformanceCase:
-    """What is checked, as `check_env` is told it."""
+    """Hold the arguments of `check_env`."""
 
     make_env: MakeEnv
     task: Task
@@ -183,7 +183,7 @@ class ConformanceCase:
         return f"check of world {self.task.world}, task {self.task.task_id}"
 
     def require(self, holds: bool, otherwise: str) -> None:
-        """Raise EnvError that says `otherwise` unless `holds`."""
+        """Raise EnvError with the message `otherwise` unless `holds`."""
         if not holds:
             raise EnvError(otherwise, where=self.where)
 
@@ -199,10 +199,10 @@ async def check_env(
 ) -> None:
     """Check one back-end on one task. Raises EnvError naming the first clause that does not hold.
 
-    make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline; None: it is not
+    make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline; None: that is not
     checked. seeded: another seed gives another task. able: types of actions beyond mouse, keyboard and address that
-    this back-end can do. moves: what is played to see that it repeats itself; three at least, none of which ends the
-    task.
+    this back-end can do. moves: actions that are played to check that results repeat; at least three, none of which
+    ends the task.
     """
     task = dataclasses.replace(task, max_steps=max(task.max_steps, 4))
     checked = ConformanceCase(make_env, task, seeded, able, hang, moves)
@@ -213,9 +213,9 @@ async def check_env(
 async def resume_checkpoint(
     make_env: MakeEnv, task: Task, checkpoint: bytes, actions: Sequence[Action]
 ) -> list[StepResult]:
-    """Restore `checkpoint` of `task` in a fresh env and play `actions`: the restored result and what followed.
+    """Restore `checkpoint` of `task` in a fresh env and play `actions`; returns the restored result and theirs.
 
-    make_env: leases an env, in whatever process. Raises EnvError where it cannot be restored.
+    make_env: leases an env, in any process. Raises EnvError where the checkpoint cannot be restored.
     """
     async with make_env() as env:
         await env.reset(task, task.seed)
@@ -224,7 +224,7 @@ async def resume_checkpoint(
 
 # -- the clauses ----------------------------------------------------------------------------------------------------
 async def _check_determinism(c: ConformanceCase) -> None:
-    """The same task, seed and actions give the same results, in one env and in another; none changes later."""
+    """Check that the same task, seed and actions repeat their results, in one env and in another."""
     async with c.make_env() as env:
         first = await _play_episode(c, env, c.moves)
         _check_same_results(first, await _play_episode(c, env, c.moves), "the same task, seed and actions in one env")
@@ -234,7 +234,7 @@ async def _check_determinism(c: ConformanceCase) -> None:
 
 
 async def _check_seeding(c: ConformanceCase) -> None:
-    """A seed says what there is: itself again, and where the task is seeded not what another seed gives."""
+    """Check that a seed gives the same task again, and another seed another one where the task is seeded."""
     async with c.make_env() as env:
         other = await env.reset(c.task, c.task.seed + 1)
         await env.reset(c.task, c.task.seed)
@@ -245,7 +245,7 @@ async def _check_seeding(c: ConformanceCase) -> None:
 
 
 async def _check_reset(c: ConformanceCase) -> None:
-    """A reset in the middle of an episode forgets it: its actions, its keys held down, its budget."""
+    """Check that a reset in the middle of an episode forgets its actions, the keys held down and the used budget."""
     async with c.make_env() as env:
         first = await env.reset(c.task, c.task.seed)
         for action in (Click(SCREEN_CENTRE), act.Press("shift"), act.Press("right")):
@@ -258,7 +258,7 @@ async def _check_reset(c: ConformanceCase) -> None:
 
 
 async def _check_ends(c: ConformanceCase) -> None:
-    """Finished terminates; the budget truncates without a reward; either way a further step is an error."""
+    """Check that Finished terminates, the budget truncates without a reward, and a step after either is an error."""
     async with c.make_env() as env:
         done = (await _play_episode(c, env, [Finished()]))[-1]
         c.require(done.terminated and not done.truncated, "finished() did not terminate")
@@ -278,8 +278,10 @@ async def _check_ends(c: ConformanceCase) -> None:
 
 
 async def _check_checkpoints(c: ConformanceCase) -> None:
-    """What follows a restored checkpoint is what followed it: twice, from another state, after the end, elsewhere. Of
-    environments that offer checkpoints."""
+    """Check that results repeat after a checkpoint is restored: twice, from another state, after the end, elsewhere.
+
+    An environment that offers no checkpoints passes.
+    """
     follow = c.moves[1:3]
     async with c.make_env() as env:
         if not isinstance(env, Checkpointable):
@@ -321,7 +323,7 @@ async def _check_checkpoints(c: ConformanceCase) -> None:
 
 
 async def _check_partial_checkpoints(c: ConformanceCase) -> None:
-    """A part that was kept comes back at its step, here and elsewhere. Of environments that keep a part."""
+    """Check that a saved part is restored at its step, in another env too; an env that can save none passes."""
     move, follow = c.moves[:2]
     async with c.make_env() as env:
         if not isinstance(env, PartialCheckpointable):
@@ -331,7 +333,7 @@ async def _check_partial_checkpoints(c: ConformanceCase) -> None:
         await env.reset(c.task, c.task.seed)
         await env.step(move)
         kept = await env.save_partial()
-        await env.step(follow)  # what is at work goes on
+        await env.step(follow)  # running programs go on
         here = [await env.restore_partial(kept), await env.step(follow)]
     async with c.make_env() as env:
         await env.reset(dataclasses.replace(c.task, max_steps=2), c.task.seed)
@@ -350,7 +352,7 @@ async def _check_partial_checkpoints(c: ConformanceCase) -> None:
 
 
 async def _check_actions(c: ConformanceCase) -> None:
-    """Every action of the grammar is done or is a noted no-op; none of them, and no text, harms the env."""
+    """Check that every action of the grammar is done or is a noted no-op, and that no action or text harms the env."""
     foreign = tuple(action for action in FOREIGN_ACTIONS if type(action) not in c.able)
     nothing = (*ACTIONS_OFF_SCREEN, *IMPOSSIBLE_ACTIONS, *foreign)
     typed = tuple(Type(text) for text in HOSTILE_TEXTS) + tuple(act.Navigate(text) for text in HOSTILE_TEXTS[3:8])
@@ -368,7 +370,7 @@ async def _check_actions(c: ConformanceCase) -> None:
 
 
 async def _check_close(c: ConformanceCase) -> None:
-    """After close nothing but close, twice at will."""
+    """Check that a closed env refuses every call but a second `close`."""
     async with c.make_env() as env:
         await env.reset(c.task, c.task.seed)
         await env.close()
@@ -379,7 +381,7 @@ async def _check_close(c: ConformanceCase) -> None:
 
 
 async def _check_deadline(c: ConformanceCase) -> None:
-    """A hung env raises EnvTimeout, then refuses; the next lease is sound."""
+    """Check that a hung env raises EnvTimeout, then refuses calls, and that the next lease works."""
     if c.hang is None:
         return
     async with c.make_env() as env:
@@ -406,11 +408,11 @@ CLAUSES: dict[str, Callable[[ConformanceCase], Awaitable[None]]] = {
 }
 
 
-# -- what they share ------------------------------------------------------------------------------------------------
+# -- helpers of the clauses -----------------------------------------------------------------------------------------
 async def _play_episode(
     c: ConformanceCase, env: Env, actions: Sequence[Action], max_steps: int | None = None
 ) -> list[StepResult]:
-    """Results of a reset and of the actions that the episode had room for; none may change afterwards."""
+    """Return the results of a reset and of `actions` until the episode ends; none may change afterwards."""
     task = c.task if max_steps is None else dataclasses.replace(c.task, max_steps=max_steps)
     results = [await env.reset(task, task.seed)]
     kept = [copy.deepcopy(results[0])]
@@ -427,7 +429,7 @@ async def _play_episode(
 
 
 async def _play_each(c: ConformanceCase, env: Env, actions: Sequence[Action]) -> list[tuple[Action, StepResult]]:
-    """A reset, then each action with its result; after an end, from a reset again."""
+    """Play the actions after a reset, and after another one wherever the task ends; returns each with its result."""
     task = dataclasses.replace(c.task, max_steps=10_000)
     results, over = [], True
     for action in actions:
@@ -445,7 +447,7 @@ async def _play_each(c: ConformanceCase, env: Env, actions: Sequence[Action]) ->
 
 
 def _check_result(c: ConformanceCase, result: StepResult) -> None:
-    """What every result holds."""
+    """Check what must hold of every result."""
     shot, info = result.observation, result.info
     c.require(isinstance(shot.text, str), "the observation's text is no text")
     if shot.screenshot is None:
@@ -487,7 +489,7 @@ def _check_same_results(one: list[StepResult], other: list[StepResult], what: st
 
 
 def _describe_difference(a: StepResult, b: StepResult) -> str:
-    """The first part in which two results differ."""
+    """Describe the first part in which two results differ."""
     if a.info != b.info:
         keys = [key for key in {**a.info, **b.info} if a.info.get(key) != b.info.get(key)]
         return f"info {keys[0]}: {str(a.info.get(keys[0]))[:100]} and {str(b.info.get(keys[0]))[:100]}"

@@ -1,7 +1,7 @@
-"""Run a command under bubblewrap: its own folder, the system's programs and no network.
+"""Run a command under bubblewrap: it sees its own folder and the system's programs, and no network.
 
-A policy that can run code in a page's server (a notebook, a console) runs it here. Without bubblewrap it has all that
-this user has; `explain_missing_bwrap` says so.
+A policy may run code in a page's server (a notebook, a console); bubblewrap confines that code. Without bubblewrap the
+code can do all that this user can; `explain_missing_bwrap` says why it is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 _PROBE_S = 10.0
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-# What installed programs read of /etc and /var: names whose files come from packages and hold no secret.
+# Paths of /etc and /var that installed programs read; their files come from packages and hold no secret.
 _SETTINGS = """
 /etc/alternatives /etc/ca-certificates /etc/fonts /etc/group /etc/hosts /etc/ld.so.* /etc/localtime /etc/mime.types
 /etc/nsswitch.conf /etc/passwd /etc/ssl
@@ -29,21 +29,21 @@ _SETTINGS = """
 /var/cache/fontconfig /var/lib/aspell /var/lib/dictionaries-common /var/lib/ghostscript /var/lib/ispell /var/lib/texmf
 /var/lib/xfonts /var/lib/xkb /var/lib/xml-core
 """
-# What packages leave in /etc for the system: no program reads its own settings there.
+# Folders of /etc that packages fill for the system; no program reads its own settings there.
 _SYSTEM_SETTINGS = """
 apparmor.d apt bash_completion.d cron.d cron.daily cron.weekly default init.d logcheck logrotate.d modules-load.d pam.d
 profile.d rc0.d security skel sysctl.d systemd tmpfiles.d udev
 """
-_PRIVATE = ("/etc/xdg/pip",)  # every user may read it, and a registry's password may stand in it
-TMPFS_FOLDERS = ("/dev/shm", "/tmp", "/run")  # what every program may write, in memory
-_TMPFS_BYTES = 64 * 2**20  # that a server may have in each of them
-_READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, which a process of root's may write
+_PRIVATE = ("/etc/xdg/pip",)  # every user may read it, and it may hold a registry's password
+TMPFS_FOLDERS = ("/dev/shm", "/tmp", "/run")  # every program may write in these, which are in memory
+_TMPFS_BYTES = 64 * 2**20  # the size of each of them
+_READ_ONLY = ("/proc", "/dev", "/")  # in /proc are the kernel's settings, which a process of root may write
 _UNSHARE_FLAGS = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
 
 
 @functools.cache
 def explain_missing_bwrap() -> str:
-    """Explain why servers are not kept apart from this machine; "" where they are. It is tried for real, once."""
+    """Explain why bubblewrap cannot isolate servers from this machine; "" where it can. It is tried once, for real."""
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed"
@@ -58,13 +58,13 @@ def explain_missing_bwrap() -> str:
 
 @functools.cache
 def list_settings_paths() -> tuple[str, ...]:
-    """List the paths of /etc and /var that installed programs read and that hold no secret, as far as they are here."""
+    """List the paths of /etc and /var that exist here, that installed programs read, and that hold no secret."""
     return tuple(str(path) for name in _SETTINGS.split() for path in sorted(Path("/").glob(name[1:])))
 
 
 @functools.cache
 def list_scratch_folders() -> tuple[str, ...]:
-    """List the folders of /var that every user may write, such as the one of PHP's sessions: they are there, empty."""
+    """List the folders of /var that every user may write, such as PHP's for sessions; a command sees them empty."""
     found = ["/var/tmp"]
     for path in sorted(Path("/var/lib").glob("*/*")):
         with contextlib.suppress(OSError):
@@ -75,8 +75,10 @@ def list_scratch_folders() -> tuple[str, ...]:
 
 @functools.cache
 def list_secrets() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """List the folders and the files below `list_settings_paths` that a session must not see, as those that not every
-    user may read: private keys, say. A process of root's could read them."""
+    """List the folders, and the files, below `list_settings_paths` that a session must not see.
+
+    Those are what not every user may read, such as private keys; a process of root could read them.
+    """
     hidden: tuple[list[str], list[str]] = ([], [])
     for top in list_settings_paths():
         for folder, folders, files in os.walk(top):
@@ -92,31 +94,33 @@ def list_secrets() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def hide_secrets() -> list[str]:
-    """Build bubblewrap's options that hide `list_secrets`; they go behind those that mount what these lie in."""
+    """Build bubblewrap's options that hide `list_secrets`; they must follow those that mount the folders above."""
     folders, files = list_secrets()
     words = [word for path in folders for word in ("--tmpfs", path, "--remount-ro", path)]
     return words + [word for path in files for word in ("--ro-bind", "/dev/null", path)]
 
 
 def mount_scratch(places: Iterable[str], size_bytes: int, mode: str) -> list[str]:
-    """Build bubblewrap's options for empty folders in memory. size_bytes: that each may hold. mode: in octal digits."""
+    """Build bubblewrap's options for empty folders in memory. size_bytes: limit of each. mode: in octal digits."""
     return [word for place in places for word in ("--perms", mode, "--size", str(size_bytes), "--tmpfs", place)]
 
 
 def make_read_only() -> list[str]:
-    """Build bubblewrap's last options, by which nothing can be written but what was mounted below: bubblewrap's / and
-    /dev lie in this machine's memory without a limit."""
+    """Build bubblewrap's last options, after which only what was mounted below /, /dev and /proc can be written.
+
+    bubblewrap's own / and /dev are in this machine's memory, without a limit.
+    """
     return [word for place in _READ_ONLY for word in ("--remount-ro", place)]
 
 
 def wrap_in_bwrap(
     command: Sequence[str], working: str, writable: Mapping[str, Path] = {}, readable: Mapping[str, Path] = {}
 ) -> list[str]:
-    """Wrap a command in bubblewrap: no network and no process but its own, no file but the system's programs and these.
+    """Wrap a command in bubblewrap, where it sees only its own processes, the system's programs and these paths.
 
-    working: folder in there that it starts in. writable, readable: path in there -> path of this machine that it may
-    write, or only read. Beside them it may write 64 MiB in each of `TMPFS_FOLDERS` and `list_scratch_folders`. Returns
-    the command.
+    It has no network. working: path inside, in which it starts. writable, readable: path inside -> path of this machine
+    that it may write, or only read. It may also write 64 MiB in each of `TMPFS_FOLDERS` and `list_scratch_folders`.
+    Returns the wrapped command.
     """
     words = ["bwrap", *_UNSHARE_FLAGS, "--proc", "/proc", "--dev", "/dev"]
     words += mount_scratch((*TMPFS_FOLDERS, *list_scratch_folders()), _TMPFS_BYTES, "1777")
@@ -133,7 +137,7 @@ def wrap_in_bwrap(
 def list_unseen_settings(program: Path) -> list[str]:
     """List the folders of /etc and /var where a program's Debian package keeps files that a server does not see.
 
-    program: its path. Without Debian's packages: none.
+    program: its path. Returns an empty list on a system without Debian's packages.
     """
 
     def ask(option: str, word: str) -> list[str]:
@@ -143,7 +147,7 @@ def list_unseen_settings(program: Path) -> list[str]:
         return []
 
     owner = next(iter(ask("--search", str(program.resolve()))), "").rstrip(":")
-    # Of /etc a package has a folder of its own, of /var one in lib or cache.
+    # A package has its own folder directly in /etc, or in /var/lib or /var/cache.
     tops = ("/".join(path.split("/")[: 3 if path.startswith("/etc/") else 4]) for path in ask("--listfiles", owner))
     found = {top for top in tops if top.startswith(("/etc/", "/var/lib/", "/var/cache/")) and Path(top).is_dir()}
     found -= {*list_settings_paths(), *(f"/etc/{name}" for name in _SYSTEM_SETTINGS.split())}
@@ -151,7 +155,7 @@ def list_unseen_settings(program: Path) -> list[str]:
 
 
 def list_program_folders(program: Path) -> list[Path]:
-    """List the folders that a program needs to run: its environment's and its Python's, where it is one of Python."""
+    """List the folders that `program` needs to run: its own, or its virtual environment and that one's Python."""
     bin_folder = program.parent
     settings = bin_folder.parent / "pyvenv.cfg"
     if not settings.is_file():

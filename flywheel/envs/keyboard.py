@@ -1,4 +1,4 @@
-"""Name the keys of a US keyboard, with the codes that browsers and desktops want, and a browser's own shortcuts."""
+"""Define the keys of a US keyboard, with the codes that browsers and desktops want, and a browser's own shortcuts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import yaml
 from flywheel.agent.actions import Action, Hotkey, Press
 
 _LISTED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-ALT, CONTROL, META, SHIFT = 1, 2, 4, 8  # bits of the protocol's `modifiers`
+ALT, CONTROL, META, SHIFT = 1, 2, 4, 8  # bits of `modifiers` in the DevTools protocol
 
 
 @dataclass(frozen=True)
 class Key:
     """Describe a key.
 
-    key, code: as in KeyboardEvent. number: its virtual key code. text: what it types, "" for none.
+    key, code: as in KeyboardEvent. number: its Windows virtual-key code. text: what it types, "" for nothing. modifier:
+    its bit, such as SHIFT; 0 for other keys.
     """
 
     key: str
@@ -84,7 +85,7 @@ class BrowserShortcut:
 
 
 def find_shortcut(action: Action, held: int) -> BrowserShortcut | None:
-    """Find what the browser does with the keys of an action; None for nothing. held: bits of the held modifiers."""
+    """Find the shortcut that an action's keys form; None for none. held: bits of the modifiers held down."""
     if isinstance(action, Hotkey | Press):
         keys = [find_key(name) for name in (action.keys if isinstance(action, Hotkey) else (action.key,))]
         if None not in keys:
@@ -93,7 +94,7 @@ def find_shortcut(action: Action, held: int) -> BrowserShortcut | None:
 
 
 def _parse_chord(keys: list[Key | None], held: int) -> tuple[int, str]:
-    """Modifiers, and the code of the one key that is none; "" where there are several."""
+    """Return the modifiers' bits, and the code of the only other key; "" where there is not exactly one."""
     others = [key for key in keys if key is not None and not key.modifier]
     for key in keys:
         held |= key.modifier | (SHIFT if key.shifted else 0)

@@ -1,7 +1,7 @@
 """Find environment back-ends and their task suites by name, lend their environments, load suites from manifests.
 
-A new back-end is a module of `backends/` with its name, which registers an `EnvBackend` in BACKENDS; registering one
-anywhere before the run does as well. Its settings are `sandbox.kinds.<name>` (`parse_backend_settings`).
+A back-end is a module of `backends/`, named after it, which registers an `EnvBackend` in BACKENDS; other code may
+register one too, before the run. Its settings are `sandbox.kinds.<name>` (`parse_backend_settings`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLUGIN_PACKAGE = f"{__package__}.backends"  # imported by name: back-ends impor
 
 @dataclass(frozen=True)
 class EnvLimits:
-    """Limits of a back-end, by its settings.
+    """Hold the limits of a back-end, from its settings.
 
     places: environments at once, at most. call_s: deadline of a reset or a step in seconds; a call that does not keep
     it is ended after twice that. open_s: deadline, in seconds, of opening what the environments need, and of closing.
@@ -43,23 +43,23 @@ class EnvLimits:
 
 
 class EnvPool(Protocol):
-    """Lends environments of one back-end; it may count `events` (`flywheel.envs.browser.fleet`)."""
+    """Lend environments of one back-end; it may count `events` (`flywheel.envs.browser.fleet`)."""
 
     def env(self) -> AbstractAsyncContextManager[Env]:
-        """Lend one environment until the block ends. Raises EnvError where there is none to be had."""
+        """Lend one environment until the block ends. Raises EnvError where none can be had."""
 
 
 class EnvBackend(Protocol):
-    """What one back-end decides; tasks, rollouts, stores and training treat all back-ends alike.
+    """Define one back-end; tasks, rollouts, stores and training treat all back-ends alike.
 
-    One that takes task suites by manifests has `load(path) -> TaskSuite`, which raises BadInput for a wrong one.
+    One that reads task suites from manifests also has `load(path) -> TaskSuite`, which raises BadInput for a wrong one.
     """
 
     def suites(self) -> Iterable[str]:
-        """Name the task suites that it plays; no other back-end has one of the same name."""
+        """List the names of the task suites that it plays; no other back-end has one of the same name."""
 
     def suite(self, name: str) -> TaskSuite:
-        """Load one of `suites` by its name; called with no other name."""
+        """Load the suite called `name`, which is one of `suites`."""
 
     def verifier(self, task: Task) -> Verifier:
         """Find the task's verifier, a pure function of params and final state. Raises BadInput where there is none."""
@@ -68,23 +68,23 @@ class EnvBackend(Protocol):
         """Read its limits. Raises BadInput where its settings are wrong."""
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
-        """Give the settings that change what happens in an episode, and not how long it takes: JSON values."""
+        """Return the settings, JSON values, that change what happens in an episode, not only how long it takes."""
 
     def check(self, settings: Settings) -> None:
-        """Find what would make a run fail. Raises BadInput."""
+        """Check that a run can use it. Raises BadInput naming what is wrong or missing."""
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
-        """Try for real what it needs, for `flywheel doctor`."""
+        """Try for real what it needs, and report each finding, for `flywheel doctor`."""
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
         """Open what its environments need, until the block ends.
 
-        root: the workspace, which relative paths in the settings count from; None: the current folder. Raises BadInput
+        root: the workspace, from which relative paths in the settings count; None: the current folder. Raises BadInput
         where its settings are wrong or something is missing, EnvError where it cannot be opened.
         """
 
 
-BACKENDS: dict[str, EnvBackend] = {}  # by the name that tasks call it by
+BACKENDS: dict[str, EnvBackend] = {}  # by name, as in `Task.environment`
 
 
 def list_backends() -> list[str]:
@@ -94,7 +94,7 @@ def list_backends() -> list[str]:
 
 
 def find_backend(name: str, where: str = "environment") -> EnvBackend:
-    """Find a back-end by its name, the same object each time; its module is imported when it is first asked for.
+    """Find a back-end by its name, the same object each time; the first call imports its module.
 
     where: what named it, such as a parameter, for the error. Raises BadInput where there is none.
     """
@@ -107,20 +107,20 @@ def find_backend(name: str, where: str = "environment") -> EnvBackend:
 
 
 def check_backends(settings: Settings, used: Iterable[str]) -> None:
-    """Check that the back-ends `used` can run here, and that the settings of all others can be read.
+    """Check that the back-ends `used` can run here, and that the settings of all in `sandbox.kinds` can be read.
 
-    used: by name. Raises BadInput for the first fault: a kind that is not there, a wrong setting, or something that a
-    used one needs and that is missing here.
+    used: names. Raises BadInput for the first fault: a back-end that does not exist, a wrong setting, or something that
+    a used one needs and that is missing here.
     """
     for name in settings.sandbox.kinds:
-        # Reads its settings, and looks at nothing that only a run with it needs.
+        # This reads its settings only, and checks nothing that a run with it needs.
         find_backend(name, where=_SETTINGS_KEY).limits(settings)
     for name in sorted(used):
         find_backend(name).check(settings)
 
 
 class BackendSettings(SettingsBlock):
-    """Settings that a back-end may begin its own with."""
+    """Hold the settings that several back-ends share; a back-end's own settings class may extend it."""
 
     places: int = Field(8, ge=1, le=4096)
     """Environments at once, at most."""
@@ -131,7 +131,7 @@ class BackendSettings(SettingsBlock):
 
     @property
     def limits(self) -> EnvLimits:
-        """What `EnvBackend.limits` gives for them."""
+        """Return them as `EnvBackend.limits` does."""
         return EnvLimits(self.places, self.timeout_s, self.open_s)
 
 
@@ -139,7 +139,7 @@ B = TypeVar("B", bound=SettingsBlock)
 
 
 def parse_backend_settings(settings: Settings, name: str, form: type[B]) -> B:
-    """Parse a back-end's own settings, `sandbox.kinds.<name>`, as `form`; its defaults where there are none.
+    """Parse a back-end's own settings, `sandbox.kinds.<name>`, as the class `form`; its defaults where there are none.
 
     Raises BadInput that names each wrong parameter.
     """
@@ -155,11 +155,11 @@ def parse_backend_settings(settings: Settings, name: str, form: type[B]) -> B:
 async def open_env_pools(
     settings: Settings, names: Iterable[str], root: Path | None = None
 ) -> AsyncIterator[dict[str, EnvPool]]:
-    """Open the pools of the back-ends `names` on this machine, by name.
+    """Open the pools of the back-ends `names` on this machine; yields them by name.
 
-    root: the folder that relative paths in the settings count from; None: the current one. Raises BadInput for one that
-    is not there, or whose settings are wrong; EnvTimeout where one does not open or close within its deadline; EnvError
-    where one cannot be opened.
+    root: the folder from which relative paths in the settings count; None: the current one. Raises BadInput for a
+    back-end that does not exist, or whose settings are wrong; EnvTimeout where one does not open or close within its
+    deadline; EnvError where one cannot be opened.
     """
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(_open_env_pool(name, settings, root)) for name in sorted(names)}
@@ -189,7 +189,7 @@ async def _limit_time(limit_s: float, otherwise: str) -> AsyncIterator[None]:
 
 
 class EnvProvider(Protocol):
-    """Lend environments to tasks of any back-end; it may have `counts` of events, by the name of their class."""
+    """Lend environments to tasks of any back-end; it may have `counts` of events by the name of their class."""
 
     def env(self, task: Task) -> AbstractAsyncContextManager[Env]:
         """Lend an environment of the task's back-end until the block ends. Raises EnvError where there is none."""
@@ -199,7 +199,7 @@ OpenEnvProvider = Callable[[Settings, Iterable[Task]], AbstractAsyncContextManag
 
 
 class EnvRouter:
-    """Lends from the pools of this machine. pools: by the name of the back-end."""
+    """Lend environments from the pools of this machine. pools: by the name of the back-end."""
 
     def __init__(self, pools: Mapping[str, EnvPool]) -> None:
         self._pools = pools
@@ -215,7 +215,7 @@ class EnvRouter:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Events so far of all pools that count them, by the name of their class."""
+        """Return the number of events so far, of all pools that count them, by the name of the event's class."""
         events = (getattr(pool, "events", None) for pool in self._pools.values())
         return sum((Counter(event.counts) for event in events if event is not None), Counter())
 
@@ -226,11 +226,11 @@ async def open_environments(
 ) -> AsyncIterator[EnvProvider]:
     """Open the environments that these tasks need: on this machine, or leased from `sandbox.manager`.
 
-    tasks: only their back-ends count; leased ones are of whatever kind is asked for later. root: the folder that
-    relative paths in the settings count from; None: the current one. Raises BadInput for a back-end that is not there,
-    wrong settings, something that it needs and that is missing (a Chromium, a page's package), or a manager that is not
-    named, whose token is missing, or, for `cluster`, of which there is none here; EnvTimeout where a back-end does not
-    open or close within its deadline, EnvError where it cannot be opened.
+    tasks: only their back-ends count; a manager leases environments of any back-end, whatever they are. root: the
+    folder from which relative paths in the settings count; None: the current one. Raises BadInput for a back-end that
+    does not exist, wrong settings, something missing that a back-end needs (a Chromium, a page's package), a manager
+    without an address or a token, or `cluster` as the manager where no cluster runs; EnvTimeout where a back-end does
+    not open or close within its deadline, EnvError where it cannot be opened.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote.client import open_remote_envs  # its HTTP client takes a sixth of a second to load
@@ -243,12 +243,12 @@ async def open_environments(
 
 
 def list_task_suites() -> list[str]:
-    """List the task suites of all back-ends. Raises BadInput where two have one of the same name."""
+    """List the names of all back-ends' task suites. Raises BadInput where two back-ends have one of the same name."""
     return sorted(_backend_by_suite())
 
 
 def get_task_suite(name: str) -> TaskSuite:
-    """Find a task suite by its name; one of `synthesis.worlds` once `load_external_suites` has loaded it.
+    """Find a task suite by its name; those of `synthesis.worlds` must be loaded first (`load_external_suites`).
 
     Raises BadInput where there is none, or two back-ends have one of the same name.
     """
@@ -259,9 +259,9 @@ def get_task_suite(name: str) -> TaskSuite:
 
 
 def find_used_backends(settings: Settings) -> set[str]:
-    """Find the names of the back-ends of the suites that `synthesis.domains` names, and of `synthesis.manifests`.
+    """Find the names of the back-ends for the suites of `synthesis.domains` and the pages of `synthesis.manifests`.
 
-    A name that no loaded suite has is passed over. Raises BadInput where two back-ends have a suite of the same name.
+    A name that no loaded suite has is ignored. Raises BadInput where two back-ends have a suite of the same name.
     """
     of_world = _backend_by_suite()
     named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
@@ -270,7 +270,7 @@ def find_used_backends(settings: Settings) -> set[str]:
 
 
 def _backend_by_suite() -> dict[str, str]:
-    """Map each suite's name to its back-end's."""
+    """Map the name of each suite to that of its back-end."""
     found: dict[str, str] = {}
     for backend in list_backends():
         for world in find_backend(backend).suites():
@@ -282,12 +282,14 @@ def _backend_by_suite() -> dict[str, str]:
 
 # Task suites that others wrote as manifests (`synthesis.worlds`).
 
-PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # of each `{name}` in a manifest's texts
+PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # by the name of a placeholder `{name}`
 
 
 def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
-    """Draw a text for each placeholder by `rng`; returns texts by placeholder. choices: of each placeholder its texts,
-    or mappings of placeholders of their own to texts."""
+    """Draw a text for each placeholder by `rng`; returns texts by placeholder.
+
+    choices: by placeholder, its possible texts; a choice may also map several placeholders to texts that go together.
+    """
     values: dict[str, str] = {}
     for name, of in choices.items():
         one = rng.choice(of)
@@ -310,10 +312,10 @@ ManifestForm = TypeVar("M", bound=BaseModel)
 
 
 def load_external_suites(settings: Settings, root: Path) -> None:
-    """Load the task suites of `synthesis.worlds` into their back-ends, again where a manifest has changed.
+    """Load the task suites of `synthesis.worlds` into their back-ends; a later call loads changed manifests again.
 
-    They stay there for the process. root: the folder that relative paths count from. Raises BadInput for a manifest
-    that is missing or cannot be used, or whose suite's name is taken; those before it are loaded by then.
+    They stay there until the process ends. root: the folder from which relative paths count. Raises BadInput for a
+    manifest that is missing or wrong, or whose suite's name is taken; those before it are loaded by then.
     """
     for entry in settings.synthesis.worlds:
         path = root / entry
@@ -327,7 +329,8 @@ def load_external_suites(settings: Settings, root: Path) -> None:
 def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: Path) -> TaskSuite:
     """Add a suite to those that a back-end has loaded from manifests, and return it.
 
-    own: the back-end's, by name. world: the suite. path: its manifest. Raises BadInput where its name is taken.
+    own: the loaded suites of the back-end, by name. world: the suite. path: its manifest, for the error. Raises
+    BadInput where a suite outside of `own` has the same name.
     """
     if world.name not in own and world.name in list_task_suites():
         raise BadInput(f"a world is called {world.name} already", where=path, fix="rename this one")
@@ -338,7 +341,7 @@ def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: P
 def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestForm:
     """Parse the manifest in the file `path` as the model class `form`.
 
-    Raises BadInput where it cannot be read, or for a wrong field, which it names.
+    Raises BadInput where the file cannot be read, or for the first wrong field, which it names.
     """
     try:
         return form.model_validate({name: value for name, value in _read_yaml_mapping(path).items() if name != "kind"})

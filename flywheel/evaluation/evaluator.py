@@ -1,4 +1,4 @@
-"""Evaluate a policy on held-out tasks by the same rollout as everywhere, greedy by default."""
+"""Evaluate a policy on held-out tasks, with the code that plays all rollouts, greedy by default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flywheel.utils.errors import DataError
 
 @dataclass(frozen=True)
 class JudgedEpisode:
-    """An `episode` of `task` and what its domain's scorers say of it; the one verdict of a crashed one has no score."""
+    """Hold an `episode` of `task` and its verdicts, one a scorer; a crashed one has one verdict without a score."""
 
     task: Task
     episode: Episode
@@ -26,7 +26,8 @@ class JudgedEpisode:
 
     @property
     def result(self) -> EvalResult:
-        """What counts. One that crashed in every try is a failure: both models must be measured on the same tasks."""
+        """Return the result that counts. An episode that crashed in every try is a failure: both models must be
+        measured on the same tasks."""
         verdict = decide_verdict(self.verdicts)
         score = 0.0 if verdict.score is None else verdict.score
         return EvalResult(self.task.task_id, self.task.domain, score, bool(verdict.v))
@@ -37,12 +38,12 @@ async def evaluate_policy(
 ) -> list[JudgedEpisode]:
     """Play `evaluation.n_trials` episodes of each task at `evaluation.temperature`, and judge them.
 
-    policy: answers with the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for
-    each. playing: what else `run_rollout` takes: `iteration`, and where wanted `run_id`, `on_episode`, `stats`. Returns
-    the judged episodes, sorted by trajectory_id, which are for the report and never enter training; nothing is stored.
-    Raises DataError where a scorer failed that a verdict depends on, PolicyError where the policy does, BadInput for
-    settings that name a scorer or an environment that is not there or that one of them refuses, and where the policy
-    cannot be asked; what `on_episode` raises.
+    policy: the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for each
+    episode. playing: further arguments of `run_rollout`: `iteration`, and where wanted `run_id`, `on_episode`, `stats`.
+    Returns the judged episodes, sorted by trajectory_id, which are for the report and never enter training; nothing is
+    stored. Raises DataError where a scorer failed that a verdict depends on, PolicyError where the policy does,
+    BadInput for settings that name a scorer or an environment that is not there or that one of them refuses, and where
+    the policy cannot be asked; what `on_episode` raises.
     """
     panel, chosen = ScorerSet(settings), settings.evaluation
     temperature = chosen.temperature
@@ -55,8 +56,8 @@ async def evaluate_policy(
 
 def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
     """Score one episode of `task` by all scorers of `panel`; one without a final state is not scored. Raises DataError
-    where the scorer that decides failed: a model is not measured by what nobody judged; BadInput where one refuses its
-    settings."""
+    where the deciding scorer gave no verdict, since a model is not measured by what nobody judged; BadInput where a
+    scorer refuses its settings."""
     trajectory = episode.trajectory
     if trajectory.final_state in (None, "null"):
         unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")

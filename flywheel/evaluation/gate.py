@@ -57,15 +57,15 @@ def log_capitals_of_counts(counts: np.ndarray, mean: float) -> np.ndarray:
 
 
 def betting_interval(differences: Sequence[float] | np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute the means that neither bet has refuted, as (low, high): they hold the true mean with `confidence`, in
-    (0, 1), at all looks together. differences: [tasks], in [-1, 1]."""
+    """Compute the interval (low, high) of the means that neither bet has refuted: with probability `confidence`, in (0,
+    1), it holds the true mean at all looks together. differences: [tasks], in [-1, 1]."""
     data = np.asarray(differences, np.float64)
     refuted = math.log(2 / (1 - confidence))
     return _lowest_unrefuted_mean(data, refuted), -_lowest_unrefuted_mean(-data, refuted)
 
 
 def _lowest_unrefuted_mean(data: np.ndarray, refuted: float) -> float:
-    """The least mean that betting above it has not refuted; the capital falls as the mean rises."""
+    """Find the least mean that betting above it has not refuted, by bisection: the capital falls as the mean rises."""
     low, high = -1.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -77,7 +77,7 @@ def _lowest_unrefuted_mean(data: np.ndarray, refuted: float) -> float:
 
 
 def _log_mean(logarithms: np.ndarray) -> np.ndarray:
-    """The mean over stakes (the last axis) of capitals, all as logarithms."""
+    """Compute the mean of capitals over the stakes (the last axis), from their logarithms and as a logarithm."""
     top = logarithms.max(axis=-1, keepdims=True)
     return np.squeeze(top, -1) + np.log(np.exp(logarithms - top).mean(axis=-1))
 
@@ -89,13 +89,13 @@ def _log_mean(logarithms: np.ndarray) -> np.ndarray:
 # `superiority`: the same of a model that is not better, and of one that is better by the margin. A model that is
 # undecided after `promotion.tasks` tasks is not promoted.
 
-_RUNS = 4000  # simulated, for the error rates
-_DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothing
+_RUNS = 4000  # simulated runs of the gate, for the error rates
+_DIGITS = 12  # decimals of a difference: a rounding error of 1e-18 must decide nothing
 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """One held-out episode. score: the one that decides, 0..1. v: V = 1 (`envs.verdict`)."""
+    """Hold the result of one evaluated episode. score: the one that decides, 0..1. v: V = 1 (`envs.base`)."""
 
     task_id: str
     domain: str
@@ -115,12 +115,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class GateJudgement:
-    """What the tasks played so far say. verdict: pass, fail, or undecided: play on, while there are tasks.
+    """Hold what the tasks played so far show. verdict: pass, fail, or undecided: play on, while there are tasks.
 
-    difference, low, high, n: as `Comparison`; the interval holds at all looks together. passing, failing: logarithms
-    of the capital of the bets that the model is good enough, and that it is not. discordance: share of tasks (weighed
-    by the square of their difference) on which the two models differ. better, worse: on how many the new one is; None
-    where the metrics are of an earlier version.
+    difference, low, high, n: as `Comparison`; the interval holds at all looks together. passing, failing: logarithms of
+    the capital of the bets that the model is good enough, and that it is not. discordance: share of tasks (weighed by
+    the square of their difference) on which the two models differ. better, worse: numbers of tasks on which the new one
+    is; None where the metrics are of an earlier version.
     """
 
     verdict: Literal["pass", "fail", "undecided"]
@@ -139,8 +139,8 @@ class GateJudgement:
 class ErrorRates:
     """Hold a rule's simulated error rates.
 
-    type_i_error: chance that a model that is just too bad is promoted. type_ii_error: that one which is just good
-    enough is not, be it called worse or left undecided. tasks: played on average by the latter.
+    type_i_error: probability that a model that is just too bad is promoted. type_ii_error: that one which is just good
+    enough is not, be it called worse or left undecided. tasks: mean number of tasks played by the latter.
     """
 
     type_i_error: float
@@ -254,7 +254,7 @@ def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: st
     if found.better is not None and found.worse is not None:
         differ = f"{found.better + found.worse} differ, {found.better} better and {found.worse} worse than {against}"
     success = format_difference(found.difference, found.low, found.high)
-    share = (found.discordance * found.n + 1) / (found.n + 2)  # no share is nil for having not been seen in a few tasks
+    share = (found.discordance * found.n + 1) / (found.n + 2)  # smoothed: a few tasks may not show it
     rates = estimate_error_rates(rule, share)
     too_bad = "one that is no better" if superiority else f"one that is worse by {margin}"
     good = f"one that is better by {margin}" if superiority else "an equal one"
@@ -335,7 +335,7 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
     """Read judgements back from `rows` of the table `metrics` of one iteration, by rival (`before`, `best`) that was
-    played against; by `rule`, block `promotion`, the decision is made again. Empty where the gate was not asked."""
+    played against; by `rule`, block `promotion`, the decision is made again. Empty where the gate did not run."""
     by_name = {row["name"]: row for row in rows if row["domain"] == ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
@@ -362,7 +362,7 @@ def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetti
 # iterations: {"about": key, "models": {digest: {task_id: share of its episodes that were solved}}}. The next iteration
 # reads it, so that only the new model has to play them; the key names the settings under which it was measured. The
 # best model so far is the promoted one with the highest success there; the newest of those that are equal. Which one
-# that is rests on few tasks and may be a matter of luck, but the comparison with it does not: it is made on others.
+# that is rests on few tasks and may be a matter of luck; the comparison with it is made on other tasks.
 
 SolvedShares = dict[str, float]  # task_id -> share of the episodes that were solved
 
@@ -376,8 +376,8 @@ def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
 
 
 def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[str, SolvedShares]:
-    """Read the outcomes of an iteration as `read_outcomes`, errors too; {} where they were not measured as `about`, of
-    `held_out_key`, says."""
+    """Read the outcomes of an iteration as `read_outcomes` does; {} where they were measured under another key than
+    `about` (`held_out_key`)."""
     return read_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
 
 
@@ -399,7 +399,7 @@ def _load_outcomes(ws: Workspace, path: Path) -> dict[str, Any]:
 
 
 def write_outcomes(ws: Workspace, iteration: int, about: str, models: Mapping[str, SolvedShares]) -> None:
-    """Write an iteration's `held_out.json`. about: how it was measured (`held_out_key`). models: as `read_outcomes`
+    """Write an iteration's `held_out.json`. about: key of the measurement (`held_out_key`). models: as `read_outcomes`
     returns them. Raises DiskFull."""
     write_json(ws.held_out(iteration), {"about": about, "models": dict(models)})
 

@@ -1,7 +1,6 @@
-"""Collect what a decision about a promotion rests on, and keep a person's decision, one file an iteration.
+"""Collect what a decision about a promotion rests on, and store a person's decision, one file an iteration.
 
-The stage `promote` copies the decision into the table `reviews`; the file itself lies with the iteration, so git keeps
-it.
+The stage `promote` copies the decision into the table `reviews`; the file lies with the iteration, so git keeps it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import file_lock, write_json
 
 _FIRST = ("gate_", "success_")  # figures that decide, shown first
-_TOLD = 40  # tasks in Prefect's form
+_TOLD = 40  # tasks that Prefect's form lists
 _GROUPS = {"": "", "seen_": ", known", "unseen_": ", new"}
 _LEGEND = "Success on the held-out tasks; *known*: of templates that are trained on, *new*: of those that never are."
 _MADE = re.compile(r"models/iteration=(\d+)/")
@@ -34,8 +33,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class FlippedTask:
-    """A task on which two models differ, by an episode of each. gained: the merged model solves it, and the one that
-    `before` names does not; else the other way round. trajectory_id, trajectory_before: episodes of the two."""
+    """Describe a task that one of two models solves and the other does not.
+
+    gained: the merged model solves it, the model named `before` does not; False: the reverse. trajectory_id,
+    trajectory_before: an episode of the merged model and one of the other.
+    """
 
     gained: bool
     domain: str
@@ -51,7 +53,7 @@ class PromotionReport:
     """Hold what a decision about a promotion rests on.
 
     reasons: what the gate found against each model, in words. figures: rows of the table `metrics`, those that decide
-    first. flips: tasks lost, then those gained. note: why the held-out tasks say otherwise, where they do.
+    first. flips: tasks lost, then those gained. note: why the held-out tasks say something else, where they do.
     """
 
     iteration: int
@@ -61,7 +63,7 @@ class PromotionReport:
     note: str = ""
 
     def markdown(self, head: str = "") -> str:
-        """Write it as Markdown: what the gate found, the first tasks that differ, a table of success.
+        """Write the report as Markdown: what the gate found, the first tasks that differ, a table of success.
 
         head: its first line; default: the question whether to promote.
         """
@@ -77,7 +79,7 @@ class PromotionReport:
         return "\n".join([*lines, "", *self._table()])
 
     def _table(self) -> Iterator[str]:
-        """Narrow, for Prefect's form; the figures' own intervals, and other figures, are on the run's pages."""
+        """Yield the lines of a table of success, narrow for Prefect's form; the run's pages have more figures."""
         found = {(row["domain"], row["name"]): row for row in self.figures if row["value"] is not None}
         yield from (_LEGEND, "", "| tasks | n | before | merged | difference |", "|---|---|---|---|---|")
         for domain in dict.fromkeys(domain for domain, _ in found):
@@ -100,10 +102,9 @@ def _format_share(row: Row | None) -> str:
 
 
 def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSettings) -> PromotionReport:
-    """Collect what a decision about the promotion of an evaluated iteration rests on; lost tasks come before gained
-    ones.
+    """Collect what a decision about the promotion of an evaluated iteration rests on; lost tasks come first.
 
-    rule: its margins and error rates are what `reasons` are told by. Raises DataError where the stage `evaluate` has
+    rule: block `promotion`; `reasons` name its margin and error rates. Raises DataError where the stage `evaluate` has
     left no metrics, for damaged tables, and where the promotion before it is missing or damaged.
     """
     metrics = partitions.read_partition(ws, "metrics", iteration, "evaluate")
@@ -117,9 +118,9 @@ def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSetting
 
 
 def describe_promotion(ws: Workspace, iteration: int, rule: PromotionSettings) -> str:
-    """Describe in a line what was decided of an evaluated iteration, by whom and why, or how it can be decided.
+    """Describe in a line how the promotion of an evaluated iteration was decided, by whom and why, or how it can be.
 
-    rule: of the iteration. Raises DataError for a damaged record, BadInput where the iteration is not evaluated.
+    rule: the iteration's block `promotion`. Raises DataError for a damaged record, BadInput for one not evaluated.
     """
     label = f"iteration {iteration_label(iteration)}"
     if dvc_files.is_promotion_decided(ws, iteration):
@@ -159,7 +160,7 @@ def _find_flipped_tasks(ws: Workspace, iteration: int) -> Iterator[FlippedTask]:
 
 
 def _episodes(ws: Workspace, iteration: int) -> list[Row]:
-    """Of an evaluation, each with its verdict `success`."""
+    """Return the episodes of an evaluation, each with its verdict `success`; [] where no scores are stored."""
     if not ws.partition("scores", iteration, "evaluate").is_dir():
         return []  # evaluated before scores of evaluations were kept, or pruned
     found = verdicts_from_rows(partitions.read_partition(ws, "scores", iteration, "evaluate").to_pylist())
@@ -174,7 +175,7 @@ _WAIT_S = 10.0
 @dataclass(frozen=True)
 class PromotionDecision:
     """Hold a person's decision. promote: yes or no. reviewer: who. comment: why. at: ISO 8601 with its zone. earlier:
-    those that it replaced, oldest first, as mappings of these fields."""
+    the decisions that it replaced, oldest first, as mappings of these fields."""
 
     promote: bool
     reviewer: str
@@ -184,17 +185,17 @@ class PromotionDecision:
 
     @property
     def words(self) -> str:
-        """The decision, who made it and when, in a few words."""
+        """Describe in a few words the decision, who made it and when."""
         return f"{'promote' if self.promote else 'keep'} ({self.reviewer}, {self.at})"
 
     @property
     def history(self) -> list[PromotionDecision]:
-        """Each decision, oldest first; this one is the last."""
+        """Return each decision, oldest first; this one is the last."""
         return [*(PromotionDecision(**facts) for facts in self.earlier), self]
 
 
 def review_path(ws: Workspace, iteration: int) -> Path:
-    """Return the path of the file with a person's decision about the promotion of `iteration`, there or not."""
+    """Return the path of the file with a person's decision about the promotion of `iteration`, which may not exist."""
     return ws.iteration(iteration) / "review.json"
 
 
@@ -216,7 +217,7 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
 
 
 def review_command(iteration: int) -> str:
-    """Return what a reviewer of `iteration` types, as a message has it."""
+    """Return the command that a reviewer of `iteration` types, in backticks, for a message."""
     return f"`flywheel review promotion --iteration {iteration} --promote --reviewer NAME` (or --keep)"
 
 
@@ -247,8 +248,8 @@ def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
 def list_pending_reviews(ws: Workspace) -> list[int]:
     """List the iterations whose promotion a person can decide now, oldest first.
 
-    One that a person has decided stays in it until the stage `promote` is recorded; those before the newest one with
-    that stage are left out. Raises BadInput where an iteration's params.yaml is missing or wrong.
+    One that a person has decided stays in the list until the stage `promote` is recorded. Those before the newest one
+    with that stage are left out. Raises BadInput where an iteration's params.yaml is missing or wrong.
     """
     found: list[int] = []
     for k in reversed(ws.list_iteration_folders()):

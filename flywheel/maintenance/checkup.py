@@ -1,7 +1,8 @@
 """Evaluate the newest model on fresh tasks, between iterations.
 
-`iterations/NNN/checkup.json`, of the iteration that made the model, has a row an episode: git keeps it, the view
-`fresh_evaluations` shows it. A model that was evaluated in the same way before is not evaluated again.
+The results, one row per episode, lie in `iterations/NNN/checkup.json` of the iteration that made the model. Git tracks
+this file, and the SQL view `fresh_evaluations` reads it. A model is not evaluated twice on the same tasks with the same
+settings.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from flywheel.utils import progress
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_json
 
-CHECKUP = "checkup"  # as progress is told
-_AT_ONCE = 20  # tasks; what was played of them is not played again
+CHECKUP = "checkup"  # the name of this work in progress lines
+_AT_ONCE = 20  # tasks per saved part: after a kill, finished parts are not played again
 
 
 @dataclass(frozen=True)
 class Checkup:
     """Hold the outcome of a check-up.
 
-    iteration: that made the model. rows: of its episodes, as `checkup.json` has them. before: whether it had been
-    looked at already.
+    iteration: the one that made the model. rows: one per episode, as in `checkup.json`. before: whether they were read
+    from an earlier check-up rather than played.
     """
 
     iteration: int
@@ -50,7 +51,7 @@ class Checkup:
     before: bool
 
     def shares(self) -> dict[str, tuple[int, int]]:
-        """domain -> episodes that were solved, and all of them; `all` comes first."""
+        """Return domain -> (solved episodes, all episodes); the key `all`, for every domain, comes first."""
         domains = ("all", *dict.fromkeys(row["domain"] for row in self.rows))
         of = {name: [row["success"] for row in self.rows if name in ("all", row["domain"])] for name in domains}
         return {name: (sum(outcomes), len(outcomes)) for name, outcomes in of.items()}
@@ -61,15 +62,16 @@ class Checkup:
 
 
 def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
-    """Evaluate the newest model on fresh tasks. Call it under the workspace's lock; after a kill the next call goes on.
+    """Evaluate the newest model on fresh tasks. Call it under the workspace's lock; after a kill the next call resumes.
 
-    settings: the workspace's; `operations.checkup_tasks` are drawn. run_id: of the Prefect run, for the episodes' rows.
-    Writes the iteration's `checkup.json`, and commits it where `versioning.git` is set. Returns its rows; those of
-    before, where the model was evaluated in the same way. Raises what `recover_workspace` does; BadInput where no fresh
-    task is left to be drawn, the settings name a suite, a scorer or a template that is not there, or a back end cannot
-    be used; ModelError where the model cannot be loaded; DataError where a scorer failed that a verdict depends on, or
-    an earlier `checkup.json`, a manifest, a promotion or a table that is read is missing or damaged; EnvError where
-    environments or a page do not open, PolicyError where the policy fails, FlywheelError where git refuses, DiskFull.
+    settings: the workspace's; `operations.checkup_tasks` tasks are drawn. run_id: the Prefect run's id, stored in the
+    episodes' rows. Writes the iteration's `checkup.json`, and commits it where `versioning.git` is set. Returns the new
+    outcome, or the stored one where the model was evaluated in the same way before. Raises what `recover_workspace`
+    does; BadInput where no fresh task is left to be drawn, the settings name a suite, scorer or template that does not
+    exist, or a back-end cannot be used; ModelError where the model cannot be loaded; DataError where a scorer that a
+    verdict depends on failed, or an earlier `checkup.json`, manifest, promotion or table is missing or damaged;
+    EnvError where an environment or page does not open; PolicyError where the policy fails; FlywheelError where git
+    refuses; DiskFull.
     """
     recover_workspace(ws)
     iterations.record_base_model(ws, settings)
@@ -96,10 +98,10 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
 
 
 def read_checkup(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read the check-up of the model that this iteration made; empty where there is none.
+    """Read the check-up of the model that this iteration made; {} where there is none.
 
-    Keys: `model`, `digest` of its weights, `about` (what it was evaluated on), `at`, `rows`. Raises DataError for a
-    damaged file.
+    Keys: `model`, `digest` of its weights, `about` (a hash of the tasks and settings), `at` (ISO 8601), `rows`. Raises
+    DataError for a damaged file.
     """
     path, fix = ws.checkup(iteration), "restore it from git, or delete it: the model is evaluated again"
     if not path.is_file():
@@ -114,7 +116,7 @@ def read_checkup(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def origin_iteration(ws: Workspace, k: int) -> int:
-    """Find the iteration that made the model which is the newest after iteration k; 0 for the first checkpoint."""
+    """Return the iteration that made the model promoted after iteration k; 0 for the first checkpoint."""
     newest = manifest.read_promotion(ws, k)["digest"]
     while k and manifest.read_promotion(ws, k - 1)["digest"] == newest:
         k -= 1

@@ -1,4 +1,4 @@
-"""Diagnose what is installed, what is missing, and what to type."""
+"""Diagnose what is installed, what is missing, and which command to type."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from flywheel.config.workspace import Workspace
 from flywheel.utils.errors import Finding, FlywheelError, run_diagnostic
 
 _PACKAGES = ("prefect", "dvc", "duckdb", "torch", "transformers", "playwright", "pocketsphinx")
-# Each with the extra that brings it.
+# Package -> the extra of flywheel that installs it.
 _OPTIONAL_PACKAGES = {"openai-whisper": "whisper", "deepspeed": "deepspeed", "ray": "ray", "dvc-s3": "s3"}
 _CHROMIUM_TIMEOUT_S = 60.0
 
 
 def diagnose_installation(root: Path) -> list[Finding]:
-    """Check the installation and the workspace; nothing is changed. root: the workspace's folder.
+    """Check the installation and the workspace in the folder `root`; nothing is changed.
 
-    Returns a finding for each thing that was looked for, with what to type where it is missing. Raises BadInput where
-    two back ends have a suite of the same name.
+    Returns one finding per check, with the command to type where something is missing. Raises BadInput where two
+    back-ends have a suite of the same name.
     """
     settings = _load_settings(root)
     return [
@@ -69,7 +69,7 @@ def _chromium() -> str:
 
 
 def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
-    """Of the kinds that the tasks are played in."""
+    """Yield the findings of the suites' manifests and of each environment back-end that the settings use."""
     from flywheel.envs import registry
 
     def load() -> str:
@@ -83,7 +83,7 @@ def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
 
 
 def _load_settings(root: Path) -> Settings:
-    """The workspace's; those that are broken are told by `workspace`."""
+    """Load the workspace's settings, or the defaults where these are broken: the check `workspace` reports that."""
     try:
         return config.load_settings(Workspace.find(root).params)
     except FlywheelError:
@@ -99,7 +99,7 @@ def _fonts() -> Finding:
 
 
 def _program(name: str, otherwise: str) -> Finding:
-    """otherwise: the state where it is not installed."""
+    """Look for a program on the PATH. otherwise: the finding's state where it is not installed."""
     if path := shutil.which(name):
         return Finding(name, "ok", path)
     return Finding(name, otherwise, "not installed", f"apt-get install {name}")
@@ -114,13 +114,16 @@ def _workspace(root: Path) -> str:
 
 
 def check_recorded_data(root: Path) -> list[Finding]:
-    """Check recorded files, tables' footers, and manifests of finished iterations; nothing in a new workspace."""
+    """Check the recorded files, the footers of all tables, and the manifest of the newest finished iteration.
+
+    Returns the faults, or one finding `ok`; [] where there is no workspace or no file yet.
+    """
     from flywheel.store import manifest, partitions
     from flywheel.store.versioning import backup, git_tags
 
     try:
         ws = Workspace.find(root)
-    except FlywheelError:  # told by `workspace`
+    except FlywheelError:  # the check `workspace` reports it
         return []
     try:
         git_tags.check_line_ends(ws.root)

@@ -1,9 +1,8 @@
-"""Remove outputs of past iterations that nothing needs any more, by a rule of retention.
+"""Remove outputs of past iterations that nothing needs, by a retention rule.
 
-Never what a promoted model needs: the weights of each that was promoted, or is the best so far, those that an adapter
-stands on, and all files that the chain of manifests names (unless these are asked for by name); nor anything of an
-iteration that is open, or of the one that it stands on. What is small and tells the history stays: metrics, runs,
-routes, scores, lineage.
+These always stay: the weights of every model that was promoted or is the best so far, and the bases of adapters; all
+files that the chain of manifests names (unless training data are asked for explicitly); the newest iteration, and while
+it is open the one before it. Small tables that tell the history stay too: metrics, runs, routes, scores, lineage.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _TRAINED = ("steps", "images", "utterances", "grounding_examples")
 
 @dataclass(frozen=True)
 class Prunable:
-    """Name an output that may be removed. iteration: whose. path: of the stage's output, relative to the workspace.
-    bytes: of its files."""
+    """Describe an output that may be removed. iteration: the one that made it. path: relative to the workspace. bytes:
+    the total size of its files."""
 
     iteration: int
     path: str
@@ -40,13 +39,14 @@ class Prunable:
 def plan_prune(
     ws: Workspace, *, keep: int | None = None, older: timedelta | None = None, training_data: bool = False
 ) -> list[Prunable]:
-    """List the outputs that may go, oldest iteration first; nothing is changed.
+    """List the outputs that may be removed, oldest iteration first; nothing is changed.
 
-    They are of complete iterations that are neither among the newest `keep` nor younger than `older`; what the
-    iterations at work read stays, and so do promoted models. keep: from 0, which keeps none for their number.
-    training_data: also what training reads of them; a run that reads it fetches it from DVC's cache or remote. Raises
-    BadInput where neither `keep` nor `older` is given, or training data are asked for while an open iteration reads
-    them; DataError for damaged records, manifests, promotions or tables, or where DVC's file of an iteration is lost.
+    They are outputs of complete iterations that are neither among the newest `keep` nor younger than `older`. The
+    newest iteration, the one that an open iteration reads, and promoted models always stay. keep: 0 or more.
+    training_data: also list partitions that training reads; a run that needs them fetches them from DVC's cache or
+    remote. Raises BadInput where neither `keep` nor `older` is given, or where `training_data` is set while an
+    iteration is open; DataError for damaged records, manifests, promotions or tables, or where DVC's file of an
+    iteration is lost.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")
@@ -60,7 +60,7 @@ def plan_prune(
     if older is not None:
         rows = database.query_catalog(ws, "SELECT iteration, max(ended_at) AS at FROM runs GROUP BY ALL").to_pylist()
         ended = {row["iteration"]: row["at"] for row in rows if row["at"]}
-        for k in complete:  # where no run is known, by when its DVC file was written
+        for k in complete:  # an iteration without a recorded run counts by the time of its dvc.lock
             written = datetime.fromtimestamp(dvc_files.dvc_lock_path(ws, k).stat().st_mtime, UTC)
             if ended.get(k, written) > datetime.now(UTC) - older:
                 spared.add(k)
@@ -79,9 +79,9 @@ def plan_prune(
 def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
     """Remove the outputs `chosen`, which `plan_prune` listed. Call it under the workspace's lock.
 
-    They are noted first (`pruned.json` of the iteration), so that an interrupted removal does not count as damage. What
-    DVC's cache and remote hold of them stays. Raises FileNotFoundError for one that is gone since, DataError where what
-    was noted before is damaged, DiskFull.
+    They are first entered in the iteration's `pruned.json`, so that an interrupted removal does not count as damage.
+    Copies in DVC's cache and remote stay. Raises FileNotFoundError for an output that has disappeared since, DataError
+    for a damaged `pruned.json`, DiskFull.
     """
     for k in sorted({one.iteration for one in chosen}):
         dvc_files.add_pruned(ws, k, [one.path for one in chosen if one.iteration == k])
@@ -90,12 +90,12 @@ def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
 
 
 def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> list[tuple[Path, int]]:
-    """List the files of DVC's cache, as (path, bytes), that no iteration names, here or set aside; nothing is removed.
+    """List the files of DVC's cache, as (path, bytes), that no dvc.lock of an iteration names; nothing is removed.
 
-    pruned: paths of outputs, relative to the workspace, that count as pruned beside those that are noted: files that
-    they alone name are listed too. So are versions that git's history alone names. The paths listed begin with
-    `ws.root`: the cache is `.dvc/cache` there. Raises DataError for a damaged dvc.lock, list of what was pruned, or
-    list of a folder's files in the cache.
+    Iterations that rollbacks have set aside count too. Files that only pruned outputs contain are listed, and so are
+    versions that only earlier git commits name. pruned: outputs to count as pruned besides those in `pruned.json`, by
+    paths relative to the workspace. The returned paths lie under `.dvc/cache` of `ws.root`. Raises DataError for a
+    damaged dvc.lock or `pruned.json`, or a damaged folder listing in the cache.
     """
     cache = ws.root / ".dvc" / "cache" / "files" / "md5"
     used: set[str] = set()
@@ -117,7 +117,7 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
 
 
 def _prunable_paths(ws: Workspace, iteration: int, needed: set[str], training_data: bool) -> Iterator[str]:
-    # All manifests that follow name those files of the iteration that its own one names.
+    # Later manifests name the same files of this iteration as its own manifest does.
     named = (shard for shard in manifest.read_manifest(ws, iteration).files if shard.iteration == iteration)
     trained = {shard.path.rpartition("/")[0] for shard in named}
     for table in dict.fromkeys((*_BULKY, *_TRAINED)):
@@ -134,7 +134,7 @@ def _prunable_paths(ws: Workspace, iteration: int, needed: set[str], training_da
 
 
 def _adapter_bases(ws: Workspace) -> set[str]:
-    """Folders within the workspace that adapters of its iterations stand on."""
+    """Return the folders in the workspace, relative to it, that are the base of an adapter."""
     adapters = [path for path in (ws.root / "models").glob("iteration=*/*") if checkpoint.is_adapter(path)]
     found = (checkpoint.find_local_base(path) for path in adapters)
     bases = {Path(os.path.abspath(base)) for base in found if base}  # noqa: PTH100 - `resolve` would follow a link
@@ -142,7 +142,7 @@ def _adapter_bases(ws: Workspace) -> set[str]:
 
 
 def _promoted_models(ws: Workspace, begun: list[int]) -> set[str]:
-    """Folders of the models that were promoted, or the best, after any iteration."""
+    """Return the models that were promoted, or the best, after any iteration, by folder or name."""
     found = set()
     for k in (0, *begun):
         try:

@@ -1,4 +1,4 @@
-"""Compare two iterations: rows, distributions, metrics, and tasks solved in one of them alone."""
+"""Compare two iterations: row counts, distributions, metrics, and tasks that only one of them solves."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NUMBERS = {"steps": "t.steps", "score": "r.score", "reward": "t.reward"}
 def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]:
     """Compare the iterations numbered `before` and `after`.
 
-    Returns these numbers by their names, and lists of rows, most with the columns `before` and `after`: `rows` (counts
-    by `table` and `stage`), `kinds` (counts of routed trajectories by `name` and `value`), `numbers` (theirs by `name`
-    and `iteration`: `n`, `mean`, `quantiles` 0, 0.1, 0.5, 0.9, 1), `metrics` (last points by `stage`, `name`, `domain`,
-    with `difference`); then two mappings: `held_out` has `known` (False where one was not evaluated), `gained` and
-    `lost` (task ids), `both` and `tasks` (counts), `templates` has `gained` and `lost`, rows of `world`, `template` and
-    `level` with the shares solved. `adapters` has a row for each of the merged models that is here and an adapter:
-    `iteration`, `weights`, `base` (digests), `rank`, `bytes`; `adapter_distance` is by how much they differ, relative
-    to the first (`training.adapter_merging.adapter_distance`), or None. Raises BadInput for an iteration that has not
-    been begun, DataError for a damaged file, or where DVC's file of an iteration is lost, ModelError for a damaged
-    adapter.
+    Returns a mapping. `before`, `after`: these numbers. Lists of rows, most with the columns `before` and `after`:
+    `rows` (row counts by `table` and `stage`), `kinds` (counts of routed trajectories by `name` and `value`), `numbers`
+    (of the same, by `name` and `iteration`: `n`, `mean`, and `quantiles` at 0, 0.1, 0.5, 0.9, 1), `metrics` (last
+    points by `stage`, `name`, `domain`, with `difference`). `held_out`: `known` (False where one was not evaluated),
+    `gained` and `lost` (task ids), `both` and `tasks` (counts). `templates`: `gained` and `lost`, rows of `world`,
+    `template` and `level` with the shares solved. `adapters`: a row for each of the two merged models that is on disk
+    and an adapter, with `iteration`, `weights`, `base` (digests), `rank`, `bytes`. `adapter_distance`: the difference
+    of the two adapters relative to the first (`training.adapter_merging.adapter_distance`), or None. Raises BadInput
+    for an iteration that has not been begun; DataError for a damaged file, or where DVC's file of an iteration is lost;
+    ModelError for a damaged adapter.
     """
     stage_records.check_iterations_begun(ws, (before, after))
     rows, kinds, numbers = (
@@ -77,15 +77,14 @@ def _compare_adapters(ws: Workspace, before: int, after: int) -> dict[str, Any]:
     ]
     apart = None
     if len(found) == 2:
-        from flywheel.training.adapter_merging import adapter_distance  # brings torch
+        from flywheel.training.adapter_merging import adapter_distance  # imports torch
 
         apart = adapter_distance(*found.values())
     return {"adapters": rows, "adapter_distance": apart}
 
 
 def _held_out(ws: Workspace, before: int, after: int) -> dict[str, Any]:
-    """Held-out tasks that the newest model after each iteration solves and the other one does not. A task counts as
-    solved where more than half of its episodes were."""
+    """Compare which held-out tasks the model promoted after each iteration solves (in over half of its episodes)."""
     solved, models = [], []
     for k in (before, after):
         try:

@@ -1,8 +1,8 @@
-"""Bring a workspace that an earlier version of flywheel made up to date (`flywheel workspace migrate`).
+"""Migrate a workspace that an earlier version of flywheel made to this version (`flywheel workspace migrate`).
 
-A step changes one thing wherever it stands in the workspace, in what DVC records of it too. It looks at what is there,
-so it may run again at any time: what a killed run has changed is not changed twice. The format, which tells other
-commands that all steps are done, is written last.
+Each step makes one kind of change in all files of the workspace, DVC's records included. It changes only what is still
+in the old form, so it may run again after a kill. The workspace's format number, by which other commands see that all
+steps are done, is written last.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from flywheel.utils.files import atomic_file, sha256_file, write_json, write_tex
 
 
 def migrate_workspace(ws: Workspace) -> Iterator[str]:
-    """Run each migration step that is left, and yield a line for each file that was changed.
+    """Run all migration steps, and yield a line for each change.
 
-    Nothing happens until it is iterated; it holds the workspace's lock, and commits at the end where `versioning.git`
-    is set. One that was cut off is run again. Raises BadInput where the workspace is of a later version, parameters are
-    wrong or stand there by two names, a partition is not here, or a rollback or a decision about routes is half carried
-    out; WorkspaceBusy where a run holds it; DataError for a damaged file, or where DVC's file of an iteration is lost;
-    VersioningError where DVC fails, FlywheelError where git refuses, DiskFull.
+    It is a generator: nothing happens until it is iterated. It holds the workspace's lock, and commits at the end where
+    `versioning.git` is set. An interrupted migration is resumed by running it again. Raises BadInput where the
+    workspace is of a later version, parameters are wrong or given under both an old and a new name, a partition is
+    missing, or a rollback or routing decision is only half applied; WorkspaceBusy where a run holds the lock; DataError
+    for a damaged file, or where DVC's file of an iteration is lost; VersioningError where DVC fails; FlywheelError
+    where git refuses; DiskFull.
     """
     if (found := ws.read_format()) > FORMAT:
         raise BadInput(
@@ -58,7 +59,7 @@ def migrate_workspace(ws: Workspace) -> Iterator[str]:
 
 
 def _places(ws: Workspace) -> Iterator[Workspace]:
-    """The workspace, and what `flywheel iteration rollback` has set aside."""
+    """Yield the workspace itself, then each folder that `flywheel iteration rollback` has set aside, as a workspace."""
     yield ws
     yield from (Workspace(path) for path in sorted((ws.state / "aside").glob("after-*")))
 
@@ -103,7 +104,7 @@ def _rename_in_lock(ws: Workspace, path: Path) -> Iterator[str]:
 
 
 def _replace(file: str, old: str, new: str) -> Callable[[Workspace], Iterator[str]]:
-    """Make the step that puts a text in place of another one in a file of the workspace."""
+    """Return a step that replaces the text `old` by `new` in one file of the workspace."""
 
     def apply(ws: Workspace) -> Iterator[str]:
         if _rewrite_text(ws.root / file, lambda text: text.replace(old, new)):
@@ -112,38 +113,38 @@ def _replace(file: str, old: str, new: str) -> Callable[[Workspace], Iterator[st
     return apply
 
 
-# Each changes what it finds and yields a line for each file that it has changed. In order: whoever adds one at the end
-# raises `FORMAT` by one (config/workspace.py).
+# The steps run in this order, and each yields a line for each change. Whoever appends a step raises `FORMAT` by one
+# (config/workspace.py).
 STEPS: tuple[Callable[[Workspace], Iterator[str]], ...] = (
     _rename_settings,
-    # The build step, for those who deploy with Prefect's own command.
+    # The build step of `prefect deploy`.
     _replace("prefect.yaml", "flows.code.fingerprint", "flows.code_version.code_version_build_step"),
     _replace("dvc.yaml", "cmd: flywheel report\n", "cmd: flywheel iteration report\n"),
     lambda ws: update_tables(ws, _places(ws)),
 )
 
-# The step that brings tables to the names and columns of today: an iteration at a time, the oldest first. Its new
-# partitions are built beside the data (`.flywheel/migrating`), then `plan.json` there makes them count: from then on
-# they are put in place, and the manifest, DVC's records and DVC's cache follow. Each part of that may be done twice, so
-# a run that was killed goes on where it was.
+# The step that gives tables their present names and columns, one iteration at a time, oldest first. New partitions are
+# built in `.flywheel/migrating`, with a copy in DVC's cache; writing `plan.json` there commits them. Then they are put
+# in place, and the manifest and DVC's records follow. Each part may be done twice, so a killed run can be resumed.
 
 
 _STORED_TABLES = {old: new for old, new in RENAMED_TABLES.items() if new in TABLES}
 _PARTITION_PATH = re.compile(rf"\bdata/({'|'.join(_STORED_TABLES)})/(?=iteration=)")
-_ROW_RECORDS = ("decisions.json", "checkup.json")  # of an iteration, with rows that have columns of tables
+_ROW_RECORDS = ("decisions.json", "checkup.json")  # files of an iteration that hold rows of tables
 _SPARE_BYTES = 64 * 2**20
-_CACHED_MODE = 0o444  # of a file in DVC's cache
+_CACHED_MODE = 0o444  # permissions of a file in DVC's cache
 
 
 @dataclass
 class _Journal:
-    """What is being carried out, kept in `plan.json`.
+    """Hold the state of the table migration, stored in `plan.json`.
 
-    at: place and iteration of which all is built; None while one is built. before: of that iteration's small files, by
-    path, the MD5 that they had; manifest: the sha256 that its manifest had; gone: its partitions that were pruned, and
-    stay out of the workspace. done: iterations, by place. moved: partitions that were written anew, by place and the
-    path that they had. entries: what DVC records from now on, by the path and the MD5 that it recorded. chain: sha256
-    of a manifest as it was -> as it is. Paths are relative to their place.
+    at: [place, iteration] whose new partitions are all built and have to be put in place; None while they are being
+    built. before: MD5 of that iteration's small files before the change, by path; manifest: sha256 of its manifest
+    before; gone: its pruned partitions, which are rewritten for DVC's records but stay out of the workspace. done:
+    finished iterations, by place. moved: old paths of the rewritten partitions, by place. entries: what DVC records
+    from now on, by the path and MD5 recorded before. chain: sha256 of a manifest before the change -> after it. Paths
+    are relative to their place.
     """
 
     at: list[Any] | None = None
@@ -157,10 +158,11 @@ class _Journal:
 
 
 def update_tables(ws: Workspace, places: Iterable[Workspace]) -> Iterator[str]:
-    """Update the partitions of all places, and what names them; a line for each iteration that was changed.
+    """Give the partitions of all places their present names and columns, and update the records that name them.
 
-    places: the workspace first, then what rollbacks have set aside, the earliest iteration first. Raises BadInput where
-    a partition is not here, DataError where one is damaged, DiskFull where there is no space.
+    places: the workspace first, then the folders set aside by rollbacks, in order of their iterations. Yields a line
+    for each iteration that was changed. Raises BadInput where a partition is missing, or a rollback or routing decision
+    is only half applied; DataError where a partition is damaged; DiskFull.
     """
     places = list(places)
     for begun, what in (("again/plan.json", "a decision about routes"), ("rollback.json", "a rollback")):
@@ -200,7 +202,7 @@ class _PlaceMigration:
                 yield from self._build(k)
             if self._journal.at == [self._name, k]:
                 yield from self._apply(k)
-        if self._place.root != self._ws.root:  # bringing it back expects no more than what was set aside
+        if self._place.root != self._ws.root:  # undoing a rollback expects that only empty folders are left
             shutil.rmtree(self._place.state / "locks", ignore_errors=True)
         for path in sorted((self._place.state / "staging").glob("*/**/*.parquet")):
             yield from _update_shard(self._ws, path)
@@ -228,7 +230,7 @@ class _PlaceMigration:
         self._save()
 
     def _build_partition(self, source: Path, folder: Path, staged: Workspace) -> None:
-        """source: where its files lie; folder: where they belong."""
+        """Rewrite a partition into `staged`. source: folder with its files. folder: the partition's own folder."""
         table, new, iteration, stage = _identify_partition(folder)
         files = [source / part.name for part in partitions.read_part_list(source) or ()]
         if not any(_is_of_earlier_version(table, path) for path in files):
@@ -284,7 +286,8 @@ class _PlaceMigration:
         return {**raw, **lists, "previous": self._journal.chain.get(raw["previous"], raw["previous"])}
 
     def _rename_files(self, files: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Files as a manifest names them; those of a partition that was written anew stand for those it had."""
+        """Yield the entries of a manifest's files under their new names; new files replace those of a rewritten
+        partition."""
         done = set()
         for one in files:
             old, _, name = one["path"].rpartition("/")
@@ -299,13 +302,13 @@ class _PlaceMigration:
                     yield {**renamed, "path": f"{new}/{part.name}", "rows": part.rows, "sha256": part.sha256}
 
     def _read_new_list(self, old: str) -> list[partitions.ListedFile] | None:
-        """Of a partition that was written anew."""
+        """Read the file list of a partition that was rewritten. old: its path before."""
         _, table, iteration, stage = _identify_partition(Path(old))
         place = self._staged(iteration) if old in self._journal.gone else self._place
         return partitions.read_part_list(place.partition(table, iteration, stage))
 
     def _update_lock(self, iteration: int) -> bool:
-        """Let DVC's records name partitions and files as they are now, where they named them as they were."""
+        """Replace old paths and hashes in the iteration's dvc.lock by the new ones; return whether it changed."""
         path = dvc_files.dvc_lock_path(self._place, iteration)
         stages, changed = dvc_files.read_dvc_lock(path), False
         for stage in stages.values():
@@ -337,7 +340,7 @@ class _PlaceMigration:
         try:
             files = json.loads(listing.read_text(encoding="utf-8"))
             sources = [(self._cache_path(one["md5"]), folder / one["relpath"]) for one in files]
-        except (ValueError, KeyError, TypeError):  # damaged: as good as not there
+        except (ValueError, KeyError, TypeError):  # a damaged listing counts as missing
             return False
         if not all(source.is_file() for source, _ in sources):
             return False
@@ -354,7 +357,7 @@ class _PlaceMigration:
 
 
 def _identify_partition(folder: Path) -> tuple[str, str, int, str]:
-    """The table by its earlier name and by that of today, the iteration, and the stage."""
+    """Return the table's old and new name, the iteration and the stage of a partition's folder."""
     table, iteration, stage = folder.parts[-3:]
     number = int(iteration.partition("=")[2])
     return table, _STORED_TABLES.get(table, table), number, stage.removeprefix("stage=")
@@ -372,7 +375,7 @@ def _is_of_earlier_version(table: str, path: Path) -> bool:
 
 
 def _list_missing(place: Workspace, iteration: int) -> Iterator[tuple[str, str]]:
-    """Path and md5 of the recorded partitions that were pruned. Raises BadInput for one that is lost."""
+    """Yield (path, MD5) of the recorded partitions that were pruned. Raises BadInput where one is lost."""
     gone = dvc_files.read_pruned(place, iteration)
     for path, one in dvc_files.recorded_outputs(place, iteration).items():
         if path.startswith("data/") and "md5" in one and not (place.root / path).is_dir():
@@ -386,7 +389,7 @@ def _list_missing(place: Workspace, iteration: int) -> Iterator[tuple[str, str]]
 
 
 def _check_space(ws: Workspace, places: Iterable[Workspace]) -> None:
-    """What is written anew is on disk twice for a while, beside what DVC's cache has of it. Raises DiskFull."""
+    """Raise DiskFull unless the rewritten partitions fit: all in DVC's cache, one iteration's staged besides."""
     sizes = [0]
     for place in places:
         for k in place.list_iteration_folders():
@@ -408,7 +411,7 @@ def _check_space(ws: Workspace, places: Iterable[Workspace]) -> None:
 
 
 def _rename_path(path: str) -> str:
-    """The path of a partition by the table's name of today; another path stays."""
+    """Return a partition's path with the table's present name; any other path is returned as it is."""
     return _rename_partitions(f"{path}/").rstrip("/")
 
 
@@ -417,7 +420,7 @@ def _rename_partitions(text: str) -> str:
 
 
 def _rewrite_json(path: Path, change: Callable[[Any], Any]) -> bool:
-    """Change a JSON file. Returns whether it was."""
+    """Replace a JSON file's value by `change(value)`; return whether it differs. Raises DataError if damaged."""
     if not path.exists():
         return False
     try:
@@ -431,7 +434,7 @@ def _rewrite_json(path: Path, change: Callable[[Any], Any]) -> bool:
 
 
 def _rewrite_text(path: Path, change: Callable[[str], str]) -> bool:
-    """Change a text file. Returns whether it was. Raises DataError for one that is not UTF-8."""
+    """Replace a file's text by `change(text)`; return whether it differs. Raises DataError where it is not UTF-8."""
     if not path.exists():
         return False
     try:
@@ -444,7 +447,7 @@ def _rewrite_text(path: Path, change: Callable[[str], str]) -> bool:
 
 
 def _rename_in_rows(raw: Any) -> Any:
-    """Rows in JSON, wherever they stand, by the columns of today."""
+    """Rename the columns of rows in a JSON value, at any depth, to the present ones."""
     if isinstance(raw, list):
         return [_rename_in_rows(one) for one in raw]
     if isinstance(raw, dict):
@@ -453,7 +456,7 @@ def _rename_in_rows(raw: Any) -> Any:
 
 
 def _update_shard(ws: Workspace, path: Path) -> Iterator[str]:
-    """A finished shard of a stage that is not complete: a file named as its table."""
+    """Rewrite the rows that a finished shard of an incomplete stage left; the file is named after its table."""
     table = path.stem
     new = _STORED_TABLES.get(table, table)
     if new not in TABLES:

@@ -1,8 +1,8 @@
-"""List quarantined rows, repair them by SQL expressions, and route them again.
+"""List quarantined rows, repair them by SQL expressions, and route their trajectories again.
 
-A row is repaired in the partition that the stage wrote it to: files without such a row are linked as they are. Then the
-scorers judge its trajectory, and all contracts and the routing run as in the stage `route`. The row as it was stays in
-DVC's cache and in git's history of `dvc.lock`.
+A repaired row replaces the old one in the partition that the stage wrote; files without such a row are hard-linked. The
+scorers then judge its trajectory again, and all contracts and the routing run as in the stage `route`. The old row
+stays in DVC's cache, which the git history of `dvc.lock` refers to.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _QUERIES = database.read_queries("flywheel.maintenance")
 
 @dataclass(frozen=True)
 class QuarantineRepair:
-    """Hold a prepared repair of so many `rows`, of so many `trajectories`.
+    """Hold a prepared repair. rows, trajectories: how many are repaired.
 
-    examples: rows before and after, of the columns that were set. routed: where the mended trajectories go now, with
-    the reason -> how many. difference: of the routes. how: `table`, `set`, `where` and `rows`, as the decision keeps
-    it.
+    examples: repaired rows, key and set columns, with the new values under `then`. routed: "destination: reason" of the
+    repaired trajectories -> count. difference: how routes change. how: `table`, `set`, `where` and `rows`, as the
+    routing decision stores them.
     """
 
     rows: int
@@ -51,9 +51,9 @@ class QuarantineRepair:
 
 
 def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
-    """Count quarantined rows by iteration, table and reason (without what differs from row to row, in brackets).
+    """Count quarantined rows by iteration, table and reason, without the reason's details in brackets.
 
-    iteration: the only one to look at; default: all. Returns rows of `iteration`, `table`, `reason`, `rows` and `first`
+    iteration: the only one to count; default: all. Returns rows of `iteration`, `table`, `reason`, `rows` and `first`
     (the lowest trajectory_id), by iteration, then most rows first. Raises DataError for a damaged file.
     """
     sql = _QUERIES["quarantine_reasons"]
@@ -64,10 +64,11 @@ def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict
 def quarantined_trajectories(
     ws: Workspace, iteration: int, where: str = "true", limit: int = 20
 ) -> list[dict[str, Any]]:
-    """List the iteration's quarantined trajectories with the reason, `limit` at most, by id.
+    """List the iteration's quarantined trajectories with their reasons, `limit` at most, by id.
 
-    where: SQL condition on their columns (less `iteration` and `stage`), `reason` and `detail`. Returns rows of these
-    columns. Raises BadInput for wrong SQL, DataError for a file that is damaged, missing or not fetched.
+    where: SQL condition on the columns of `trajectories` (without `iteration` and `stage`), `reason` and `detail`.
+    Returns rows of these columns. Raises BadInput for wrong SQL, DataError for a file that is damaged, missing or not
+    fetched.
     """
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)
@@ -79,15 +80,15 @@ def quarantined_trajectories(
 def prepare_repair(
     ws: Workspace, iteration: int, assignments: Mapping[str, str], where: str, table: str = "trajectories"
 ) -> QuarantineRepair:
-    """Repair quarantined rows in a copy under `.flywheel`, and route the iteration again there; the data stay.
+    """Repair quarantined rows in a copy under `.flywheel`, and route the iteration again there; the data do not change.
 
-    Call it under the workspace's lock. assignments: column -> SQL expression, on columns of the table, and `reason` and
-    `detail` of why it was quarantined. where: SQL condition on the same, which rows. table: whose rows, `trajectories`
-    or `steps`. Returns what would change, for `apply_repair`; `reroute.settle_pending_decisions` drops the copy. Raises
-    BadInput for another table, for a column in `assignments` that the table has not or is sorted by (its key), for SQL
-    that cannot be used or gives no row of the table, where no row is chosen, the iteration's parameters are missing or
-    wrong, or a scorer is unknown or refuses its settings; ContractBroken where too many rows break a contract, or the
-    stores one; DataError for a missing or damaged file, DiskFull.
+    Call it under the workspace's lock. assignments: column -> SQL expression on the columns of `table`, and on `reason`
+    and `detail` of the quarantine. where: SQL condition on the same, which selects the rows. table: `trajectories` or
+    `steps`. Returns the changes, for `apply_repair`; `reroute.settle_pending_decisions` drops the copy. Raises BadInput
+    for another table, for a column in `assignments` that the table does not have or is sorted by (its key), for SQL
+    that is wrong or does not give values of the column's type, where no row is selected, the iteration's parameters are
+    missing or wrong, or a scorer is unknown or refuses its settings; ContractBroken where too many rows, or the stores,
+    break a contract; DataError for a missing or damaged file; DiskFull.
     """
     if table not in _REPAIRABLE:
         raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")
@@ -118,9 +119,9 @@ def prepare_repair(
 
 
 def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
-    """Make a repair the workspace's, as one more routing decision. mended: what `prepare_repair` returned.
+    """Apply a repair to the workspace, as one more routing decision. mended: what `prepare_repair` returned.
 
-    Writes, sends and raises what `reroute.apply_reroute` does. Call it under the workspace's lock.
+    Writes, pushes and raises what `reroute.apply_reroute` does. Call it under the workspace's lock.
     """
     k = mended.difference.iteration
     rule = routing_decisions.current_routing_rule(ws, k)
@@ -166,7 +167,7 @@ def _rewrite_partition(
     stage: str,
     assignments: Mapping[str, str],
 ) -> None:
-    """The partition with its chosen rows mended; nothing where it has none."""
+    """Write the partition with its chosen rows repaired to `staged`; write nothing where none of its rows is chosen."""
     keys, schema = ", ".join(SORT_KEYS[table]), TABLES[table]
     columns = ", ".join(
         f'CASE WHEN chosen.trajectory_id IS NULL THEN f."{name}" ELSE ({assignments[name]}) END AS "{name}"'
@@ -197,7 +198,7 @@ def _rewrite_partition(
 def _rescore(
     ws: Workspace, staged: Workspace, iteration: int, rule: routing_decisions.RoutingRule, settings: Any, ids: set[str]
 ) -> None:
-    """Scores of the mended trajectories, beside those of the others."""
+    """Score the repaired trajectories `ids`, and write their scores with those of all others to `staged`."""
     linked = []
     for table, stage in STAGE.partitions("trajectories", "steps", "tasks", "images"):
         if not staged.partition(table, iteration, stage).is_dir():
@@ -209,7 +210,7 @@ def _rescore(
     partitions.write_partition(
         staged, "scores", iteration, "score", pa.concat_tables([kept, partitions.table_from_rows("scores", fresh)])
     )
-    for folder in linked:  # what is not mended is not to be put in place
+    for folder in linked:  # they were linked only for the scorers, and must not be published
         shutil.rmtree(folder)
 
 

@@ -1,4 +1,4 @@
-"""Decide again where trajectories go (threshold, scorers, band of doubt), and apply decisions atomically."""
+"""Route trajectories again by another threshold, scorers or band of doubt, and apply such decisions atomically."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from flywheel.utils.progress import announce
 
 _QUERIES = database.read_queries("flywheel.maintenance")
 
-# A process that is killed half way loses nothing: all that changes is built beside the data first, in
-# `.flywheel/again`. `plan.json`, written there last, is the commit: once it is there the decisions are applied, and the
-# next command that changes the workspace finishes it (`resume_pending_decisions`). Every step may be done twice.
+# A killed process loses nothing: all new partitions are first built in `.flywheel/again`. Writing `plan.json` there is
+# the commit: from then on the decisions are applied, and the next command that changes the workspace finishes that
+# (`resume_pending_decisions`). Every step may be done twice.
 
-_DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions may be decided again, in their order
+_DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions a decision may rewrite, in order
 
 
 def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
-    """Return the workspace in which an iteration's new partitions are built."""
+    """Return the workspace under `.flywheel/again` in which an iteration's new partitions are built."""
     return Workspace(_pending_folder(ws) / iteration_label(iteration))
 
 
 def settle_pending_decisions(ws: Workspace) -> None:
-    """Finish decisions and repairs whose application was cut off; drop those only prepared, with their copies.
+    """Finish decisions and repairs whose application was interrupted, and drop the copies of those only prepared.
 
-    Finishing is `resume_pending_decisions`, and raises what that does. Call it under the workspace's lock.
+    Raises what `resume_pending_decisions` does. Call it under the workspace's lock.
     """
     resume_pending_decisions(ws)
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)
 
 
 def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
-    """List the stages (`sft@004`) of decided iterations that read the stores of `iteration` as they are now, and are
-    not done again."""
+    """List the recorded stages (`sft@004`) that read the present stores of `iteration` and never run again, since the
+    promotion of their iteration is decided."""
     found = []
     for k in stage_records.list_iterations(ws):
         if k < iteration or not dvc_files.is_promotion_decided(ws, k):
@@ -70,7 +70,7 @@ def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
 
 
 def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> None:
-    """Make decisions, by iteration, the workspace's, as `apply_reroute` does; call it under the workspace's lock."""
+    """Apply decisions, by iteration, to the workspace as `apply_reroute` does. Call it under the workspace's lock."""
     again = [
         {"iteration": k, "version": routing_decisions.store_version(ws, k) + 1, "decision": asdict(one)}
         for k, one in decided.items()
@@ -84,12 +84,12 @@ def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> No
 
 
 def resume_pending_decisions(ws: Workspace) -> list[int]:
-    """Finish the pending decisions that had begun to be applied; returns their iterations, none where there were none.
+    """Finish applying the decisions that an interrupted process began to apply; return their iterations, [] for none.
 
     Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock. Raises DataError for
     damaged manifests, decisions or lists of partitions, or where DVC's file of an iteration is lost; VersioningError
-    where DVC fails; one of the two for a damaged dvc.lock; BadInput where params.yaml is wrong, FlywheelError where git
-    refuses, DiskFull.
+    where DVC fails; one of the two for a damaged dvc.lock; BadInput where params.yaml is wrong; FlywheelError where git
+    refuses; DiskFull.
     """
     try:
         plan = json.loads(_pending_plan_path(ws).read_text(encoding="utf-8"))
@@ -141,19 +141,19 @@ def _pending_plan_path(ws: Workspace) -> Path:
     return _pending_folder(ws) / "plan.json"
 
 
-# Routing again: nothing is played and no model is asked. The results of the row contracts stand in `quarantine` and do
-# not depend on scores, so steps are not read; scores are compared with a threshold in SQL, or given anew by scorers
-# that read final states or steps alone.
+# Routing again plays no episode and calls no model. The results of the row contracts are stored in `quarantine` and do
+# not depend on scores, so steps are not checked again. Scores are compared with a threshold in SQL, or computed again
+# by scorers that read only final states or steps.
 
 
 @dataclass(frozen=True)
 class RouteDifference:
-    """Describe what another decision changes in `iteration`.
+    """Describe what a new routing decision changes in `iteration`.
 
-    moved: rows of `domain`, `from`, `to`, `trajectories`, `examples` (ids, and the reason now and then). routed:
-    destination -> trajectories, then. scores, routes: how many rows of these tables are written anew, also for another
-    threshold alone. verdicts: scores that are others then, or say otherwise. stale: recorded stages that read what the
-    stores hold now.
+    moved: rows of `domain`, `from`, `to`, `trajectories`, `examples` (ids, with the old and the new reason). routed:
+    destination -> trajectories after the change. scores: score rows that change, or all where scorers judge again.
+    routes: route rows that change. verdicts: scores whose value or success changes. stale: recorded stages that read
+    the stores as they are before the change.
     """
 
     iteration: int
@@ -166,18 +166,18 @@ class RouteDifference:
 
     @property
     def count(self) -> int:
-        """Trajectories that go elsewhere."""
+        """Return the number of trajectories whose destination changes."""
         return sum(one["trajectories"] for one in self.moved)
 
 
 def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDifference:
-    """Route an iteration again by other rules, in a copy under `.flywheel` (`staged_workspace`); the data stay.
+    """Route an iteration again by `rule`, in a copy under `.flywheel` (`staged_workspace`); the data do not change.
 
-    Call it under the workspace's lock. rule: threshold, scorers and band of doubt; what is None is as the iteration's
-    own parameters and tasks say, whatever an earlier decision said. Returns what would change, for `apply_reroute`;
+    Call it under the workspace's lock. rule: threshold, scorers and band of doubt; where one is None, the iteration's
+    own parameters and tasks decide, whatever an earlier decision said. Returns the changes, for `apply_reroute`;
     `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is not routed yet, its parameters are
-    missing or wrong, or a scorer of the rule is unknown, looks at screens or refuses its settings; ContractBroken where
-    the stores would break a contract; DataError for a missing or damaged file, DiskFull.
+    missing or wrong, or a scorer of the rule is unknown, needs screens or refuses its settings; ContractBroken where
+    the new stores break a contract; DataError for a missing or damaged file; DiskFull.
     """
     settings = stage_records.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
@@ -201,10 +201,10 @@ def reroute_on_connection(
     held: bool = True,
     looked: Mapping[str, Any] | None = None,
 ) -> RouteDifference:
-    """Route an iteration again on an open connection, into `staged_workspace`; returns what would change.
+    """Route an iteration again on an open connection, and write the result to `staged_workspace`; return the changes.
 
-    held: compare the connection's scores with the rule's threshold first. looked: people's answers
-    (`RoutingDecision.looked`), which make a decision even where nothing moves.
+    held: whether to compare the stored scores with the rule's threshold; False where `staged_workspace` has new scores.
+    looked: people's answers (`RoutingDecision.looked`); with them a decision is made even where no trajectory moves.
     """
     staged = staged_workspace(ws, iteration)
     scores, verdicts = _create_judgements(ws, connection, iteration, rule, held=held)
@@ -226,9 +226,9 @@ def make_decision(
     mended: dict[str, Any] | None = None,
     looked: dict[str, Any] | None = None,
 ) -> RoutingDecision:
-    """Make the decision that is stored of a changed routing.
+    """Build the routing decision to be stored for a changed routing.
 
-    found: what changes. mended: how rows were repaired. looked: people's answers.
+    found: the changes. mended: how rows were repaired (`QuarantineRepair.how`). looked: people's answers.
     """
     before = partitions.partition_manifest(ws, "routes", found.iteration, training_stores.ROUTE_STAGE)
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
@@ -238,19 +238,19 @@ def make_decision(
 
 
 def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
-    """Make prepared routes the workspace's; those that change nothing are left out.
+    """Apply prepared routes to the workspace; those that change nothing are left out.
 
-    found: what `prepare_reroute` returned, one an iteration. rule: by which they were prepared. Call it under the
+    found: what `prepare_reroute` returned, one per iteration. rule: by which they were prepared. Call it under the
     workspace's lock. Writes partitions, decisions, manifests and DVC's records, commits where `versioning.git` is set,
-    and pushes to `versioning.remote`; a remote out of reach is announced. `resume_pending_decisions` finishes one that
-    was cut off; raises what that does.
+    and pushes to `versioning.remote`; a failed push is only announced. `resume_pending_decisions` finishes an
+    interrupted call; raises what that does.
     """
     if decided := {one.iteration: make_decision(ws, one, rule) for one in found if one.routes or one.scores}:
         apply_decisions(ws, decided)
 
 
 def is_routed(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration's stores and its manifest are there."""
+    """Tell whether the iteration's routes and its manifest exist."""
     routes = ws.partition("routes", iteration, training_stores.ROUTE_STAGE)
     return routes.is_dir() and ws.manifest(iteration).exists()
 
@@ -268,7 +268,7 @@ def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Sett
 
 
 def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
-    """Tell whether the scores that are there are those of the rule's scorers, in the versions of today."""
+    """Tell whether the stored scores were given by the rule's scorers in their present versions."""
     panel = ScorerSet(rule.apply_to(settings))
     with database.connect_catalog(ws, tables_alone=True) as connection:
         rows = database.query_rows(connection, _QUERIES["scorer_versions"], {"iteration": iteration})
@@ -276,7 +276,7 @@ def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settin
     for row in rows:
         there.setdefault(row["domain"], set()).add((row["scorer"], row["version"]))
     if rule.scorers is None and not routing_decisions.current_routing_rule(ws, iteration).scorers:
-        return True  # they were given by the scorers of then, which are asked for again by name alone
+        return True  # no scorer is named: the stored scores count, of whatever version
     return all(
         found == {(one.name, one.version) for one in panel.for_domain(domain)} for domain, found in there.items()
     )
@@ -285,13 +285,12 @@ def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settin
 def _create_judgements(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, rule: RoutingRule, *, held: bool
 ) -> tuple[int, int]:
-    """Make the table `judgements`; returns how many of its rows are other ones than before, and how many of the scores
-    say otherwise."""
+    """Create the table `judgements`; return how many of its rows changed, and how many scores in value or success."""
     connection.register("scores_before", partitions.read_partition(ws, "scores", iteration, "score"))
     if held:
         connection.execute(_QUERIES["judgements"], {"iteration": iteration, "threshold": rule.threshold})
         changed = _QUERIES["changed_judgements"]
-    else:  # given anew
+    else:  # scored again
         own = f"FROM scores WHERE iteration = {iteration} AND stage = 'score'"
         connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
         changed = "SELECT count(*) FROM judgements"
@@ -308,8 +307,8 @@ def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> Non
 def compare_routes(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int, verdicts: int
 ) -> RouteDifference:
-    """Compare the workspace's routes with the table `decided`. scores: number of rows that changed; verdicts: of those
-    that say otherwise."""
+    """Compare the workspace's routes with the table `decided`. scores: number of score rows that changed. verdicts:
+    number of scores whose value or success changed."""
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
     moved = database.query_rows(connection, _QUERIES["moved_routes"])
@@ -328,7 +327,7 @@ def _write_stores(
     *,
     scores: bool,
 ) -> None:
-    """scores: whether they are written too."""
+    """Write the stores, lineage and metrics that follow from `decided` to `staged`; scores: write `judgements` too."""
     if ws.partition("trajectory_hashes", iteration, training_stores.ROUTE_STAGE).is_dir():
         near_duplicates.weigh_duplicates(ws, iteration, STAGE.partitions(), connection, settings, staged, again=True)
     else:
@@ -351,7 +350,8 @@ def write_decision_lineage(
     iteration: int,
     further: Iterable[lineage.Row] = (),
 ) -> None:
-    """Lineage of the new version, beside that of those before it, whose files are taken as they are."""
+    """Write the lineage of the stores' new version to `staged`, after hard links to the files of the versions before
+    it. further: more rows."""
     version = routing_decisions.store_version(ws, iteration) + 1
     with partitions.open_partition_writer(staged, "lineage", iteration, training_stores.ROUTE_STAGE) as writer:
         partitions.link_partition_files(ws, writer, "lineage", iteration, training_stores.ROUTE_STAGE)
@@ -363,7 +363,8 @@ def write_decision_lineage(
 def write_decision_metrics(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int
 ) -> None:
-    """Write the figures of `score` and `route` that follow from the decision; their seconds stay."""
+    """Write the metrics of `score` and `route` that follow from the decision to `staged`; others, such as seconds,
+    stay."""
     verdicts = connection.execute(_QUERIES["rollout_verdicts"], {"iteration": iteration}).fetchall()
     by_domain = {domain: (verified, judged) for domain, verified, judged in verdicts}
     by_domain[ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))

@@ -1,8 +1,9 @@
-"""Roll an iteration back that is complete, drop one that is not, and recover what a killed command left half done.
+"""Roll back a complete iteration, discard one that is not, and recover what a killed command left half done.
 
-A rollback moves folders, without copying them, to `.flywheel/aside/after-NNN-1` (NNN: the iteration gone back to), the
-newest first, and `iterations/NNN` of each last; an interrupted move needs nothing else to go on. They come back in the
-same way, the oldest first. A drop removes `iterations/NNN` last too: by it the next call finds what is left.
+A rollback to NNN moves the later iterations to `.flywheel/aside/after-NNN-N` (N: a running number), without copying. It
+moves the newest first, and of each iteration its folder under `iterations` last, so an interrupted move can be resumed
+from the folders alone. An undo moves them back in the same way, oldest first. A discard removes the folder under
+`iterations` last too: by it the next call finds what is left.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from flywheel.utils.files import write_json
 def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
     """List the iterations that rolling back to `iteration` would set aside, oldest first; nothing is changed.
 
-    iteration: 0 sets all aside; the newest gives an empty list. Raises BadInput where it has not been begun, DataError
-    where DVC's file of one is lost.
+    iteration: 0 sets all aside; the newest gives []. Raises BadInput where it has not been begun, DataError where DVC's
+    file of an iteration is lost.
     """
     begun = stage_records.list_iterations(ws)
     if iteration not in (0, *begun):
@@ -36,10 +37,10 @@ def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
 
 
 def roll_back(ws: Workspace, iteration: int) -> Path:
-    """Move what came after `iteration` to a new folder under `.flywheel/aside`; returns it.
+    """Move all iterations after `iteration` to a new folder under `.flywheel/aside`; return that folder.
 
-    Call it under the workspace's lock, with a number that `plan_rollback` took. Commits where `versioning.git` is set.
-    `resume_rollback` finishes one that was cut off, `undo_rollback` brings the iterations back. Raises what
+    Call it under the workspace's lock, with a number that `plan_rollback` accepts. Commits where `versioning.git` is
+    set. `resume_rollback` finishes an interrupted call, `undo_rollback` brings the iterations back. Raises what
     `resume_rollback` does.
     """
     aside = ws.state / "aside"
@@ -51,7 +52,7 @@ def roll_back(ws: Workspace, iteration: int) -> Path:
 
 
 def rolled_back_iterations(ws: Workspace) -> dict[int, Path]:
-    """Map the iterations that something was set aside after, each with what was last."""
+    """Map each iteration that a rollback went back to, to the folder that the last such rollback set aside."""
     found = {}
     for path in sorted((ws.state / "aside").glob("after-*-*"), key=lambda one: int(one.name.rpartition("-")[2])):
         found[int(path.name.split("-")[1])] = path
@@ -59,10 +60,10 @@ def rolled_back_iterations(ws: Workspace) -> dict[int, Path]:
 
 
 def undo_rollback(ws: Workspace) -> int:
-    """Bring back what was set aside last after the newest iteration; returns the number of that iteration.
+    """Bring back what the last rollback to the newest iteration set aside; return that iteration's number.
 
-    Call it under the workspace's lock. Commits where `versioning.git` is set; `resume_rollback` finishes one that was
-    cut off. Raises BadInput where nothing was set aside, and what `resume_rollback` does.
+    Call it under the workspace's lock. Commits where `versioning.git` is set; `resume_rollback` finishes an interrupted
+    call. Raises BadInput where nothing was set aside, and what `resume_rollback` does.
     """
     there, now = rolled_back_iterations(ws), max(stage_records.list_iterations(ws), default=0)
     if now not in there:
@@ -74,7 +75,7 @@ def undo_rollback(ws: Workspace) -> int:
 
 
 def resume_rollback(ws: Workspace) -> None:
-    """Finish a rollback, or its undoing, that was interrupted, if there is one. Call it under the workspace's lock.
+    """Finish an interrupted rollback or its undoing, if there is one. Call it under the workspace's lock.
 
     Raises DataError where DVC's file of an iteration is lost or damaged, BadInput where params.yaml is wrong,
     FlywheelError where git refuses, DiskFull.
@@ -103,11 +104,11 @@ def resume_rollback(ws: Workspace) -> None:
     _journal_path(ws).unlink()
 
 
-_TRACKED = ("iterations", "iterations.yaml", "dvc.lock")  # by git
+_TRACKED = ("iterations", "iterations.yaml", "dvc.lock")  # files that git tracks
 
 
 def _iteration_paths(ws: Workspace, number: int) -> list[Path]:
-    """What an iteration has, its folder last."""
+    """List the existing folders and files of an iteration, its own folder last."""
     name = f"iteration={iteration_label(number)}"
     paths = [*sorted(ws.data.glob(f"*/{name}")), ws.root / "models" / name, ws.state / "staging" / name]
     return [path for path in (*paths, ws.run_history(number), ws.iteration(number)) if path.exists()]
@@ -116,7 +117,7 @@ def _iteration_paths(ws: Workspace, number: int) -> list[Path]:
 def _move_path(path: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     path.rename(target)
-    os.utime(target)  # by it a closed iteration is known as another
+    os.utime(target)  # the new time tells `compaction.py` that the iteration changed
 
 
 def _journal_path(ws: Workspace) -> Path:
@@ -125,19 +126,20 @@ def _journal_path(ws: Workspace) -> Path:
 
 @dataclass(frozen=True)
 class DiscardPlan:
-    """List what discarding `iteration` removes. paths: absolute, in the order they go."""
+    """List what discarding `iteration` removes. paths: absolute, the iteration's own folder last."""
 
     iteration: int
     paths: tuple[Path, ...]
 
 
 def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
-    """Plan what discarding an iteration removes. Nothing is changed.
+    """List what discarding an iteration would remove; nothing is changed.
 
-    iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released, or
-    where a later one stands on it; DataError where DVC's file of one is lost, FlywheelError where git refuses.
+    iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released
+    (promotion decided, or tagged), or where a later iteration builds on it; DataError where DVC's file of an iteration
+    is lost; FlywheelError where git refuses.
     """
-    left = ws.list_iteration_folders()  # also by a removal that was cut off
+    left = ws.list_iteration_folders()  # also those that an interrupted removal left
     begun = sorted({k for k in (*stage_records.list_iterations(ws), *left) if k > 0})
     if not begun:
         raise BadInput("no iteration has been begun", where=ws.root, fix="there is nothing to discard")
@@ -159,9 +161,9 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
 
 
 def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
-    """Remove the iteration `chosen`, which `plan_discard` planned. Call it under the workspace's lock.
+    """Remove the iteration that `chosen`, from `plan_discard`, names. Call it under the workspace's lock.
 
-    Its files in DVC's cache stay, without a name; git is not touched. After a kill, `plan_discard` plans what is left.
+    Its files in DVC's cache stay, unreferenced; git is not touched. After a kill, `plan_discard` lists what is left.
     Raises DataError where DVC's file of another iteration is lost or damaged, DiskFull.
     """
     last = ws.iteration(chosen.iteration)
@@ -175,8 +177,8 @@ def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
 def recover_workspace(ws: Workspace) -> None:
     """Finish pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
 
-    Call it under the workspace's lock, which it does not take, before anything else. Files come from DVC's cache or its
-    remote. Raises DataError where one cannot be restored, and what `reroute.resume_pending_decisions` and
+    Call it before anything else, under the workspace's lock, which it does not take itself. Files come from DVC's cache
+    or its remote. Raises DataError where one cannot be restored, and what `reroute.resume_pending_decisions` and
     `resume_rollback` do.
     """
     reroute.resume_pending_decisions(ws)

@@ -1,9 +1,9 @@
 """Ask people about a sample of an iteration's routes before it trains (`routing.review`), and apply their answers.
 
-An answer is a label as any other, a line in `reviews/<reviewer>.jsonl`, whose queue names the iteration that asked: the
-newest one of a trajectory counts, earlier ones stay. Once the review has ended, questions and answers are a decision of
-the iteration (`store/routing_decisions.py`), applied as `flywheel data reroute` does it: routes, stores, lineage,
-manifest. Later labels do not count for it.
+An answer is an ordinary label: a line in `reviews/<reviewer>.jsonl`, whose queue names the iteration that asks. The
+newest label of a trajectory counts; earlier ones stay in the file. The end of the review stores questions and answers
+as a routing decision (`store/routing_decisions.py`), applied as by `flywheel data reroute`: routes, stores, lineage,
+manifest. Labels given after it do not count for it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, FlywheelError
 from flywheel.utils.files import file_lock
 
-GATED_STAGE = "ct"  # the first that trains on what was routed: it waits
-ALL_LABELLED = "all were labelled"  # why a look ended
-_WAIT_S = 120.0  # for who ends the look: as long as stores are written
+GATED_STAGE = "ct"  # the first stage that trains on routed data: it waits for the review
+ALL_LABELLED = "all were labelled"  # why a review ended
+_WAIT_S = 120.0  # seconds to wait for a process that ends the review and writes stores
 
 _EVEN, _DOUBTFUL = "even", "doubtful"
 
@@ -37,10 +37,10 @@ _QUERIES = database.read_queries("flywheel.maintenance")
 
 @dataclass(frozen=True)
 class RouteQuestion:
-    """Hold a trajectory that somebody is asked about, where it went and why, by which score and success.
+    """Hold a trajectory that people are asked to label: its route, with the reason, score and success behind it.
 
-    drawn: evenly, or as a doubtful one. verdicts: what each scorer says (`scorer`, `score`, `threshold`, `success`,
-    `detail`). label, reviewer, comment, at: the newest that was said of it; None where nobody has.
+    drawn: how it was sampled, `even` or `doubtful`. verdicts: one mapping per scorer (`scorer`, `score`, `threshold`,
+    `success`, `detail`). label, reviewer, comment, at: the newest label; None where there is none.
     """
 
     trajectory_id: str
@@ -60,24 +60,25 @@ class RouteQuestion:
 
     @property
     def decision_entry(self) -> dict[str, Any]:
-        """What a decision keeps of it (`RoutingDecision.looked`)."""
+        """Return the fields that a routing decision stores of this question (`RoutingDecision.looked`)."""
         names = ("trajectory_id", "domain", "drawn", "destination", "score", "success", "label", "reviewer", "comment")
         return {name: getattr(self, name) for name in names} | {"at": self.at.isoformat() if self.at else None}
 
     @property
     def line(self) -> str:
-        """Say in a line what it was, where it went, who said what."""
+        """Describe the question in one line: domain, world, instruction, destination, verdicts."""
         verdicts = ", ".join(map(_verdict_text, self.verdicts))
         instruction = " ".join(self.instruction.split())[:120]
         return f"{self.domain}, {self.world}: {instruction}; went to {self.destination} ({verdicts or self.reason})"
 
 
 def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
-    """List the trajectories that a person is asked about now, with their scores and the newest labels.
+    """List the trajectories that people are asked to label, with their scores and newest labels.
 
-    iteration: whose routes are reviewed. Whoever asks gets the same ones in the same order; labelled ones stay (`label`
-    is None where nobody has said anything). Empty where no review is asked for, or it has ended. Raises BadInput where
-    the iteration's params.yaml is missing or wrong, DataError for damaged decisions, labels or tables, DiskFull.
+    iteration: the one whose routes are reviewed. Every call gives the same trajectories in the same order; labelled
+    ones stay in the list (`label` is None where there is no label yet). Returns [] where no review is wanted, or it has
+    ended. Raises BadInput where the iteration's params.yaml is missing or wrong; DataError for damaged decisions,
+    labels or tables; DiskFull.
     """
     if not iteration or not reroute.is_routed(ws, iteration):
         return []
@@ -96,11 +97,11 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
 def label_trajectory(
     ws: Workspace, iteration: int, trajectory_id: str, said: str, *, reviewer: str, comment: str = ""
 ) -> None:
-    """Record a person's label of a trajectory that is asked about; earlier labels stay in the file, the newest counts.
+    """Record a person's label of a trajectory under review; earlier labels stay in the file, the newest counts.
 
-    iteration, trajectory_id: of the question. said: the label, one of `labels.LABELS`. reviewer: the person's name.
-    comment: may be "". It waits for other reviewers' labels, two minutes at most. Raises what `open_questions` and
-    `labels.append_label` do, BadInput where that question is not open, DataError where the wait is over.
+    iteration, trajectory_id: name the open question. said: the label, one of `labels.LABELS`. reviewer: the person's
+    name. comment: may be "". Waits up to two minutes for other processes that label. Raises what `open_questions` and
+    `labels.append_label` do, BadInput where that question is not open, DataError after the two minutes.
     """
     with _review_lock(ws):
         if trajectory_id not in {one.trajectory_id for one in open_questions(ws, iteration)}:
@@ -109,10 +110,11 @@ def label_trajectory(
 
 
 def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
-    """Record the same label for all trajectories that are asked about and have none; returns how many, perhaps 0.
+    """Record the same label for all trajectories under review that have none; return their number, which may be 0.
 
-    iteration: whose routes are reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name. comment:
-    may be "". Raises what `label_trajectory` does, BadInput where no question is open; labels written by then stay.
+    iteration: the one whose routes are reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name.
+    comment: may be "". Raises what `label_trajectory` does, BadInput where no question is open; labels written before
+    an error stay.
     """
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
@@ -125,12 +127,12 @@ def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, 
 
 
 def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDifference | None:
-    """End the review of an iteration's routes with the labels so far, and move what they move.
+    """End the review of an iteration's routes with the labels given so far, and move trajectories accordingly.
 
-    Call it under the workspace's lock. why: in words, stored with the decision. It writes what `reroute.apply_reroute`
-    does. Returns what moved; None where no review is open. Raises what `open_questions` and
-    `reroute.resume_pending_decisions` do, DataError where others write labels for two minutes, ContractBroken where the
-    stores would break a contract.
+    Call it under the workspace's lock. why: the reason in words, stored with the decision. Writes what
+    `reroute.apply_reroute` does. Returns the changes; None where no review is open. Raises what `open_questions` and
+    `reroute.resume_pending_decisions` do, DataError where others have been writing labels for two minutes,
+    ContractBroken where the new stores break a contract.
     """
     with _review_lock(ws):
         reroute.settle_pending_decisions(ws)
@@ -148,11 +150,11 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
 
 
 def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
-    """Check, before a stage runs by itself, that it does not train on routes that a person has yet to review.
+    """Check, before a single stage is run, that it does not train on routes that people have yet to review.
 
-    iteration, stage: about to run; only the stage after routing, `ct`, is held back. Where all is labelled, it takes
-    the workspace's lock and ends the review. Raises what `open_questions` and `end_route_review` do, FlywheelError
-    where labels are missing, WorkspaceBusy where another process holds that lock.
+    iteration, stage: what is about to run; only the stage after routing, `ct`, is held back. Where all questions are
+    labelled, it takes the workspace's lock and ends the review. Raises what `open_questions` and `end_route_review` do,
+    FlywheelError where labels are missing, WorkspaceBusy where another process holds that lock.
     """
     if stage != GATED_STAGE or not (found := open_questions(ws, iteration)):
         return
@@ -168,7 +170,7 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
 
 
 def review_queue(ws: Workspace, iteration: int) -> str:
-    """Name the queue of labels that answer this iteration: one that was discarded and begun anew asks anew.
+    """Name the label queue of this iteration's review; an iteration discarded and begun again gets another queue.
 
     Raises what `iteration_run_id` does.
     """
@@ -182,11 +184,11 @@ def _has_ended(ws: Workspace, iteration: int) -> bool:
 
 
 def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings: Settings) -> list[dict[str, Any]]:
-    """Draw what is reviewed: it follows from what is on disk and the seed, so whoever asks is given the same.
+    """Draw the sample to review. It follows from the files and the seed alone, so every call gives the same.
 
-    Returns rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`, `score`, `success` and
-    `drawn`, at most `routing.review`, of an iteration that is routed: evenly drawn ones, then doubtful ones; where a
-    doubtful one was drawn evenly too, more of both fill up behind.
+    Returns at most `routing.review` rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`,
+    `score`, `success` and `drawn`: the evenly drawn ones first, then doubtful ones. Where both draws share a
+    trajectory, further ones of either kind fill up the sample.
     """
     rule = settings.routing
     seed = f"{settings.seed}|{iteration}|"
@@ -208,7 +210,7 @@ def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings
 def _read_scorer_verdicts(
     connection: duckdb.DuckDBPyConnection, iteration: int, which: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """trajectory_id -> what each scorer says of it: `scorer`, `score`, `threshold`, `success`, `detail`."""
+    """Return trajectory_id -> one row per scorer: `scorer`, `score`, `threshold`, `success`, `detail`."""
     asked = {"iteration": iteration, "which": list(which)}
     found: dict[str, list[dict[str, Any]]] = {}
     for row in database.query_rows(connection, _QUERIES["scorer_verdicts"], asked):
@@ -217,7 +219,7 @@ def _read_scorer_verdicts(
 
 
 def _newest_labels(connection: duckdb.DuckDBPyConnection, iteration: int, queue: str) -> dict[str, dict[str, Any]]:
-    """trajectory_id -> the newest label that answers the question."""
+    """Return trajectory_id -> its newest label in the queue."""
     rows = database.query_rows(connection, _QUERIES["newest_labels"], {"iteration": iteration, "queue": queue})
     return {row.pop("trajectory_id"): row for row in rows}
 

@@ -23,10 +23,10 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class WorkStatus:
-    """What is at work. run: the run. recorded, stages: how many stages of its iteration are recorded, and how many it
-    has. usual: seconds that stages took before, by name. left: seconds that each stage at work goes on, by name, where
-    that can be told. seconds_left: of the iteration; None where a stage to come has not been run before, or it waits.
-    """
+    """Hold what is at work. run: the run. recorded, stages: how many stages of its iteration are recorded, and how many
+    there are. usual: seconds that each stage usually takes, by name. left: estimated seconds left of each stage at
+    work, by name, where known. seconds_left: of the whole iteration; None where a stage to come has never run, or the
+    run waits."""
 
     run: RunAtWork
     recorded: int
@@ -36,7 +36,7 @@ class WorkStatus:
     seconds_left: float | None
 
     def facts(self) -> dict[str, Any]:
-        """Return all of it as JSON has it; times are Unix seconds."""
+        """Return all fields as JSON values; times are Unix seconds."""
         known = [
             {**asdict(one), "usual": self.usual.get(one.stage), "left": self.left.get(one.stage)}
             for one in self.run.stages
@@ -45,7 +45,7 @@ class WorkStatus:
         return {**asdict(self.run), "stages": known, **counts}
 
     def lines(self) -> Iterator[str]:
-        """Yield it in lines: the iteration, then a line a stage at work."""
+        """Yield the status as text: a line for the iteration, then one for each stage at work."""
         run = self.run
         if not self.stages:
             yield f"iteration {iteration_label(run.iteration)} is about to begin ({run.by}, process {run.process})"
@@ -66,14 +66,14 @@ class WorkStatus:
             yield ", ".join(facts) + (f": {one.line}" if one.line and one.line != "begins" else "")
 
 
-_SHARE_THAT_TELLS = 0.05  # of a stage: from here on its own pace counts
+_SHARE_THAT_TELLS = 0.05  # share of a stage done, from which on its own pace counts
 
 
 def read_work_status(ws: Workspace) -> WorkStatus | None:
-    """Read what is at work in the workspace, and estimate how long it goes on; None where no iteration is.
+    """Read what is at work in the workspace, and estimate how long it will take; None where no iteration is at work.
 
-    Where the history of iterations before is damaged, which is told elsewhere, nothing is usual. Raises DataError where
-    DVC's file of an iteration is lost.
+    Where the history of earlier iterations is damaged, which other checks report, `usual` is empty. Raises DataError
+    where DVC's file of an iteration is lost.
     """
     if (run := run_lock.read_run_at_work(ws)) is None:
         return None
@@ -85,7 +85,7 @@ def read_work_status(ws: Workspace) -> WorkStatus | None:
     recorded, names = dvc_files.recorded_stages(ws, k), stage_records.stage_names(ws, k) if begun else ()
     at_work = {one.stage: one for one in run.stages if one.ended is None}
     left = {name: estimate_seconds_left(one, usual.get(name), now) for name, one in at_work.items()}
-    waiting = [name for name in names if name not in (*recorded, dvc_files.LAST_STAGE)]  # which takes no time
+    waiting = [name for name in names if name not in (*recorded, dvc_files.LAST_STAGE)]  # the last takes no time
     to_come = [left[name] if name in left else usual.get(name) for name in waiting]
     told = {name: seconds for name, seconds in left.items() if seconds is not None}
     total = None if None in to_come or not names else sum(to_come)
@@ -93,10 +93,10 @@ def read_work_status(ws: Workspace) -> WorkStatus | None:
 
 
 def estimate_seconds_left(stage: StageAtWork, usual: float | None, now: float) -> float | None:
-    """Estimate how long a stage goes on: by what it took before, and the more of it is done, by its own pace.
+    """Estimate the seconds until a stage ends, from its usual duration and, the more of it is done, from its own pace.
 
-    usual: seconds that it took before, None where that is not known. now: Unix time. Returns seconds; None where
-    nothing tells it, and while it waits for people.
+    usual: seconds that it usually takes; None where unknown. now: Unix time in seconds. Returns None where neither is
+    known, and while the stage waits for people.
     """
     if stage.waits_for:
         return None
@@ -111,12 +111,12 @@ def estimate_seconds_left(stage: StageAtWork, usual: float | None, now: float) -
 class WorkspaceStatus:
     """Hold the state of a workspace.
 
-    begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
-    `iterations`, empty where a file that it reads is damaged; fault: what then is wrong. unknown: why the three below
-    could not be looked at, or "". damage: recorded outputs that are not as they were. changed: stage -> path -> what
-    happened, of stages that are not as they are recorded. recorded: the stages that are, by iteration. work: what is at
-    work; holder: the process of a command that holds the workspace and does no iteration. ways_on: of an iteration that
-    is not complete, what may be typed now, in words.
+    begun: the iterations. looked_at: those whose files were compared with DVC's records. rows: the view `iterations`;
+    empty where a file that it reads is damaged, which `fault` then describes. unknown: why `damage`, `changed` and
+    `recorded` could not be determined, or "". damage: recorded outputs that differ on disk. changed: stage -> path ->
+    change, for stages that differ from their record or have none. recorded: recorded stages by iteration. work: the run
+    at work. holder: process id of another command that holds the workspace's lock. ways_on: for each incomplete
+    iteration, in words, the commands that can follow.
     """
 
     begun: tuple[int, ...]
@@ -133,12 +133,12 @@ class WorkspaceStatus:
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
-    """Compare the files of the open iterations with what is recorded of them; nothing is changed.
+    """Compare the files of the newest iteration (while it is open, also of the one before) with DVC's records.
 
-    everything: of all iterations. It needs DVC's lock; where its file cannot be written, `unknown` says so. Raises
-    DataError where DVC's file of an iteration is lost, data are there and no iteration is on record, or a list of what
-    was pruned is damaged; VersioningError where DVC fails, for a damaged record too, or another process holds its lock
-    for five minutes; FlywheelError where git does not answer.
+    Nothing is changed. everything: compare all iterations. It needs DVC's lock file; where that cannot be written,
+    `unknown` says so. Raises DataError where DVC's file of an iteration is lost, there are data but no recorded
+    iteration, or a `pruned.json` is damaged; VersioningError where DVC fails, also for a damaged record, or another
+    process holds its lock for five minutes; FlywheelError where git does not answer.
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))
@@ -159,7 +159,7 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     try:
         asked = stage_records.iterations_to_compare(ws, which)
         damage, changed = tuple(backup.find_damaged_outputs(ws, asked)), stage_records.changed_stages(ws, asked)
-    except OSError as error:  # DVC looks under a lock, which is a file
+    except OSError as error:  # DVC cannot write its lock file
         return replace(found, unknown=f"what changed is not looked at: {error.strerror}: {error.filename}")
     recorded = {k: dvc_files.recorded_stages(ws, k) for k in which}
     ways_on = {k: _ways_on(ws, k) for k in which if not dvc_files.is_iteration_complete(ws, k)}
@@ -168,7 +168,7 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
 
 
 def _ways_on(ws: Workspace, iteration: int) -> str:
-    """What can be typed of an iteration that is not complete while nothing is at work."""
+    """Name, in words, the commands that can follow for an incomplete iteration while nothing is at work."""
     from flywheel.evaluation import promotion_review  # a second to load: only where an iteration is open
     from flywheel.maintenance import rollback
 
@@ -188,7 +188,7 @@ def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
 
 
 def status_lines(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
-    """Yield the report as (style, line); a style is a colour's name, "" for none.
+    """Yield the report as (style, line); a style is the name of a colour, or "".
 
     status: what `read_workspace_status` returned.
     """
@@ -205,7 +205,7 @@ def status_lines(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
         stage, _, iteration = name.partition("@")
         if stage not in status.recorded.get(int(iteration), ()):
             waiting.append(int(iteration))
-        elif not set(changes) <= {one.path for one in status.damage}:  # damage is told already
+        elif not set(changes) <= {one.path for one in status.damage}:  # damage is listed above
             changed_paths = ", ".join(f"{path} ({change})" for path, change in changes.items())
             yield "yellow", f"{name}: changed since it was recorded: {changed_paths}"
     for k in sorted(set(waiting)):

@@ -1,7 +1,8 @@
 """Verify every file of a workspace against its hash, reading all bytes.
 
-The hash of a partition's files stands in its own list and in the manifest; that of all else that a stage recorded,
-models too, in DVC's lock. A folder is named there by the hash of the list of its files, which is computed anew here.
+The hashes of a partition's files stand in the partition's list and in the manifest; those of all other outputs of a
+stage, models included, in dvc.lock. DVC names a folder by the hash of the list of its files, which is computed again
+here.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from flywheel.utils.files import sha256_file
 def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Iterator[str]:
     """Yield a line for each fault of data, records, promotions and manifests; every byte is read, nothing is changed.
 
-    iterations: to look at; default: all. Once the first line is asked for, raises BadInput for one that has not been
-    begun, DataError where DVC's own files are lost or damaged, the list of what was pruned is damaged, or Git changed
-    line ends; FlywheelError where git does not answer.
+    iterations: those to check; default: all. It is a generator, so errors are raised at the first line: BadInput for an
+    iteration that has not been begun; DataError where DVC's own files are lost or damaged, a `pruned.json` is damaged,
+    or Git changed line ends; FlywheelError where git does not answer.
     """
     git_tags.check_line_ends(ws.root)
     bases_told: set[str] = set()
@@ -39,7 +40,7 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
 
 
 def _partition_faults(ws: Workspace, iteration: int) -> Iterator[tuple[str, str]]:
-    """(partition, line)."""
+    """Yield (partition's folder, line) for each fault of the iteration's partitions."""
     for folder in sorted(ws.data.glob(f"*/iteration={iteration_label(iteration)}/stage=*")):
         name = ws.relative(folder)
         try:
@@ -83,7 +84,7 @@ def _promotion_faults(ws: Workspace, iteration: int) -> Iterator[str]:
 
 
 def _adapter_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[str]:
-    """Adapters whose base changed or is gone: a line for each such base. told: what was said of bases so far."""
+    """Yield a line for each changed or missing base of an adapter. told: bases reported so far; new ones are added."""
     for folder in sorted((ws.root / "models" / f"iteration={iteration_label(iteration)}").glob("*")):
         try:
             checkpoint.base_checkpoint(folder)

@@ -1,7 +1,7 @@
-"""Order the stages by what they read and write, and render DVC's file of them.
+"""Order the stages by what they read and write, and render the dvc.yaml of an iteration.
 
-A stage is a module of `flywheel/pipeline/stages` with a `STAGE`. It runs after those that write what it reads; what is
-there once a domain is repeated over the domains of the iteration (`synthesis.domains`).
+A stage is a module of `flywheel/pipeline/stages` with a `STAGE`. It runs after the stages that write what it reads. A
+stage with `{domain}` in its name is repeated for each domain of the iteration (`synthesis.domains`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flywheel.utils.errors import BadInput, did_you_mean
 
 _STAGES = "flywheel.pipeline.stages"
 _HERE = Workspace(Path())
-_WORKSPACE_FROM_ITERATION = "../.."  # what paths in an iteration's dvc.yaml begin from
+_WORKSPACE_FROM_ITERATION = "../.."  # the base of all paths in an iteration's dvc.yaml
 _DVC_YAML_HEAD = """\
 # The stages of this iteration for DVC, written by flywheel from what flywheel/pipeline/stages declares: edits are
 # overwritten. Prefect runs the same commands; DVC records them, and `dvc repro` alone gives the same result. The
@@ -30,8 +30,8 @@ _DVC_YAML_HEAD = """\
 
 @cache
 def all_stages() -> tuple[Stage, ...]:
-    """Return all stages in their order: as what they read is written, then by name."""
-    package = importlib.import_module(_STAGES)  # by its name, as plug-ins are found: the stages stand above this
+    """Return all stages in the order in which they run: after those that write what they read, else by name."""
+    package = importlib.import_module(_STAGES)  # by name, like plug-ins: the stages import this module
     modules = (importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__))
     declared = {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
     return tuple(declared[name] for name in _topological_order(declared.values()))
@@ -40,16 +40,16 @@ def all_stages() -> tuple[Stage, ...]:
 def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
     """Return the names of an iteration's stages in the order in which they run.
 
-    domains: of the iteration. closing: those after its end too.
+    domains: of the iteration. closing: whether to include the stages that run after its end.
     """
     running = (stage for stage in all_stages() if closing or not stage.closing)
     return tuple(name for stage in running for name in _instances(stage.name, domains))
 
 
 def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
-    """Return the stages of an iteration, in order, up to and with `name`; all where it is None.
+    """Return the names of an iteration's stages, in order, up to and including `name`; all where it is None.
 
-    domains: of the iteration; a stage that is there once a domain is repeated for each. Raises BadInput for an unknown
+    domains: of the iteration; a stage with a domain in its name is repeated for each. Raises BadInput for an unknown
     `name`.
     """
     names = stage_order(domains)
@@ -61,7 +61,7 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
 
 
 def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
-    """Map each of the stages `names` to those among them that write what it reads: it runs after them.
+    """Map each of the stages `names` to those among them that write what it reads.
 
     domains: of the iteration. Raises BadInput for an unknown stage.
     """
@@ -72,9 +72,10 @@ def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, s
 
 
 def find_stage(name: str) -> Stage:
-    """Find the stage of a `name` such as `rollout` or `rl-games`; whether there is such a domain is not checked.
+    """Return the stage called `name`, such as `rollout` or `rl-games`; whether the domain exists is not checked.
 
-    Its own `name` keeps the placeholder: `rl-{domain}`. Raises BadInput for an unknown stage, with the nearest one.
+    The returned stage's own `name` keeps the placeholder: `rl-{domain}`. Raises BadInput for an unknown stage, naming
+    the most similar one.
     """
     for stage in all_stages():
         before, domain, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
@@ -85,7 +86,7 @@ def find_stage(name: str) -> Stage:
 
 
 def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
-    """Render DVC's file of an iteration's stages. domains: those of the iteration."""
+    """Render the dvc.yaml of an iteration. domains: the iteration's."""
     named = [(stage, name) for stage in all_stages() for name in _instances(stage.name, domains)]
     stages = "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
     return f"{_DVC_YAML_HEAD}stages:\n{stages}"
@@ -106,13 +107,13 @@ def _dvc_stage(stage: Stage, name: str, iteration: int, domains: Sequence[str]) 
     if deps:
         lines += ["  deps:", *(f"    - {dependency}" for dependency in deps)]
     lines += ["  outs:", *(f"    - {output}" for output in outs)]
-    for one in small:  # of use to people: git keeps it
+    for one in small:  # git keeps it, since people read it
         lines += [f"    - {_path(one, iteration)}:", "        cache: false"]
     return "".join(f"  {line}\n" for line in lines)
 
 
 def _artifacts_of(stage: Stage, name: str, domains: Sequence[str], declared: Sequence[Artifact]) -> list[Artifact]:
-    """What the stage of that name has of what is declared: of its own domain, or of all."""
+    """List the artifacts that `declared` names for the stage `name`: of its own domain, or of all `domains`."""
     before, placeholder, _ = stage.name.partition(DOMAIN_PLACEHOLDER)
     own = [name.removeprefix(before)] if placeholder else domains
     return [one for whole in declared for one in expand_domains(whole, own)]
@@ -128,7 +129,7 @@ def _instances(name: str, domains: Iterable[str]) -> list[str]:
 
 
 def _topological_order(declared: Iterable[Stage]) -> list[str]:
-    """Names, each after those that write what it reads; of those that could run, the first by name comes first."""
+    """Return the names, each after those that write what it reads; among possible next ones, the first by name."""
     writer = {output: stage.name for stage in declared for output in stage.outputs}
     graph = TopologicalSorter()
     for stage in declared:

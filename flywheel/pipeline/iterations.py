@@ -45,11 +45,11 @@ from flywheel.utils.progress import announce
 def plan_iterations(
     ws: Workspace, settings: Settings, iterations: int | None = None, iteration: int | None = None
 ) -> list[int]:
-    """Plan the numbers of the iterations of a run, oldest first; nothing is begun.
+    """Return the numbers of the iterations that a run is to make, oldest first; nothing is begun.
 
-    iteration: the only one wanted; it wins over `iterations`. iterations: how many, one that is not complete being the
-    first; None: what a killed run still owes, else `settings.iterations`. Raises BadInput for an iteration out of
-    order, and what `check_iteration_complete` and `git_tags.check_line_ends` do.
+    iteration: the only one wanted; it overrides `iterations`. iterations: how many, counting an incomplete one as the
+    first; None: those that a killed run still owes, else `settings.iterations` many. Raises BadInput for an iteration
+    out of order, and what `check_iteration_complete` and `git_tags.check_line_ends` do.
     """
     git_tags.check_line_ends(ws.root)
     newest = newest_iteration(ws)
@@ -73,7 +73,8 @@ def plan_iterations(
 def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
     """Check that the iteration `number` can run, by its own parameters where it was begun, else by `settings`.
 
-    Raises what `run_preflight` does, BadInput where its own parameters are missing or wrong.
+    Raises what `run_preflight` and `backup.check_remote_url` do, BadInput where its own parameters are missing or
+    wrong.
     """
     backup.check_remote_url(ws, settings.versioning.remote)
     if not ws.frozen_params(number).exists():
@@ -83,14 +84,15 @@ def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
         run_preflight(ws, stage_records.load_iteration_params(ws, number), number)
 
 
-# Blocks that are of the workspace: they count at once, for an iteration that was begun with others too.
+# Blocks of the whole workspace: a change counts at once, also for an iteration that was begun with other values.
 _OF_WORKSPACE = {"cluster", "operations", "versioning"}
 
 
 def list_unused_settings(ws: Workspace, iteration: int, settings: Settings) -> dict[str, Any]:
-    """List the parameters of an iteration that differ from `settings`, which do not count for it: name -> its value.
+    """Return the iteration's own parameters that differ from `settings`, as dotted name -> own value.
 
-    Empty for one that is not begun. Raises BadInput where its own parameters are missing or wrong.
+    The iteration does not use the values of `settings` for these. {} for one that is not begun. Raises BadInput where
+    its own parameters are missing or wrong.
     """
     if not ws.frozen_params(iteration).exists():
         return {}
@@ -110,10 +112,10 @@ def _list_differences(own: Any, now: Any, name: str) -> Iterator[tuple[str, Any]
 
 
 def check_overrides_used(ws: Workspace, overrides: Iterable[str], settings: Settings, todo: Sequence[int]) -> None:
-    """Check that what was typed counts for an iteration of `todo`, the numbers of those that a run is to make.
+    """Check that parameters typed for a run are used by at least one of its iterations.
 
-    overrides: names of parameters, dotted. settings: the workspace's, with them. Raises BadInput, naming those that are
-    not used, where each iteration was begun with other values.
+    overrides: dotted names of the parameters. settings: the workspace's, with their new values. todo: numbers of the
+    iterations. Raises BadInput naming the unused ones, where each iteration was begun with other values.
     """
     if not all(ws.frozen_params(k).exists() for k in todo):
         return
@@ -129,7 +131,7 @@ def check_overrides_used(ws: Workspace, overrides: Iterable[str], settings: Sett
 
 
 def read_interrupted_overrides(ws: Workspace) -> dict[str, Any]:
-    """Read the settings that were typed for a killed run which still owes iterations, by dotted name; {} without one.
+    """Read the settings typed for a killed run that still owes iterations, by dotted name; {} without such a run.
 
     Raises what `check_iteration_complete` does.
     """
@@ -139,16 +141,15 @@ def read_interrupted_overrides(ws: Workspace) -> dict[str, Any]:
 def begin_iteration(
     ws: Workspace, iteration: int, settings: Settings, later: selection.DeferSession | None = None
 ) -> Settings:
-    """Begin an iteration, or go on with it: write its parameters, its list of sessions, its stages.
+    """Begin an iteration, or resume it: write its parameters, its list of sessions and its dvc.yaml.
 
-    What was frozen stands: a resumed iteration keeps the parameters that it began with. Its stages are those of this
-    version until it is complete. It waits for DVC's lock; what a cut-off call lacks, the next one writes.
+    A resumed iteration keeps the parameters that it began with. Its stages are those that this version declares, until
+    it is complete. Waits for DVC's lock; what an interrupted call did not write, the next one does.
 
-    iteration: its number, from 1. settings: the parameters that a new one gets. later: the sessions that are chosen
-    last, as for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the
-    iteration before it is not there, or a dvc.lock is damaged; BadInput where its own
-    parameters are wrong, or the recordings' folder is missing; VersioningError where DVC fails or is held for five
-    minutes; DiskFull.
+    iteration: its number, from 1. settings: the parameters of a new iteration. later: the sessions to choose last, as
+    for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the iteration before
+    it was not begun, or a dvc.lock is damaged; BadInput where its own parameters are wrong, or the recordings folder is
+    missing; VersioningError where DVC fails or is held for five minutes; DiskFull.
     """
     begun = stage_records.list_iterations(ws)
     if iteration > 1 and iteration - 1 not in begun:
@@ -174,33 +175,33 @@ def begin_iteration(
 
 
 def record_base_model(ws: Workspace, settings: Settings) -> None:
-    """Record the model that the workspace begins from as what iteration 0 promoted; what is recorded already stays.
+    """Record the model that the workspace begins from as the promotion of iteration 0; an existing record stays.
 
-    settings: `policy.base` names it; a Hugging Face name is fetched where it must be. Raises ModelError where the model
-    cannot be had, DiskFull.
+    settings: `policy.base` names the model; one on the Hugging Face hub is fetched if needed. Raises ModelError where
+    it cannot be had, DiskFull.
     """
     first = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
     manifest.init_first_checkpoint(ws, checkpoint.checkpoint_digest(first), settings.policy.base)
 
 
 def newest_iteration(ws: Workspace) -> int:
-    """Return the newest iteration that was begun; 0 before the first.
+    """Return the number of the newest iteration that was begun; 0 before the first.
 
-    Raises DataError where DVC's file of one is lost.
+    Raises DataError where DVC's file of an iteration is lost.
     """
     return max(stage_records.list_iterations(ws), default=0)
 
 
 def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
-    """Return whether every stage of an iteration is recorded and unchanged, and its end is over.
+    """Return whether every stage of an iteration is recorded and unchanged, and its end (report, tag, push) is over.
 
-    False for one not begun. Raises DataError where it was complete once and is not so any more (it is never done again
-    in silence), or DVC's file of one is lost; BadInput where its parameters are lost or wrong; VersioningError where
-    DVC fails.
+    False for one not begun. Raises DataError where it was complete once and has changed since (it is never run again
+    silently), or DVC's file of an iteration is lost; BadInput where its parameters are lost or wrong; VersioningError
+    where DVC fails.
     """
     if iteration > newest_iteration(ws):
         return False
-    stage_records.load_iteration_params(ws, iteration)  # lost or wrong parameters are told first
+    stage_records.load_iteration_params(ws, iteration)  # raises for lost or wrong parameters first
     changed = stage_records.unfinished_stages(ws, stage_records.stage_names(ws, iteration), iteration)
     if changed and dvc_files.is_iteration_complete(ws, iteration):
         stage = stage_records.stage_address(ws, changed[0], iteration)
@@ -215,13 +216,13 @@ def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
 
 
 def _interrupted_iterations(ws: Workspace) -> list[int]:
-    """Iterations that a killed run still owes."""
+    """Return the iterations that a killed run was asked for and has not completed."""
     target = _read_run_target(ws)
     return [k for k in range(target["first"], target["last"] + 1) if not check_iteration_complete(ws, k)]
 
 
 def _read_run_target(ws: Workspace) -> dict[str, Any]:
-    """What the run that made it was asked for; no iteration where there is none, or the file is damaged."""
+    """Read what a run was asked for; an empty range of iterations where there is no file, or it is damaged."""
     try:
         target = json.loads(ws.run_target.read_text(encoding="utf-8"))
         return {**target, "first": int(target["first"]), "last": int(target["last"])}
@@ -230,7 +231,7 @@ def _read_run_target(ws: Workspace) -> dict[str, Any]:
 
 
 def _declare(ws: Workspace, iteration: int, domains: list[str]) -> None:
-    """Write the iteration's dvc.yaml. What was recorded under another one is recorded anew, where it is unchanged."""
+    """Write the iteration's dvc.yaml; stages recorded under an older one are recorded again if unchanged."""
     path, text = dvc_files.dvc_yaml_path(ws, iteration), dag.render_dvc_yaml(iteration, domains)
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
@@ -250,16 +251,17 @@ _LOOK_S = 10
 
 
 def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
-    """Check that `iteration` can be run with these settings: disk, model, devices, memory, recordings, servers.
+    """Check that `iteration` can run with these settings: disk, model, devices, memory, recordings, servers.
 
-    So a run fails in its first second, before an iteration freezes its parameters. The workspace is not written; a
-    model named by its Hugging Face name is fetched, and servers are asked. Raises BadInput, by the parameter's name,
-    ModelError for the model, DiskFull below `NEEDED_MB`, PolicyError where no server answers, or one cannot be used.
+    A run that cannot work then fails in its first second, before an iteration freezes its parameters. The workspace is
+    not written; a model of the Hugging Face hub is fetched, and servers are contacted. Raises BadInput naming the
+    parameter, ModelError for the model, DiskFull below `NEEDED_MB`, PolicyError where no server answers, or one cannot
+    be used.
     """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
         raise DiskFull(f"{free_mb} MB free, a run needs {NEEDED_MB}", where=ws.root, fix="free some space")
-    if settings.cluster.engine == "local":  # else the machines that train are others; before any weights are fetched
+    if settings.cluster.engine == "local":  # else other machines train; before weights are fetched
         _check_memory(ws, settings)
     with errors_of_setting("policy.base"):
         checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(settings.policy.base, ws.root))
@@ -267,7 +269,7 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
         newest = checkpoint.resolve_checkpoint(manifest.read_promotion(ws, iteration - 1)["model"], ws.root)
         checkpoint.check_checkpoint(newest)
         if settings.adapter.method != "none" and checkpoint.is_adapter(newest):
-            from flywheel.policy.adapter import check_adapter_form  # brings torch
+            from flywheel.policy.adapter import check_adapter_form  # imports torch
 
             check_adapter_form(newest, settings.adapter)
     _check_devices(settings)
@@ -282,7 +284,7 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
         )
     registry.check_backends(settings, synthesis.check_task_settings(settings, iteration, ws.root))
     if settings.synthesis.num_grounding_examples:
-        chromium.find_chromium(settings.sandbox)  # it draws the general screens
+        chromium.find_chromium(settings.sandbox)  # it renders the general screens
     ScorerSet(settings)
     if settings.language_model.endpoint:
         _check_language_model(settings)
@@ -302,8 +304,8 @@ def _check_memory(ws: Workspace, settings: Settings) -> None:
 def _check_devices(settings: Settings) -> None:
     blocks = {name: getattr(settings, name) for name in ("policy", "ct", "sft", "rl")}
     wanted = [f"{name}.device" for name, block in blocks.items() if block.device == "cuda"]
-    if wanted and settings.cluster.engine == "local":  # else the machines that train are others
-        import torch  # takes seconds: only where it is asked
+    if wanted and settings.cluster.engine == "local":  # else other machines train
+        import torch  # takes seconds: only where a GPU is asked for
 
         if not torch.cuda.is_available():
             raise BadInput("this machine has no GPU that torch can use", where=wanted[0], fix="set it to auto or cpu")
@@ -330,15 +332,17 @@ def _check_recording(ws: Workspace, settings: Settings) -> None:
     if not folder.is_dir():
         raise BadInput("no recordings folder", where=folder, fix="set recording.folder, or sessions_per_iteration to 0")
     if chosen.recognizer == "whisper":
-        from flywheel.recordings.asr import recognizer, whisper  # takes seconds: only where it is asked
+        from flywheel.recordings.asr import recognizer, whisper  # takes seconds: only where it is used
 
         with errors_of_setting("recording.whisper_model"):
             whisper.find_whisper_checkpoint(recognizer.locate_whisper_checkpoint(chosen, ws.root).whisper_model)
 
 
 def _check_policy_servers(policy: PolicySettings) -> None:
-    """Of several, one that does not answer is told: it is left out until it does. One that has not the model, or wants
-    another key, would never do."""
+    """Raise PolicyError where no server answers, or one lacks the model or wants another key.
+
+    A single silent one among several is only announced: it is left out until it answers.
+    """
     silent: list[PolicyError] = []
     for server in policy.servers:
         try:
@@ -356,7 +360,7 @@ def _check_policy_servers(policy: PolicySettings) -> None:
 
 
 def _check_language_model(settings: Settings) -> None:
-    """Whether anything answers at its address; what it answers is the server's own affair."""
+    """Check that a server answers at the language model's address; the content of its answer does not matter."""
     address = settings.language_model.endpoint
     try:
         httpx.get(address.rstrip("/") + "/models", timeout=min(settings.language_model.timeout_s, _LOOK_S))
@@ -377,8 +381,8 @@ class LoopHalted(FlywheelError):
 
 @dataclass(frozen=True)
 class DueRun:
-    """Describe a run that is due. key: the same until it has begun, whoever asks and how often. parameters: of the
-    flow run: `until`, the stage that it ends with, or None. why: in words."""
+    """Describe a run that is due. key: an idempotency key, the same until the run has begun. parameters: of the flow
+    run: `until`, the stage that it ends with, or None. why: the reason in words."""
 
     key: str
     parameters: dict[str, Any]
@@ -386,11 +390,11 @@ class DueRun:
 
 
 def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
-    """List the runs that new recordings and demonstrations ask for, one at most; nothing is started.
+    """List the runs that new recordings or demonstrations trigger, at most one; nothing is started.
 
-    settings: the workspace's: `operations.trigger_min_recordings` and `trigger_min_demonstrations` say how many there
-    must be; 0: no such run. Raises DataError where DVC's file of an iteration is lost, or its manifest or trajectories
-    are damaged; DiskFull.
+    settings: `operations.trigger_min_recordings` and `trigger_min_demonstrations` are the least numbers that trigger a
+    run; 0: never. Raises DataError where DVC's file of an iteration is lost, or its manifest or trajectories are
+    damaged; DiskFull.
     """
     rules = settings.operations
     if not (rules.trigger_min_recordings or rules.trigger_min_demonstrations):
@@ -411,7 +415,7 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
 
 
 def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
-    """Count how many more new recordings there must be before the next iteration begins with them; 0: enough.
+    """Count how many more new recordings are needed before the next iteration begins with them; 0: enough.
 
     settings: blocks `operations` and `recording`. Raises what `count_new_recordings` does.
     """
@@ -420,9 +424,9 @@ def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
 
 
 def count_new_recordings(ws: Workspace, settings: Settings) -> int:
-    """Count the folders in `recording.folder` of `settings` that no iteration has taken in.
+    """Count the folders in `recording.folder` of `settings` that no iteration has ingested.
 
-    They are counted again where something has changed: this is asked each second, of folders that only grow. Raises
+    The count is cached until the folder or the newest manifest changes, since this is called every second. Raises
     DataError where DVC's file of an iteration is lost, or its manifest damaged.
     """
     folder, last = ws.resolve(settings.recording.folder), newest_iteration(ws)
@@ -439,10 +443,10 @@ def _count_folders(ws: Workspace, folder: Path, last: int, marks: tuple[int, int
 
 
 def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
-    """Raise LoopHalted where the last iterations are such that a person should look (`operations.halt_after_*`).
+    """Raise LoopHalted where a rule (`operations.halt_after_*`) says that a person should look at the last iterations.
 
-    rules: block `operations`; 0 never halts. There must be as many iterations as the rule asks; those of which no stage
-    has ended are left out. Raises DataError for a damaged file that they are told by.
+    rules: block `operations`; a number of 0 never halts. Iterations of which no stage has ended do not count; fewer
+    iterations than the rule's number never halt. Raises DataError for a damaged file of these iterations.
     """
     longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not newest_iteration(ws):

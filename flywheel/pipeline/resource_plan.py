@@ -1,7 +1,7 @@
-"""Plan what each stage of an iteration takes of memory, disk and network, and find settings with which it fits.
+"""Plan the memory, disk and network that each stage of an iteration needs, and find settings with which it fits.
 
-Nothing is loaded: sizes come from the checkpoint's config.json and the settings (`training/memory_plan.py`).
-Training is planned with samples as long as the settings let them be.
+No weights are loaded: sizes come from the checkpoint's config.json and the settings (`training/memory_plan.py`).
+Training is planned with samples as long as the settings allow.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from flywheel.training.memory_plan import (
 )
 from flywheel.utils.errors import BadInput, ModelError, errors_of_setting
 
-_TURNS = 8  # of an episode of RL, whose screens are all in memory while it is trained on: about the shipped worlds'
-_CLEAR = 1.1  # of a device's memory: what is planned is known to a tenth
+_TURNS = 8  # steps of an RL episode, all of whose screens are in memory in training: about as in the shipped worlds
+_CLEAR = 1.1  # needed / available memory up to which a stage is only warned about: plans are exact to a tenth
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def _parse_size(text: str) -> int:
 def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> ResourcePlan:
     """Plan an iteration with these settings.
 
-    device: the memory that the setting `auto` stands for. For a Hugging Face name only the configuration is fetched.
-    Raises ModelError as `check_checkpoint` does, and if config.json does not give the model's size.
+    device: the memory of the device that the setting `auto` selects. For a Hugging Face name only the configuration is
+    fetched. Raises ModelError as `check_checkpoint` does, and if config.json does not give the model's size.
     """
     with errors_of_setting("policy.base"):
         folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
@@ -187,7 +187,7 @@ def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> 
 
 
 def format_size(size: int) -> str:
-    """Write bytes as MiB or GiB."""
+    """Format a number of bytes as MiB or GiB."""
     return f"{size / MIB:.0f} MiB" if size < MIB << 10 else f"{size / (MIB << 10):.1f} GiB"
 
 
@@ -203,7 +203,8 @@ def _disk_bytes(folder: Path, model: ModelShape) -> int:
 
 
 def _patch_limits(folder: Path) -> tuple[int, int] | None:
-    """The fewest and the most pixels that a screen is resized to, as the checkpoint's image settings have them."""
+    """Return the fewest and most pixels that a screen is resized to, by the checkpoint's image settings; None: not
+    given."""
     raw = checkpoint.read_json_object(folder / "preprocessor_config.json")
     size = raw["size"] if isinstance(raw.get("size"), dict) else {}
     least = raw.get("min_pixels") or size.get("min_pixels") or size.get("shortest_edge")
@@ -213,7 +214,8 @@ def _patch_limits(folder: Path) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class _Planner:
-    """limits: of a screen's pixels, in the checkpoint. disk_bytes: of its weights files."""
+    """Plan the stages. limits: fewest and most pixels of a screen, or None. disk_bytes: size of the weight files. auto:
+    the memory of the device that `auto` selects."""
 
     model: ModelShape
     limits: tuple[int, int] | None
@@ -227,7 +229,7 @@ class _Planner:
         for changes in _list_changes(stage, settings, found.device):
             if self.stage(stage, _apply_changes(settings, changes)).fits:
                 new = {name: value for name, value in changes.items() if _value(settings, name) != value}
-                for name in reversed(list(new)):  # not what another change makes needless
+                for name in reversed(list(new)):  # drop a change that the others make needless
                     fewer = {other: value for other, value in new.items() if other != name}
                     if self.stage(stage, _apply_changes(settings, fewer)).fits:
                         new = fewer
@@ -243,7 +245,7 @@ class _Planner:
             size = self.model.parameters
             if settings.adapter.method != "none":
                 size = count_trained(self.model, settings.sft, settings.adapter)[1] * domains
-            # One of the checkpoints, and of one tensor the float64 sum, a term and the term's product.
+            # One checkpoint, and of one tensor the float64 sum, a float32 term, and that times its float64 weight.
             tensor = self.model.embedding if settings.adapter.method == "none" else 0
             parts = {"process": PROCESS["cpu"], "weights": SINGLE * size, "temporary": 20 * tensor}
             return StagePlan(stage, "cpu", parts, sum(parts.values()), self._memory("cpu"))
@@ -335,9 +337,9 @@ def _apply_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def _list_changes(stage: str, settings: Settings, device: str) -> Iterator[dict[str, Any]]:
-    """Yield the settings to try for a stage that does not fit, each with all earlier ones (order: docs/scaling.md):
-    first those that change no result, then an adapter and its base in fewer bits, last, for full weights, an 8-bit
-    optimizer, or ZeRO 3 with more and more processes."""
+    """Yield the settings to try for a stage that does not fit, each on top of all earlier ones (order:
+    docs/scaling.md): first those that change no result, then an adapter and a base in fewer bits; last, for full
+    weights, an 8-bit optimizer, or ZeRO 3 with more and more processes."""
     made: dict[str, Any] = {}
 
     def add(**changes: Any) -> dict[str, Any]:

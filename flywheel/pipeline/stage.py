@@ -1,12 +1,12 @@
 """Define a stage: what it reads and writes, its plan of shards, the work of one shard, and its finish.
 
-The declaration of reads, writes and settings is the only one: the order of the stages, DVC's stages, the key under
-which finished shards are kept and the manifest's sources are made from it (`flywheel/pipeline/dag.py`).
+Reads, writes and settings are declared once. The order of the stages, DVC's stages, the key of finished shards and the
+manifest's sources all follow from this declaration (`flywheel/pipeline/dag.py`).
 
-The same stage is run by Prefect (one task a shard, `tasks/shards.py`) and by DVC (`flywheel stage NAME`, through
-`run_stage` below), here or on other machines (`flywheel/cluster`). Resuming lives here, once, for all: the result of a
-finished shard lies in the workspace's staging area under a key made from the stage's inputs, so a killed run goes on
-from it and changed inputs do not meet old results.
+The same stage is run by Prefect (one task per shard, `tasks/shards.py`) and by DVC (`flywheel stage NAME`, through
+`run_stage` below), here or on other machines (`flywheel/cluster`). Resuming is implemented here for all of them: the
+result of a finished shard lies in the workspace's staging area under a key made from the stage's inputs, so a killed
+run goes on from it, and results of other inputs are never used.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from flywheel.utils import processes, progress
 from flywheel.utils.errors import FlywheelError, ShardBusy
 from flywheel.utils.files import atomic_file, disk_full_errors, file_lock, sha256_file, write_json
 
-# What passes from stage to stage: partitions of tables, checkpoints, small records. A stage declares which of these it
-# reads and writes. A name may hold `{domain}`: there is one for each domain of the iteration.
+# Stages pass on partitions of tables, checkpoints and small records. A stage declares which of these it reads and
+# writes. A name may contain `{domain}`: then there is one artifact for each domain of the iteration.
 
 DOMAIN_PLACEHOLDER = "{domain}"
 
@@ -59,13 +59,13 @@ class Partition:
         return ws.partition(self.table, iteration, self.stage)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """Return the sha256 of each of its files in `iteration`."""
+        """Return the sha256 of each of the partition's files in `iteration`, as its list records them."""
         return [part.sha256 for part in partitions.partition_manifest(ws, self.table, iteration, self.stage).parts]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Name a model of this iteration: its folder is named as the stage that made it, or as what it is."""
+    """Name a model of this iteration by its folder: `ct`, `sft`, `rl-<domain>` or `merged`."""
 
     name: str
 
@@ -74,26 +74,26 @@ class Checkpoint:
         return ws.model(iteration, self.name)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """Return the digest of its weights in `iteration`."""
+        """Return the digest of the checkpoint's weights in `iteration`."""
         return checkpoint.checkpoint_digest(self.path(ws, iteration))
 
 
 @dataclass(frozen=True)
 class Record:
-    """Name a small JSON file of an iteration, which git keeps. previous: that of the iteration before.
+    """Name a small JSON file of an iteration, which git keeps. previous: whether it is that of the iteration before.
 
-    What a record names by hash (the files of a manifest, the model of a promotion) is read with it.
+    A stage that reads a record may also read what the record names by hash (a manifest's files, a promotion's model).
     """
 
     name: str
     previous: bool = False
 
     def path(self, ws: Workspace, iteration: int) -> Path:
-        """Return the file's path. iteration: of the record itself."""
+        """Return the file's path. iteration: the one that the record belongs to."""
         return ws.iteration(iteration) / f"{self.name}.json"
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """Return the sha256 of the file; "" where it is not there (iterations of earlier versions have no `decisions`).
+        """Return the sha256 of the file; "" where there is none (iterations of earlier versions have no `decisions`).
 
         iteration: the one that reads it.
         """
@@ -105,14 +105,14 @@ Artifact = Partition | Checkpoint | Record
 
 
 def expand_domains(artifact: Artifact, domains: Iterable[str]) -> list[Artifact]:
-    """List the artifact of each domain where there is one for each, else itself."""
+    """Return one artifact per domain where its name contains `{domain}`, else a list of the artifact itself."""
     field = "stage" if isinstance(artifact, Partition) else "name"
     if DOMAIN_PLACEHOLDER not in (name := getattr(artifact, field)):
         return [artifact]
     return [replace(artifact, **{field: name.replace(DOMAIN_PLACEHOLDER, domain)}) for domain in domains]
 
 
-# How long to wait for another worker that does the same shard: one that was believed dead. A dead one holds no lock.
+# Seconds to wait for another worker at the same shard, wrongly believed dead; one that is dead holds no lock.
 _BUSY_S = 600.0
 ShardResults = Mapping[str, tuple[Path, Any]]  # shard -> its folder, and what `work` returned
 
@@ -121,8 +121,8 @@ ShardResults = Mapping[str, tuple[Path, Any]]  # shard -> its folder, and what `
 class StageContext:
     """Hold one stage of one iteration in a workspace, with the iteration's own frozen settings.
 
-    stage: its name, with the domain in it where it has one. run_id: the flow run that pays for this; empty outside
-    Prefect. shared: what the stage's `shares` has opened in this process, while it does shards.
+    stage: its name, including the domain if it has one. run_id: of the Prefect flow run; "" outside Prefect. shared:
+    what the stage's `shares` has opened in this process, while shards are done.
     """
 
     ws: Workspace
@@ -135,38 +135,37 @@ class StageContext:
 
     @classmethod
     def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> StageContext:
-        """Open the context of a stage of an iteration that has begun, and load the suites that its settings name by
-        manifests.
+        """Open the context of a stage, and load the task suites that the iteration's settings name by manifests.
 
-        run_id: of the Prefect run; "" outside of one. Raises BadInput where it has not been begun, or a manifest cannot
-        be used.
+        run_id: of the Prefect flow run; "" outside Prefect. Raises BadInput where the iteration has not been begun, or
+        a manifest cannot be used.
         """
         settings = stage_records.load_iteration_params(ws, iteration)
         registry.load_external_suites(settings, ws.root)
         return cls(ws, settings, iteration, stage, run_id)
 
     def report(self, line: str) -> None:
-        """Report how far the stage is, in a short line."""
+        """Report the stage's progress in a short line."""
         progress.report_progress(self.stage, line)
 
     def report_part(self, line: str, done: int, total: int, shard: str = "") -> None:
-        """Report how far a shard is that is done in parts.
+        """Report the progress of a shard that is done in parts.
 
-        line: short. done, total: parts. shard: its name; "" for the only one of its stage.
+        line: short text. done, total: numbers of parts. shard: its name; "" for the only one of its stage.
         """
         progress.report_shard_progress(self.stage, line, shard or self.stage, done / max(1, total))
 
     def write(self, table: str, rows: Any) -> PartitionManifest:
-        """Write the partition of `table` that this stage owns, over an earlier one; returns its manifest.
+        """Replace the partition of `table` that this stage owns by `rows`; return its manifest.
 
         rows: mappings, or a table of the schema. Raises DataError where they do not fit the schema, DiskFull.
         """
         return partitions.write_partition(self.ws, table, self.iteration, self.stage, rows)
 
     def read_rows(self, table: str, *stages: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
-        """Read the rows of a table that the named stages of this iteration wrote, in that order; a dict a row.
+        """Read the rows of a table that the named stages of this iteration wrote, in that order, as dicts.
 
-        columns: to read; default: all. Raises DataError where a partition is missing or damaged.
+        columns: those to read; default: all. Raises DataError where a partition is missing or damaged.
         """
         parts = (partitions.read_partition(self.ws, table, self.iteration, stage, columns) for stage in stages)
         return [row for part in parts for row in part.to_pylist()]
@@ -174,44 +173,48 @@ class StageContext:
     def read_tasks(self, stage: str, split: str | None = None) -> dict[str, Task]:
         """Read the tasks that `stage` wrote, by id, in the order of the table.
 
-        split: train or eval alone; default: both. Raises DataError where the partition is missing or damaged.
+        split: `train` or `eval` only; default: both. Raises DataError where the partition is missing or damaged.
         """
         found = map(task_from_row, self.read_rows("tasks", stage))
         return {task.task_id: task for task in found if split in (None, task.split)}
 
     def newest_model(self) -> dict[str, Any]:
-        """Read what the iteration before this one promoted: `model` (folder or name), its `digest`, and more.
+        """Read the promotion of the iteration before this one: `model` (folder or name), its `digest`, and more.
 
-        Raises DataError where its promotion is missing or damaged.
+        Raises DataError where that is missing or damaged.
         """
         return manifest.read_promotion(self.ws, self.iteration - 1)
 
     def newest_model_folder(self) -> Path:
-        """Return the folder of the newest promoted model; a Hugging Face name is fetched where it must be.
+        """Return the folder of the newest promoted model; a model of the Hugging Face hub is fetched if needed.
 
-        Raises ModelError where it is not there, and what `newest_model` does.
+        Raises ModelError where it does not exist, and what `newest_model` does.
         """
         return checkpoint.resolve_checkpoint(self.newest_model()["model"], self.ws.root)
 
     def model_name(self, folder: Path) -> str:
-        """Name a model as lineage does: by its folder relative to the workspace, or, where it lies elsewhere, as it was
-        promoted (`policy.base`). Raises what `newest_model` does."""
+        """Return a model's name in lineage: its folder relative to the workspace, or, for one that lies elsewhere, the
+        name that was promoted (`policy.base`). Raises what `newest_model` does."""
         inside = folder.resolve().is_relative_to(self.ws.root)
         return self.ws.relative(folder) if inside else self.newest_model()["model"]
 
     def write_lineage(self, model: Path, parents: Iterable[str], **links: Any) -> PartitionManifest:
-        """Write where a checkpoint that this stage made comes from; returns the manifest of what was written.
+        """Write the lineage of a checkpoint that this stage made; return the manifest of the partition.
 
-        model: its folder, in the workspace. parents: names (`model_name`) of those that it began from or merges. links:
-        more arguments of `lineage.checkpoint_links`. Raises ModelError where it has no weights, DataError, DiskFull.
+        model: its folder, in the workspace. parents: names (`model_name`) of the models that it began from or merges.
+        links: more arguments of `lineage.checkpoint_links`. Raises ModelError where it has no weights, DataError,
+        DiskFull.
         """
         name, digest = self.ws.relative(model), checkpoint.checkpoint_digest(model)
         rows = lineage.checkpoint_links(name, digest, parents=parents, run_id=self.run_id, **links)
         return self.write("lineage", rows)
 
     def count_episodes(self, shard: str, total: int, what: str) -> Callable[[object], None]:
-        """Make a callback that reports how many of `total` episodes of `shard`, called `what`, have ended; its argument
-        is ignored."""
+        """Return a callback that counts ended episodes of `shard`, and reports the count of `total`; its argument is
+        ignored.
+
+        what: the word for episodes in the report.
+        """
         ended = itertools.count(1)
 
         def count(_: object) -> None:
@@ -221,9 +224,10 @@ class StageContext:
         return count
 
     def gather_shards(self, results: ShardResults, table: str, *key: str) -> PartitionManifest:
-        """Write the staged rows of a table of all shards to the stage's partition, one batch in memory at a time.
+        """Write the staged rows of a table from all shards to the stage's partition, with one batch in memory at a
+        time.
 
-        results: by shard, its folder and result. key: columns; of rows with the same key the first alone is written.
+        results: by shard, its folder and result. key: columns; of rows with the same key only the first is written.
         Returns the partition's manifest. Raises DataError for rows that do not fit the schema, DiskFull.
         """
         seen: set[tuple] = set()
@@ -235,13 +239,13 @@ class StageContext:
 
     @property
     def domain(self) -> str:
-        """Of a stage that is there once a domain; "" of others."""
+        """Return the domain in the stage's name, such as `games` of `rl-games`; "" for other stages."""
         return self.stage.partition("-")[2]
 
     def key(self, stage: Stage) -> str:
-        """Return 12 hexadecimal digits that name the inputs of `stage`, hashed once: they stay while it runs.
+        """Hash the inputs of `stage` to 12 hex digits, once per context: the key does not change while the stage runs.
 
-        Raises DataError or ModelError where a partition or a model that it reads is damaged, and what its `extra` does.
+        Raises DataError or ModelError where a partition or model that it reads is damaged, and what its `extra` does.
         """
         if stage.name not in self._keys:
             text = json.dumps(stage_inputs(stage, self), sort_keys=True, default=str)
@@ -249,17 +253,17 @@ class StageContext:
         return self._keys[stage.name]
 
     def seed(self, *names: object) -> int:
-        """Derive the seed of one use, which `names` name, from the settings' seed and the iteration: 0 to 2**31 - 1."""
+        """Derive a seed, 0 to 2**31 - 1, from the settings' seed, the iteration, and `names`, which tell its use."""
         text = "|".join(map(str, (self.settings.seed, self.iteration, *names)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """Hold what a stage has written: `manifests` of its partitions.
+    """Hold what a stage has written. manifests: of its partitions.
 
     metrics: rows of the table `metrics` (written by the caller of `finish`). summary: a few figures for people, in the
-    order to show them. tables: rows by name, to be shown beside it.
+    order to show them. tables: rows by name, to be shown with the summary.
     """
 
     manifests: tuple[PartitionManifest, ...] = ()
@@ -268,25 +272,25 @@ class StageResult:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
 
-BROWSERS, TRAINING = "browsers", "training"  # what a stage may need of a machine
+BROWSERS, TRAINING = "browsers", "training"  # what a stage may need on its machine
 
 
 @dataclass(frozen=True)
 class Stage:
     """Declare a stage.
 
-    name: with `{domain}` in it the stage is there once a domain. reads: what it opens. writes: names of tables (the
-    partition that it owns; of `metrics` every stage has one), checkpoints and records. settings: the blocks of the
-    settings that its result depends on; DVC's parameters. extra: JSON values on which it depends besides. closing: it
-    runs once the turn is over.
+    name: with `{domain}` in it the stage is repeated for each domain. reads: artifacts that it opens. writes: names of
+    tables (of each it writes its own partition; `metrics` is implied), checkpoints and records. settings: blocks of the
+    settings that its result depends on; they become DVC's parameters. extra: returns further JSON values that it
+    depends on. closing: whether it runs after the iteration's end.
 
-    plan: names of the shards, in order; each can be done without the others. work: does one shard in its folder (which
-    may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into
-    partitions. All of them can be called without Prefect.
+    plan: returns the names of the shards, in order; each can be done without the others. work: does one shard in its
+    folder (which may hold files of a killed attempt) and returns a small JSON value. finish: turns the shards' results
+    into partitions. All of them can be called without Prefect.
 
-    shares: opens what all shards that one process does have in common (`StageContext.shared`), such as a model. needs:
-    what a machine must have on which a shard is done: BROWSERS, TRAINING, both, or nothing (); None: it stays on the
-    machine of the run.
+    shares: opens what all shards of one process use in common (`StageContext.shared`), such as a model. needs: what a
+    machine must have to do a shard: BROWSERS, TRAINING, both, or nothing (); None: shards stay on the run's own
+    machine.
     """
 
     name: str
@@ -303,17 +307,17 @@ class Stage:
 
     @property
     def outputs(self) -> tuple[Artifact, ...]:
-        """What it writes, as artifacts."""
+        """Return all artifacts that the stage writes."""
         return tuple(Partition(one, self.name) if isinstance(one, str) else one for one in (*self.writes, "metrics"))
 
     def partitions(self, *tables: str) -> list[tuple[str, str]]:
-        """List (table, stage) of the partitions that it reads, of these tables or of all."""
+        """List (table, stage) of the partitions that the stage reads, of these tables or of all."""
         read = (artifact for artifact in self.reads if isinstance(artifact, Partition))
         return [(one.table, one.stage) for one in read if not tables or one.table in tables]
 
 
 def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
-    """Collect all that the stage's result depends on, as JSON values: its shards are keyed by them."""
+    """Collect everything that the stage's result depends on, as JSON values: the key of its shards is their hash."""
     domains = list(ctx.settings.synthesis.domains)
     own = [ctx.domain] if DOMAIN_PLACEHOLDER in stage.name else domains
     reads = [one for artifact in stage.reads for one in expand_domains(artifact, own)]
@@ -326,18 +330,18 @@ def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
 
 
 def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
-    """Return the folder in which a shard works and leaves its result, named by the stage's inputs."""
+    """Return the folder in which a shard works and leaves its result; its path contains the stage's key."""
     return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
 
 class InProcessWorker(AbstractContextManager):
-    """Do shards of one stage in this process, one after the other. stage, ctx: of which iteration.
+    """Do shards of one stage in this process, one after the other. ctx: the context of `stage`.
 
-    What they share is opened at the first that has to be done, stays open until the end of the block, and is opened
-    anew after a shard that failed.
+    What the shards share is opened for the first shard that has to be done, stays open until the end of the block, and
+    is opened again after a shard that failed.
     """
 
-    several = False  # see `flywheel/cluster`
+    several = False  # whether it takes several shards at once, as `flywheel/cluster` does
 
     def __init__(self, stage: Stage, ctx: StageContext) -> None:
         self._stage, self._ctx = stage, ctx
@@ -348,16 +352,17 @@ class InProcessWorker(AbstractContextManager):
         self.close()
 
     def close(self) -> None:
-        """Close what is open; the next shard opens it anew."""
+        """Close what the shards share; the next shard opens it again."""
         self._sharing = None
         self._open.close()
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Do the shard of that name, or take its result where it was finished before.
+        """Do the shard of that name, or take its result if it was finished before.
 
-        One process is at a shard at a time, on whichever machine: the second waits, and takes what the first finished.
-        Returns its folder, its result, and whether it had been done before. Raises ShardBusy where another process is
-        still at it after 10 minutes, DiskFull, what `StageContext.key` and the stage's `shares` and `work` raise.
+        A lock keeps two processes, on whichever machine, from doing the same shard: the second waits, and takes the
+        first one's result. Returns the shard's folder, its result, and whether it had been done before. Raises
+        ShardBusy where another process is still at it after 10 minutes, DiskFull, and what `StageContext.key` and the
+        stage's `shares` and `work` raise.
         """
         folder = shard_folder(self._stage, self._ctx, shard)
         lock = folder.with_name(f"{shard}.lock")
@@ -382,7 +387,7 @@ class InProcessWorker(AbstractContextManager):
 
 
 def _read_result(folder: Path) -> dict[str, Any] | None:
-    """What a finished shard left: `result`, and the `seconds` that it took."""
+    """Read what a finished shard left: `result`, and the `seconds` that it took; None for an unfinished one."""
     try:
         return json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -390,11 +395,11 @@ def _read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults) -> StageResult:
-    """Finish a stage: write its partitions and its metrics, stage seconds included, in place of earlier ones.
+    """Finish a stage: replace its partitions and its metrics, which include the seconds that it took.
 
-    results: by shard, its folder and what `work` returned. What is staged stays (`clear_staging`), and DVC's record is
-    left to `stage_records.record_stage`. Returns what `finish` did, with the metrics that were written. Raises what
-    `finish` raises, FlywheelError where it wrote other tables than it declares, DataError for wrong metrics, DiskFull.
+    results: by shard, its folder and what `work` returned. Staged files stay (`clear_staging` removes them), and DVC's
+    record is left to `stage_records.record_stage`. Returns what `finish` did, with all metrics written. Raises what
+    `finish` raises, FlywheelError where it wrote other tables than declared, DataError for wrong metrics, DiskFull.
     """
     outcome = stage.finish(ctx, results)
     wrote = sorted(one.table for one in outcome.manifests)
@@ -409,14 +414,14 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults)
 
 
 def clear_staging(ctx: StageContext) -> None:
-    """Remove all that the stage of `ctx` has staged, if anything; call it once its result is recorded."""
+    """Remove all files that the stage of `ctx` has staged, if any; call it once its result is recorded."""
     shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
 
 
 def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
-    """Run a whole stage in this process, one shard after the other, and return what `publish_stage_result` wrote.
+    """Run a whole stage in this process, one shard after the other; return the result of `publish_stage_result`.
 
-    Shards that a cut-off run finished are not done again. Raises what `plan`, `InProcessWorker.do_shard` and
+    Shards that an interrupted run finished are not done again. Raises what `plan`, `InProcessWorker.do_shard` and
     `publish_stage_result` do.
     """
     results = {}
@@ -436,10 +441,10 @@ def single_shard_stage(
     finish: Callable[[StageContext, Path, Any], StageResult],
     **declared: Any,
 ) -> Stage:
-    """Declare a stage of one shard, which is named as the stage.
+    """Declare a stage of one shard, which has the stage's name.
 
-    name: of the stage. work: does the shard in a folder and returns a small JSON value. finish: turns folder and value
-    into partitions. declared: the other fields of `Stage`.
+    work: does the shard in a folder and returns a small JSON value. finish: turns folder and value into partitions.
+    declared: the other fields of `Stage`.
     """
     return Stage(
         name,
@@ -451,7 +456,7 @@ def single_shard_stage(
 
 
 def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Stage rows of a table, mappings, in the shard's `folder`: they count once its result is written after them.
+    """Stage rows of a table, mappings, in the shard's `folder`; they count once the shard's result is written.
 
     Raises DataError for a row that does not fit the table, DiskFull.
     """
@@ -468,17 +473,17 @@ def write_episode_shard(folder: Path, episodes: Iterable[Episode]) -> None:
 
 
 def read_shards(results: ShardResults, table: str, *key: str) -> pa.Table:
-    """Read the staged rows of a table of all shards.
+    """Read the staged rows of a table from all shards.
 
-    results: by shard, its folder and result. key: columns; of rows with the same key the first alone is read: what
-    shards share, such as screens.
+    results: by shard, its folder and result. key: columns; of rows with the same key only the first is kept, since
+    shards may share rows such as screens.
     """
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
     return _drop_seen_keys(pa.concat_tables([empty_table(table), *found]), key, set())
 
 
 def _drop_seen_keys(rows: pa.Table, key: Sequence[str], seen: set[tuple]) -> pa.Table:
-    """Rows whose key was not seen before; they are from now on."""
+    """Return the rows whose key is not in `seen`, and add their keys to it."""
     if not key:
         return rows
     names = zip(*(rows[column].to_pylist() for column in key), strict=True)

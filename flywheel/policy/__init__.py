@@ -1,4 +1,4 @@
-"""Open a policy by the settings: in this process, or behind an OpenAI-compatible server."""
+"""Open the policy that the settings name: in this process, or behind an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 
 def open_policy(folder: Path | str, policy: config.PolicySettings) -> PolicyBackend:
-    """Open the back-end that the settings name, answering with the checkpoint in `folder`; the caller closes it.
+    """Open the back-end of `policy.backend`, which answers with the checkpoint in `folder`; the caller closes it.
 
-    folder: of a checkpoint, or a Hugging Face name. policy: block `policy`. Raises ModelError for a folder or name that
-    cannot be loaded, or whose answers cannot be held to a form as asked; BadInput for a `policy.endpoint` that is not
-    an address, a request that its server refuses, and a form of answers that cannot be constrained; PolicyError, and
-    its kinds, for a server that does not answer, lacks `policy.model`, or cannot take the checkpoint's weights.
+    folder: a checkpoint's folder, or a Hugging Face name. policy: block `policy`. Raises ModelError for a checkpoint
+    that cannot be loaded, or whose tokeniser does not allow guided decoding where that is set to always; BadInput for a
+    `policy.endpoint` that is not an address, a request that the server refuses, and an action grammar that guided
+    decoding does not support; PolicyError or a subclass for a server that does not answer, lacks `policy.model`, or
+    cannot take the checkpoint's weights.
     """
     if policy.backend == "openai":
         from flywheel.policy.client.remote import RemotePolicy

@@ -1,7 +1,7 @@
 """Make, load, save and merge adapters (LoRA by PEFT): small matrices that are trained while the base stays frozen.
 
-One rule for chains: a model is a base and at most one adapter. A stage that begins with an adapter goes on training it;
-one that begins with a whole checkpoint makes a new adapter of it. Adapters are never stacked.
+A model is a base and at most one adapter; adapters are never stacked. A stage that begins with an adapter continues to
+train it; one that begins with a whole checkpoint makes a new adapter for it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from flywheel.policy.checkpoint import ADAPTER_BASE, ADAPTER_CONFIG, ADAPTER_WEI
 from flywheel.utils.errors import ModelError
 from flywheel.utils.files import atomic_folder, disk_full_errors, write_json
 
-_NAME = "default"  # PEFT's own name of an adapter within a model; no file has it
-_PREFIX = "base_model.model."  # of each tensor in PEFT's files
+_NAME = "default"  # PEFT's name of the adapter within a model; it is in no file
+_PREFIX = "base_model.model."  # of each tensor's name in PEFT's files
 _PART = re.compile(r"(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_magnitude_vector)(?:\.weight)?")
-# The linear layers of each target, by the beginning of their names.
+# The linear layers of each target of `adapter.targets`, as regular expressions of their names' beginnings.
 _TARGETS = {
     "language_model": r"model\.language_model\.layers\.\d+\.",
     "merger": r"model\.visual\.(?:merger|deepstack_merger_list\.\d+)\.",
@@ -37,12 +37,13 @@ _OTHER = "set the block adapter as that adapter has it, or merge it (flywheel mo
 
 
 def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings, seed: int) -> None:
-    """Put the adapter that a training goes on with, or a new one, into `model` in place; all else is frozen.
+    """Insert an adapter into `model` in place, the one in `folder` or a new one, and freeze all other weights.
 
-    model: the base's network, as `load_model` gives it. folder: what the training begins with: an adapter, which is
-    loaded, or a whole checkpoint. chosen: block `adapter`. seed: of a new adapter's matrices A; its B are 0, so that it
-    changes nothing yet. The adapter's weights are float32, whatever the base's are. Raises ModelError for an adapter
-    with another rank, alpha, form or other targets than `chosen`, or whose weights cannot be read or are not finite.
+    model: the base's network, from `load_model`. folder: the checkpoint that training begins with: an adapter, which is
+    loaded, or a whole checkpoint, for which a new adapter is made. chosen: block `adapter`. seed: of a new adapter's
+    matrices A; its matrices B are 0, so that it changes nothing yet. The adapter's weights are float32, whatever the
+    base's dtype is. Raises ModelError for an adapter whose rank, alpha, rslora, dora or targets differ from `chosen`,
+    or whose weights cannot be read or are not finite.
     """
     from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
     from peft.tuners.lora import LoraLayer
@@ -62,7 +63,7 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
         weight.requires_grad_("lora_" in name)
         if weight.requires_grad:
             weight.data = weight.data.float()
-    # Drawn again in float32: PEFT rounds what it draws, and the magnitudes that it measures, to the base's type.
+    # Drawn again in float32: PEFT rounds the matrices that it draws and DoRA's magnitudes to the base's dtype.
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         for module in model.modules():
@@ -86,12 +87,12 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
 
 
 def has_adapter(model: nn.Module) -> bool:
-    """Tell whether `model` was given an adapter to train."""
+    """Tell whether `attach_adapter` inserted an adapter into `model`."""
     return hasattr(model, "peft_config")
 
 
 def adapter_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the adapter's weights in `model`, by module and PEFT's names, without a copy."""
+    """Return the weights of the adapter in `model`, without a copy, by PEFT's names less the prefix of its files."""
     from peft import get_peft_model_state_dict
 
     own = {name: weight for name, weight in model.state_dict().items() if "lora_" in name}
@@ -99,10 +100,11 @@ def adapter_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
-    """Write the adapter in `model` to `folder` in PEFT's form, with `base.json`, whole or not at all; returns it.
+    """Write the adapter in `model` to `folder` in PEFT's format, with `base.json`, whole or not at all; return the
+    folder.
 
-    begun: what the training began with: an adapter, whose base it keeps, or the base. folder: replaced where it is
-    there. Raises DiskFull, and ModelError as `base_checkpoint`.
+    begun: the checkpoint that training began with: the base, or an adapter of the same base. folder: replaced where it
+    exists. Raises DiskFull, and ModelError as `base_checkpoint`.
     """
     state = {_PREFIX + name: weight.detach().cpu().contiguous() for name, weight in adapter_state(model).items()}
     write_adapter(state, model.peft_config[_NAME].to_dict(), checkpoint.base_checkpoint(begun), folder)
@@ -110,11 +112,11 @@ def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
 
 
 def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base: Path, folder: Path) -> None:
-    """Write an adapter's files. tensors: by their names in the file. config: fields of adapter_config.json. base: the
-    folder of its whole checkpoint. folder: replaced where it is there. Raises DiskFull, and ModelError as
-    `checkpoint_digest`."""
+    """Write an adapter's files, whole or not at all. tensors: by their names in the file. config: fields of
+    adapter_config.json. base: folder of the whole checkpoint that it belongs to. folder: replaced where it exists.
+    Raises DiskFull, and ModelError as `checkpoint_digest`."""
     named = checkpoint.name_adapter_base(base, folder)
-    by_peft = checkpoint.hub_name(base) or str(base.absolute())  # PEFT counts paths from where it is run
+    by_peft = checkpoint.hub_name(base) or str(base.absolute())  # PEFT resolves it from the working directory
     fields = {**config, "base_model_name_or_path": by_peft, "inference_mode": True, "task_type": "CAUSAL_LM"}
     with disk_full_errors(folder), atomic_folder(folder) as staged:
         save_file(dict(tensors), staged / ADAPTER_WEIGHTS, metadata={"format": "pt"})
@@ -124,7 +126,7 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
 
 def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     """Read an adapter's weights in float32, by their names in the file. Raises ModelError for a file that cannot be
-    read, a tensor that is no part of a LoRA or is one of lm_head, and one that is not finite."""
+    read or has no weights, a tensor that is no part of a LoRA or belongs to lm_head, and one that is not finite."""
     file = folder / ADAPTER_WEIGHTS
     found: dict[str, Tensor] = {}
     try:
@@ -147,13 +149,15 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def name_adapter_tensor(module: str, kind: str) -> str:
-    """Name a tensor as PEFT's files do. module: of the base. kind: as `adapter_modules` has them."""
+    """Return a tensor's name in PEFT's files. module: name of the base's module. kind: lora_A, lora_B or
+    lora_magnitude_vector."""
     return f"{_PREFIX}{module}.{kind}" + ("" if kind == "lora_magnitude_vector" else ".weight")
 
 
 def adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield (module of the base, its tensors by kind: lora_A [rank, in], lora_B [out, rank] and, of a DoRA,
-    lora_magnitude_vector [out]), sorted by module. Raises ModelError where a pair is not whole."""
+    """Yield (name of the base's module, its tensors by kind: lora_A [rank, in], lora_B [out, rank] and, with DoRA,
+    lora_magnitude_vector [out]), sorted by module. tensors: as `read_adapter_tensors` returns them. where: the file,
+    for messages. Raises ModelError for a module without lora_A or lora_B."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         found = _PART.fullmatch(name.removeprefix(_PREFIX))
@@ -165,14 +169,15 @@ def adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tupl
 
 
 def adapter_scaling(config: Mapping[str, Any]) -> float:
-    """Return what the product B A is multiplied by. config: fields of adapter_config.json."""
+    """Return the factor of the product B A. config: fields of adapter_config.json."""
     rank = config["r"]
     return config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
 
 
 @dataclass(frozen=True)
 class LayerUpdate:
-    """Hold what an adapter adds to one linear layer. a: [rank, in]; b: [out, rank]; magnitude: [out], of a DoRA."""
+    """Hold an adapter's part for one linear layer. a: [rank, in]. b: [out, rank]. magnitude: [out]; None without DoRA.
+    scaling: factor of B A."""
 
     a: Tensor
     b: Tensor
@@ -180,7 +185,7 @@ class LayerUpdate:
     scaling: float
 
     def merged(self, weight: Tensor) -> Tensor:
-        """Return W + scaling x B A in float32, of a DoRA with rows scaled to its magnitudes. weight: W, [out, in]."""
+        """Return W + scaling x B A in float32, with DoRA each row scaled to its magnitude. weight: W, [out, in]."""
         whole = torch.addmm(weight.float(), self.b.to(weight.device), self.a.to(weight.device), alpha=self.scaling)
         if self.magnitude is not None:
             whole *= (self.magnitude.to(whole.device).flatten() / whole.norm(dim=1))[:, None]
@@ -188,9 +193,9 @@ class LayerUpdate:
 
 
 def read_layer_updates(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, LayerUpdate]:
-    """Read what the adapter in `folder` adds to each layer, by its name. shapes: (out, in) of the base's linear layers.
+    """Read the adapter in `folder`, by names of the base's layers. shapes: (out, in) of the base's linear layers.
 
-    Raises ModelError for an adapter that cannot be read, or of a layer or shape that the base has not.
+    Raises ModelError for an adapter that cannot be read, or that has a layer or shape that the base does not have.
     """
     config = checkpoint.read_adapter_config(folder)
     scaling, dora = adapter_scaling(config), bool(config.get("use_dora"))
@@ -210,15 +215,15 @@ def read_layer_updates(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dic
 
 @torch.no_grad()
 def merge_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Add the adapter in `folder` to the weights of `model`, its base, in place: computed in float32 and rounded to
-    their type. Raises ModelError as `read_layer_updates`; nothing is changed then."""
+    """Merge the adapter in `folder` into `model`, its base, in place: computed in float32 and rounded to the dtype of
+    the weights. Raises ModelError as `read_layer_updates`; the model is then unchanged."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     for name, update in read_layer_updates(folder, {name: one.weight.shape for name, one in layers.items()}).items():
         layers[name].weight.copy_(update.merged(layers[name].weight))
 
 
 def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
-    """PEFT's regular expression of the layers to adapt: every linear layer of the targets."""
+    """Return PEFT's regular expression of the layers to adapt: every linear layer of `adapter.targets`."""
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     patterns = []
     for target in chosen.targets:
@@ -231,8 +236,8 @@ def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
 
 
 def check_adapter_form(folder: Path, chosen: AdapterSettings) -> None:
-    """Check that training can go on with an adapter. chosen: block `adapter`. Raises ModelError for another rank, alpha
-    or form, and as `read_adapter_config`."""
+    """Check that training can continue with the adapter in `folder`. chosen: block `adapter`. Raises ModelError where
+    rank, alpha, rslora or dora differ, and as `read_adapter_config`."""
     found = checkpoint.read_adapter_config(folder)
     for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("use_rslora", "rslora"), ("use_dora", "dora")):
         if (found.get(field) or False) != (wanted := getattr(chosen, name)):
@@ -245,7 +250,7 @@ def _short(name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value of a field of PEFT's configuration."""
+    """Convert the value of a field of PEFT's configuration to a JSON value."""
     if isinstance(value, set | frozenset):
         return sorted(value)
     return getattr(value, "value", value) if not isinstance(value, dict) else {k: _plain(v) for k, v in value.items()}

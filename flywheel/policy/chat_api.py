@@ -1,4 +1,4 @@
-"""Read and write OpenAI's chat completions, with the fields that `vllm serve` adds."""
+"""Read and write requests and answers of OpenAI's chat completions API, with the fields that `vllm serve` adds."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from flywheel.policy.encoding import break_control_tokens
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import BadInput, PolicyError, first_line
 
-# Requests. The fields added to OpenAI's are vLLM's: `return_token_ids` and `ignore_eos`.
+# Requests. The fields that OpenAI does not have are vLLM's: `return_token_ids`, `ignore_eos`, `top_k`, `min_p` and
+# `repetition_penalty`.
 
-MAX_SAMPLES = 128  # of one request
+MAX_SAMPLES = 128  # most answers to one request
 _MAX_STOPS = 16
 _SEEDS = 2**63
-# Fields of the API that are not read: of those that change what is sampled (`neutral`) only these values are accepted;
-# those about the caller (`ignored`) may have any.
+# Fields of the API that this server does not implement. A field of `neutral` would change the answer, so only the
+# listed values, which change nothing, are accepted; a field of `ignored` may have any value.
 _FIELDS = json.loads(resources.files("flywheel.policy").joinpath("chat_fields.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One request, read. samples: one for each answer that is wanted; they differ in their seeds alone.
+    """Hold a parsed request. samples: one for each requested answer; they differ in their seeds only.
 
-    logprobs, token_ids: whether the answer is to have them. usage_in_stream: whether a stream ends with its usage.
+    logprobs, token_ids: whether the answer includes them. usage_in_stream: whether a stream ends with its token counts.
     """
 
     model: str
@@ -105,12 +106,12 @@ class _RequestBody(_Part):
 
 
 def format_chat_request(context: Context, sampling: SamplingParams, model: str) -> dict[str, Any]:
-    """Build the body of the request for one completion with its token ids and log-probabilities.
+    """Build the body of a request for one completion with its token ids and log-probabilities.
 
-    context: what is answered. sampling: how; `action` and `session` are not sent. model: its name at the server.
+    context: the prompt. sampling: its parameters; `action` and `session` are not sent. model: its name at the server.
 
-    Neutral values are spelled out because a server may have other defaults (vLLM takes those of the checkpoint's
-    generation_config.json), and training assumes the model's own distribution.
+    Parameters are sent even where they change nothing, because a server may have other defaults (vLLM takes those of
+    the checkpoint's generation_config.json), and training assumes the model's own distribution.
     """
 
     def written(part: str | Image) -> dict[str, Any]:
@@ -140,9 +141,9 @@ def format_chat_request(context: Context, sampling: SamplingParams, model: str) 
 def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], int]) -> ChatRequest:
     """Parse and check the body of a request.
 
-    raw: JSON, as received. max_new_tokens, seed: stand in for what it leaves out. Raises BadInput that names the field:
-    for what is not JSON, a missing or wrong field, a field that would change the answer and is not honoured here, an
-    unknown field, and a picture that is not a data: URL.
+    raw: JSON, as received. max_new_tokens: limit where the request has none. seed: returns the seed where the request
+    has none. Raises BadInput, which names the field, for a body that is not JSON, a missing or wrong field, a field
+    that would change the answer and is not implemented, an unknown field, and a picture that is not a data: URL.
     """
     try:
         body = json.loads(raw)
@@ -186,7 +187,8 @@ def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], in
 
 
 def _understood(body: dict[str, Any]) -> dict[str, Any]:
-    """The fields that are read. In this API null means: not given."""
+    """Return the fields of `_RequestBody` in `body`; in this API null means: not given. Raises BadInput for others that
+    are unknown or would change the answer."""
     kept = {}
     for name, value in body.items():
         if value is None or name in _FIELDS["ignored"]:
@@ -225,7 +227,7 @@ def _part(part: _Text | _Picture, where: str) -> str | Image:
 
 
 def png_data_url(png: bytes) -> str:
-    """Write the bytes of a PNG as a data: URL."""
+    """Return the bytes of a PNG as a data: URL."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
@@ -244,14 +246,15 @@ def _picture(url: str, where: str) -> bytes:
         raise BadInput(what, where=where, fix="encode it again") from None
 
 
-# Answers. The fields added to OpenAI's are vLLM's, `prompt_token_ids` in an answer and `token_ids` in each of its
-# choices; and one of our own, `weight_version` in each choice.
+# Answers. The fields that OpenAI does not have are vLLM's `prompt_token_ids` in an answer and `token_ids` in each of
+# its choices, and this project's `weight_version` in each choice.
 
 
 @dataclass(frozen=True)
 class ChatAnswer:
-    """completion.weight_version is empty where the server does not say. prompt_token_ids: None likewise. model: what
-    answered, as the server calls it."""
+    """Hold a parsed answer with one choice. completion: its weight_version is "" where the server does not report it.
+    prompt_token_ids: [prompt tokens]; None where the server does not report them. model: the server's name of the model
+    that answered."""
 
     completion: Completion
     prompt_token_ids: tuple[int, ...] | None
@@ -265,8 +268,8 @@ def format_chat_answer(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> dict[str, Any]:
-    """Build the body of an answer. head: id, created and model. asked: the request. completions: one for each choice
-    asked for. prompt_ids: token ids of the prompt. spell: returns the text of one token."""
+    """Build the body of an answer. head: fields id, created and model. asked: the request. completions: one for each
+    requested answer. prompt_ids: token ids of the prompt. spell: returns the text of one token id."""
     choices = [
         {"index": index, "message": {"role": "assistant", "content": one.text}, **_rest_of_choice(asked, one, spell)}
         for index, one in enumerate(completions)
@@ -284,7 +287,7 @@ def format_chat_chunks(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> Iterator[dict[str, Any]]:
-    """Yield an answer as the chunks of a stream, as `format_chat_answer`; a choice's text comes in one piece."""
+    """Yield an answer as the chunks of a stream, one chunk per choice; arguments as in `format_chat_answer`."""
     head = {**head, "object": "chat.completion.chunk"}
     for index, completion in enumerate(completions):
         delta = {"role": "assistant", "content": completion.text}
@@ -317,8 +320,8 @@ def _usage(completions: Sequence[Completion]) -> dict[str, int]:
 
 
 def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
-    """Parse the one completion of an answer, with its token ids and log-probabilities. body: its JSON. where: the
-    server, for messages. Raises PolicyError that names what is missing or cannot be true."""
+    """Parse an answer with one choice, its token ids and log-probabilities. body: the decoded JSON. where: URL of the
+    server, for messages. Raises PolicyError that names what is missing or invalid."""
     try:
         (choice,) = body["choices"]
         ids, text, reason = choice.get("token_ids"), choice["message"]["content"], choice["finish_reason"]

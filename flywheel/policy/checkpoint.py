@@ -1,11 +1,11 @@
 """Find checkpoint folders, and check them before anything is loaded.
 
-The library's own errors for a broken checkpoint are many, long and late (after gigabytes were read), so what can be
-seen from names, sizes and headers is checked here first, each fault by name.
+The library's own errors for a broken checkpoint are many, long and late (after gigabytes were read). So these checks
+come first; they need only names, sizes and headers of files, and name each fault.
 
-A folder holds a whole checkpoint, or an adapter of one (LoRA): PEFT's two files, and `base.json`, which names the
-checkpoint that it belongs to and the digest of its weights. All else (config.json, tokeniser, image settings) is the
-base's.
+A folder holds a whole checkpoint, or an adapter (LoRA): PEFT's two files, and `base.json`, which names the adapter's
+base checkpoint and the digest of the base's weights. All other files (config.json, tokeniser, image settings) are in
+the base's folder.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from typing import Any
 from flywheel.utils.errors import ModelError
 from flywheel.utils.files import cached_sha256
 
-# model_type of the architectures that place images in a sequence in the same way.
+# model_type of the supported architectures, which place images in a sequence in the same way.
 FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _CONFIGURATION = ["*.json", "*.jinja", "*.txt"]
-_WANTED = [*_CONFIGURATION, "*.safetensors"]  # of a repository: no weights in other formats
+_WANTED = [*_CONFIGURATION, "*.safetensors"]  # files to download from a repository: no weights in other formats
 _COPY = "copy the whole checkpoint"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
 
 
 def resolve_checkpoint(base: Path | str, root: Path | None = None, *, weights: bool = True) -> Path:
-    """Return the folder of a checkpoint: of a path, or the snapshot of a Hugging Face repository.
+    """Return the folder of a checkpoint: a path, or the snapshot of a Hugging Face repository.
 
     base: a path, or a repository's name (`owner/name`), which is looked up in the hub's cache on this machine and
-    fetched where it is not there. What begins with the name of a folder that is there (`models/none`) is a path, there
-    or not. root: the folder that relative paths count from; None: the working directory. weights: False fetches none,
-    for who asks for the configuration alone. Raises ModelError where such a repository is not within reach.
+    downloaded where it is not there. A name whose first part is an existing folder (`models/none`) is a path, which may
+    not exist. root: the folder that relative paths start from; None: the working directory. weights: False downloads
+    the configuration only. Raises ModelError where the repository cannot be downloaded.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -54,12 +54,12 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None, *, weights: b
 
 
 def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
-    """Check that a checkpoint's folder is whole, from headers alone, and return its config.json.
+    """Check that a checkpoint's folder is complete, reading headers only, and return its config.json.
 
-    folder: of the checkpoint, or of an adapter, whose base is checked too. weights: False looks at no weights. Raises
-    ModelError for a folder that is not there, or without configuration, weights, tokeniser or image settings, for a
-    damaged config.json or index of shards, a model of another family, a missing shard, a weights file that is cut off
-    or no safetensors file, and as `read_adapter_config` and `base_checkpoint`.
+    folder: of the checkpoint, or of an adapter, whose base is checked too. weights: False skips the weights. Raises
+    ModelError for a folder that does not exist or lacks configuration, weights, tokeniser or image settings, a damaged
+    config.json or index of shards, a model of another family, a missing shard, a weights file that is cut off or not
+    in safetensors format, and as `read_adapter_config` and `base_checkpoint`.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -87,17 +87,17 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 
 def checkpoint_digest(folder: Path | str) -> str:
-    """Name the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors files, which
-    are read once in a process, and again where they change. An adapter's name covers its base's. Raises ModelError as
-    `weight_files` and `read_adapter_base`."""
+    """Return the digest of the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors
+    files. An adapter's digest includes its base's. A process reads the files once, and again where they change. Raises
+    ModelError as `weight_files` and `adapter_base_digest`."""
     own = cached_sha256(*weight_files(folder))
     if is_adapter(folder):
         own = hashlib.sha256(f"{own} on {adapter_base_digest(Path(folder))}".encode()).hexdigest()
     return own[:16]
 
 
-# Fields of PEFT's adapter_config.json that are understood here, or do not change what an adapter means. Every other one
-# must be off (null, false, "none", empty): a newer PEFT may have more of them.
+# Fields of PEFT's adapter_config.json that this project supports, or that do not change the adapter's meaning. All
+# others, of which a newer PEFT may have more, must be off (null, false, "none", empty).
 _ADAPTER_FIELDS = {
     *("peft_type", "peft_version", "task_type", "base_model_name_or_path", "revision", "inference_mode"),
     *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "exclude_modules"),
@@ -105,11 +105,11 @@ _ADAPTER_FIELDS = {
     *("auto_mapping", "megatron_core", "qalora_group_size", "runtime_config", "ensure_weight_tying"),
 }
 _OFF = (None, False, "none", "", [], {})
-_MOVED_BASE = ("pissa", "olora", "corda", "loftq")  # ways to begin an adapter that change the base's weights
+_MOVED_BASE = ("pissa", "olora", "corda", "loftq")  # initialisations of an adapter that change the base's weights
 
 
 def is_adapter(folder: Path | str) -> bool:
-    """Tell whether a folder holds an adapter, and no whole checkpoint."""
+    """Tell whether a folder holds an adapter and not a whole checkpoint."""
     return (Path(folder) / ADAPTER_CONFIG).is_file()
 
 
@@ -123,8 +123,8 @@ class AdapterBase:
 
 
 def read_adapter_base(folder: Path) -> AdapterBase | None:
-    """Read an adapter's `base.json`; None where there is none (an adapter made elsewhere). Raises ModelError where it
-    is damaged."""
+    """Read `base.json` in an adapter's folder; None where there is none (PEFT alone wrote the adapter). Raises
+    ModelError for a damaged file."""
     if not (folder / ADAPTER_BASE).is_file():
         return None
     raw = read_json_object(folder / ADAPTER_BASE)
@@ -135,10 +135,10 @@ def read_adapter_base(folder: Path) -> AdapterBase | None:
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """Read an adapter's adapter_config.json: PEFT's fields, LoRA alone.
+    """Read adapter_config.json in a LoRA adapter's folder; return PEFT's fields.
 
-    Raises ModelError where it is damaged, or is of another kind or has parts that training and merging here do not
-    take: then it is named.
+    Raises ModelError for a damaged file, an adapter of another kind than LoRA, and, naming it, a field that training
+    and merging do not support.
     """
     raw = read_json_object(folder / ADAPTER_CONFIG)
     where = folder / ADAPTER_CONFIG
@@ -161,7 +161,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 def base_checkpoint(folder: Path | str) -> Path:
     """Return the folder of the whole checkpoint: `folder` itself, or the base of an adapter.
 
-    Raises ModelError where an adapter's base is not there, is an adapter itself, or has other weights than those that
+    Raises ModelError for an adapter whose base is missing, is an adapter itself, or has other weights than those that
     the adapter was trained on.
     """
     folder = Path(folder)
@@ -180,8 +180,8 @@ def base_checkpoint(folder: Path | str) -> Path:
 
 
 def find_local_base(folder: Path) -> Path | None:
-    """Return the folder of an adapter's base, which is not looked into; None where it is not there, or in the hub's
-    cache. Raises ModelError for a damaged `base.json` or adapter_config.json."""
+    """Return the folder of an adapter's base, unchecked; None where it does not exist, or the base is known by its
+    Hugging Face name only. Raises ModelError for a damaged `base.json` or adapter_config.json."""
     named = read_adapter_base(folder)
     by_peft = str(read_json_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path") or "")
     places = ([folder / named.model] if named else []) + ([Path(by_peft)] if by_peft else [])
@@ -201,7 +201,8 @@ def _find_base(folder: Path, named: AdapterBase | None) -> Path:
 
 
 def adapter_base_digest(folder: Path) -> str:
-    """Return the digest of an adapter's base: as it is noted, without reading it, or of the weights where it is not."""
+    """Return the digest of an adapter's base: from `base.json`, or computed from its weights where there is none.
+    Raises ModelError as `read_adapter_base`, and as `base_checkpoint` where it is computed."""
     named = read_adapter_base(folder)
     return named.digest if named else checkpoint_digest(base_checkpoint(folder))
 
@@ -214,8 +215,9 @@ def hub_name(folder: Path) -> str:
 
 
 def name_adapter_base(base: Path, folder: Path) -> AdapterBase:
-    """Name a base as `base.json` in `folder` does: a snapshot of the hub by its name, another folder by its path from
-    `folder`, so that a workspace can be moved. Raises ModelError as `checkpoint_digest`."""
+    """Return the contents of `base.json` for an adapter in `folder`. base: folder of the base; a snapshot in the hub's
+    cache is noted by its Hugging Face name, another folder by its path relative to `folder`, so that a workspace can be
+    moved. Raises ModelError as `checkpoint_digest`."""
     digest, base = checkpoint_digest(base), base.absolute()
     if name := hub_name(base):
         return AdapterBase(name, digest)
@@ -225,7 +227,7 @@ def name_adapter_base(base: Path, folder: Path) -> AdapterBase:
 
 def weight_files(folder: Path | str) -> list[Path]:
     """List the safetensors files of the checkpoint in `folder`, sorted by name: those of its index, where it has one.
-    Raises ModelError where there are none, the index is damaged or names a shard that is not there."""
+    Raises ModelError where there are none, or the index is damaged or names a missing shard."""
     folder = Path(folder)
     if (folder / _INDEX).is_file():
         shards = read_json_object(folder / _INDEX).get("weight_map")
@@ -244,7 +246,8 @@ def weight_files(folder: Path | str) -> list[Path]:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in the file `path`. Raises ModelError naming the file where it is missing or holds none."""
+    """Read the JSON object in the file `path`. Raises ModelError, which names the file, where it is missing or has
+    none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
@@ -256,16 +259,16 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def count_parameters(folder: Path | str) -> int:
-    """Count the numbers in the checkpoint's weights files, from their headers. folder: its folder.
+    """Count the parameters in a checkpoint's weights files, from their headers. folder: of the checkpoint.
 
-    Raises ModelError as `weight_files`, and for a file that is cut off or no safetensors file.
+    Raises ModelError as `weight_files`, and for a file that is cut off or not in safetensors format.
     """
     return sum(_check_header(file) for file in weight_files(folder))
 
 
 def _check_header(file: Path) -> int:
-    """Numbers in a safetensors file. It begins with its header's length (8 bytes) and the header, which has the shape
-    of each tensor and where it ends; the last one ends where the file does."""
+    """Count the parameters in a safetensors file from its header. The file begins with the header's length (8 bytes)
+    and the header, which has each tensor's shape and end; the last tensor ends where the file does."""
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:
@@ -285,7 +288,7 @@ def _check_header(file: Path) -> int:
 
 
 def summarise_error(error: Exception) -> str:
-    """Return the first line of a library's error that is not blank, 300 characters of it at most; the name of its class
-    where it says nothing."""
+    """Return the first line of an exception's message that is not blank, cut to 300 characters; the name of its class
+    where the message is empty."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].strip() if lines else type(error).__name__)[:300]

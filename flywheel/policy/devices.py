@@ -14,29 +14,29 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-# A pass of a small model is many small operations, which threads share badly: on two cores, passes one after the other
-# on both take 1.5 times as long as two side by side on one each. It is worse beside other work, such as browsers: each
-# operation waits for the last of its threads.
+# A forward pass of a small model is many small operations, which gain little from several threads: on two cores, two
+# passes in sequence, each on both cores, take 1.5 times as long as two passes in parallel on one core each. With other
+# work on the machine, such as browsers, it is worse: each operation waits for the slowest of its threads.
 
 _START_S = 60.0
-_SMALL = 100_000_000  # parameters below which a pass over a few rows gains nothing by a second core
-_MOST = 8  # parts of a batch: with smaller ones, less of what its samples share is computed once
+_SMALL = 100_000_000  # parameters below which a pass over a few rows gains nothing from a second core
+_MOST = 8  # parts that a batch is split into: a prefix that several samples share is computed once for each part
 
 
 def is_small_model(model: nn.Module) -> bool:
-    """Tell whether `model` is so small that a pass over a few rows gains nothing by a second core."""
+    """Tell whether `model` is so small that a forward pass over a few rows gains nothing from a second core."""
     return sum(weight.numel() for weight in model.parameters()) < _SMALL
 
 
 def count_parallel_passes(model: nn.Module) -> int:
-    """Count how many passes over parts of a batch are best made side by side, each on one core: the calling thread's
-    share of the cores, 8 at most; 1 on a GPU and for a large `model`."""
+    """Return how many parts of a batch are best computed in parallel, on one core each: the number of the calling
+    thread's torch threads, 8 at most; 1 on a GPU and for a large `model`."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
 
 
 def use_one_core_in_thread() -> None:
-    """Let the calling thread compute on one core; threads that start later have as many as before."""
+    """Let the calling thread compute on one core; threads that start later use as many cores as before."""
     every = torch.get_num_threads()
     _use_one_core()
     other = threading.Thread(target=torch.set_num_threads, args=(every,))
@@ -45,10 +45,10 @@ def use_one_core_in_thread() -> None:
 
 
 def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
-    """Open a pool of `count` threads with one core each; None for one, since the caller's own thread will do.
+    """Open a pool of `count` threads with one core each; None for a count below 2: the caller's own thread will do.
 
-    Setting the number of threads in one thread also sets it for all that begin later. So these begin at once, and the
-    number is put back.
+    torch.set_num_threads also sets the number for all threads that start later. So all threads of the pool start here,
+    and the number is restored afterwards.
     """
     if count < 2:
         return None
@@ -60,7 +60,7 @@ def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
 
 
 def release_gpu_memory() -> None:
-    """Give back what this process holds of a GPU's memory and does not use."""
+    """Release the GPU memory that torch has cached in this process and does not use."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -68,14 +68,14 @@ def release_gpu_memory() -> None:
 
 def _use_one_core() -> None:
     torch.set_num_threads(1)
-    torch.get_num_threads()  # a thread that never called this would take the others' number when it first computes
+    torch.get_num_threads()  # a thread that never calls this takes the global number when it first computes
 
 
-# On a GPU the flash kernels take half precision alone, and no mask but the causal one. So masks are left out where that
-# is enough (`policy/inference/cache.py`), and the windows of a vision tower, a call each in the library, go through one
-# kernel together. None of this is used on a CPU, whose passes stay as they are, bit for bit.
+# On a GPU the flash kernels take half precision only, and no mask other than the causal one. So masks are left out
+# where the causal one is enough (`policy/inference/cache.py`), and all windows of a vision tower go through one kernel
+# call, where the library makes one call per window. A CPU uses none of this, and its results stay equal bit for bit.
 
-# The library passes all windows of a tower in one call where the name of its attention contains "flash".
+# The library passes all windows of a tower in one call if the name of the attention function contains "flash".
 WINDOW_ATTENTION = "flywheel_flash_tower"
 
 
@@ -90,17 +90,18 @@ def supports_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def enable_tf32(device: torch.device) -> None:
-    """Let this process multiply float32 matrices on a GPU in TF32 (factors of 10 bits, sums of 23), from now on.
+    """Let this process multiply float32 matrices in TF32 (factors with 10 bits of mantissa, sums with 23), if `device`
+    is a GPU; the setting stays.
 
-    device: for one that is no GPU nothing happens. Training is three times as fast, and log-probabilities move by an
-    eighteenth of what bfloat16 moves them (docs/measurements/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it.
+    Training is three times as fast, and log-probabilities change by an eighteenth of what bfloat16 changes them
+    (docs/measurements/scaling.md). NVIDIA_TF32_OVERRIDE=0 in the environment forbids TF32.
     """
     if is_cuda(device):
-        torch.backends.cuda.matmul.allow_tf32 = True  # torch fails where a library asks for it the new way as well
+        torch.backends.cuda.matmul.allow_tf32 = True  # torch raises where a library sets the newer fp32_precision too
 
 
 def install_window_attention(model: PreTrainedModel) -> None:
-    """Replace, in place, the vision attention of a Qwen-VL `model` by one that works window by window."""
+    """Replace, in place, the vision attention of a Qwen-VL `model` by `window_attention`."""
     model.set_attn_implementation({"vision_config": WINDOW_ATTENTION})
 
 
@@ -116,10 +117,11 @@ def window_attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention within windows, as the library calls it: [1, heads, patches, width] each -> [1, patches, heads,
-    width].
+    """Compute attention within windows; the library calls it as an attention function.
 
-    cu_seq_lens_q: int32 [windows + 1], where each window begins, and the end. max_length_q: patches of the longest.
+    query, key, value: [1, heads, patches, width] each. cu_seq_lens_q: int32 [windows + 1], the first patch of each
+    window, then the number of patches. max_length_q: patches of the longest window. scaling: factor of the scores.
+    Returns [1, patches, heads, width], and None for the attention weights.
     """
     if supports_flash_attention(query.device, query.dtype):
         ends, longest = cu_seq_lens_q.to(torch.int32), int(max_length_q)
@@ -129,9 +131,10 @@ def window_attention(
 
 
 def window_attention_by_length(query: Tensor, key: Tensor, value: Tensor, ends: list[int], scaling: float) -> Tensor:
-    """Compute the same in any type: windows of one length are a batch. ends: where each begins, and the end.
+    """Compute attention within windows in any dtype and on any device, with windows of equal length as one batch.
 
-    query, key, value: [1, heads, patches, width] each. scaling: of the scores. Returns [1, patches, heads, width].
+    query, key, value: [1, heads, patches, width] each. ends: the first patch of each window, then the number of
+    patches. scaling: factor of the scores. Returns [1, patches, heads, width].
     """
     starts: dict[int, list[int]] = {}
     for start, stop in pairwise(ends):

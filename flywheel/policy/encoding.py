@@ -1,4 +1,4 @@
-"""Encode contexts as tensors and decode tokens, the same way for rollouts and training."""
+"""Encode contexts as arrays and decode tokens, in the same way for rollouts and training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from flywheel.utils.errors import ModelError, PolicyError
 class PatchExtractor:
     """Cut pictures into patches as a Qwen-VL image processor does, bit for bit, in a seventh of its time.
 
-    It turns every pixel into float64 and back and moves four bytes where one would do. A channel has only 256 values,
-    so it is asked once for the result of each, and patches are cut from bytes.
+    The library's processor converts every pixel to float64 and back, and moves four bytes per value. A channel has only
+    256 levels, so this class computes the processor's result of each level once, and cuts the patches from bytes.
     """
 
     def __init__(self, images: Qwen2VLImageProcessorPil) -> None:
@@ -37,8 +37,8 @@ class PatchExtractor:
         self._values = np.ascontiguousarray(ramp[:, 0], dtype=np.float32)  # [channel, level]
 
     def patches(self, pictures: Sequence[Picture.Image]) -> tuple[np.ndarray, np.ndarray]:
-        """Resize RGB pictures to the model's size and cut them: pixel_values, float32 [patches of all, channels x
-        frames x patch x patch], and image_grid_thw, int64 [pictures, 3]."""
+        """Resize RGB pictures to the model's size and cut them. Return pixel_values, float32 [patches of all pictures,
+        channels x frames x patch x patch], and image_grid_thw, int64 [pictures, 3]."""
         images, size = self._images, self._images.patch_size
         sizes = [self._size(picture) for picture in pictures]
         found = [self._cut(picture, wanted) for picture, wanted in zip(pictures, sizes, strict=True)]
@@ -53,7 +53,7 @@ class PatchExtractor:
         return pixels.reshape(len(pixels), int(np.prod(pixels.shape[1:]))), grids.reshape(-1, 3)
 
     def _size(self, picture: Picture.Image) -> tuple[int, int]:
-        """(width, height) after the resize."""
+        """Return (width, height) after the resize, in pixels."""
         images = self._images
         height, width = smart_resize(
             picture.height,
@@ -65,7 +65,8 @@ class PatchExtractor:
         return width, height
 
     def _cut(self, picture: Picture.Image, wanted: tuple[int, int]) -> np.ndarray:
-        """uint8 [patches, channels, patch, patch], in the order of the merged blocks. wanted: (width, height)."""
+        """Resize a picture to `wanted` (width, height) and cut it: uint8 [patches, channels, patch, patch], in the
+        order of the merged blocks."""
         pixels = np.asarray(picture if picture.size == wanted else picture.resize(wanted, self._images.resample))
         size, merge = self._images.patch_size, self._images.merge_size
         rows, columns = pixels.shape[0] // (size * merge), pixels.shape[1] // (size * merge)
@@ -73,16 +74,16 @@ class PatchExtractor:
         return np.ascontiguousarray(blocks.transpose(0, 3, 1, 4, 6, 2, 5)).reshape(-1, 3, size, size)
 
 
-# Contexts. The Qwen-VL processors need torchvision, which has no build for CPU torch, so the tokeniser and the PIL
-# image processor are used by themselves, and `<|image_pad|>` is expanded here.
+# Contexts. The library's Qwen-VL processors need torchvision, which has no build for CPU torch. So this module uses the
+# tokeniser and the PIL image processor directly, and repeats `<|image_pad|>` for the patches of each image itself.
 
 
 @dataclass(frozen=True)
 class EncodedSequence:
-    """Hold one sequence. input_ids, mm_token_type_ids: int64 [tokens]; 1 marks an image token.
+    """Hold one encoded sequence. input_ids: int64 [tokens]. mm_token_type_ids: int64 [tokens], 1 for an image token.
 
     pixel_values: float32 [patches of all images, channels x frames x patch x patch]. image_grid_thw: int64 [images, 3],
-    the patches of each: frames, rows, columns.
+    the number of frames, rows and columns of each image's patches.
     """
 
     input_ids: np.ndarray
@@ -103,21 +104,22 @@ class EncodedSequence:
         )
 
 
-# UI-TARS 1.0 writes points between these: the only control tokens that a text may spell.
+# UI-TARS 1.0 writes points between box and object_ref tokens: the only control tokens that a text may contain.
 _HARMLESS = re.compile(r"<\|(?!(?:box|object_ref)_(?:start|end)\|>)")
 
 
 def break_control_tokens(text: str) -> str:
-    """Break up control tokens that a text from outside spells; halves of surrogate pairs become question marks."""
+    """Insert a space into control tokens that `text` contains, as it is not trusted; halves of surrogate pairs become
+    question marks."""
     return _HARMLESS.sub("< |", text.encode("utf-8", "replace").decode())
 
 
 class Encoder:
-    """Encode by a checkpoint's tokeniser and image processor.
+    """Encode contexts and responses by a checkpoint's tokeniser and image processor.
 
-    tokenizer, images: the two. image_id: the token that stands for a piece of a screen; None: `<|image_pad|>`. end_id:
-    the one that ends a response. max_image_side: screens with a longer side, in pixels, are refused
-    (policy.max_image_side).
+    tokenizer, images: tokeniser and image processor. image_id: token id of a piece of a screen; None: `<|image_pad|>`.
+    max_image_side: longest side of a screen that is accepted, in pixels (policy.max_image_side). The attribute `end_id`
+    is the token that ends a response.
     """
 
     def __init__(
@@ -136,8 +138,8 @@ class Encoder:
 
     @classmethod
     def new(cls, tokenizer: PreTrainedTokenizerBase, side: int = 224) -> Encoder:
-        """Make the encoder of a new model. tokenizer: with Qwen's control tokens. side: of its square screens, in
-        pixels; patches of 16, merged 2 x 2."""
+        """Make the encoder of a new model. tokenizer: has Qwen's control tokens. side: of the model's square screens,
+        in pixels; patches are 16 x 16 pixels, merged 2 x 2."""
         area = {"shortest_edge": side * side, "longest_edge": side * side}
         half = [0.5, 0.5, 0.5]
         images = Qwen2VLImageProcessorPil(
@@ -149,9 +151,9 @@ class Encoder:
     def from_folder(cls, folder: Path | str, *, max_image_side: int = prompt.MAX_SIDE) -> Encoder:
         """Load the encoder of a checkpoint of the Qwen-VL family; its weights are not read.
 
-        folder: of the checkpoint, or of an adapter, whose base has all of it. max_image_side: as in the class. Raises
+        folder: of the checkpoint, or of an adapter, whose base has these files. max_image_side: as in the class. Raises
         ModelError where config.json, tokeniser, chat template or the image processor's settings are missing or broken,
-        or do not belong to one model of the family.
+        or do not belong to the same model.
         """
         checkpoint.check_checkpoint(folder, weights=False)
         folder = checkpoint.base_checkpoint(folder)
@@ -160,28 +162,29 @@ class Encoder:
         images = _load_part("preprocessor_config.json", Qwen2VLImageProcessorPil, folder)
         if not tokenizer.chat_template:
             tokenizer.chat_template = _read_chat_template(folder)
-        # The older layout's names in `size`, which the library reads at the top of the file alone.
+        # Older checkpoints name the sizes min_pixels and max_pixels within `size`; the library reads these names only
+        # at the top level of the file.
         if not images.size.get("shortest_edge") and images.size.get("min_pixels"):
             edges = {"shortest_edge": images.size["min_pixels"], "longest_edge": images.size.get("max_pixels")}
             images.size = type(images.size)(**edges)
         _check_match(tokenizer, images, config, folder)
         made = cls(tokenizer, images, image_id=int(config.image_token_id), max_image_side=max_image_side)
-        try:  # a prompt of one screen has one image token, or tokeniser, chat template and model are not of one kind
+        try:  # encoding one screen fails if tokeniser, chat template and config.json do not fit together
             made._prompt((Message("user", (Image(b""), "Go.")), Message("assistant", ("Yes.",))), [1])
-        except Exception as error:  # the template is a program of its own
+        except Exception as error:  # the template is a program, which may raise anything
             raise _unusable("the chat template", error, folder) from None
         return made
 
     def save(self, folder: Path | str) -> None:
-        """Write tokeniser and image processor to the folder `folder`. Raises OSError where they cannot be written."""
+        """Write tokeniser and image processor to `folder`. Raises OSError where they cannot be written."""
         self.tokenizer.save_pretrained(folder)
         self.images.save_pretrained(folder)
 
     def encode(self, context: Context) -> EncodedSequence:
-        """Encode `context` as a prompt that ends where the assistant begins.
+        """Encode `context` as a prompt that ends where the assistant's answer begins.
 
-        Raises BadInput for a screen that is empty, no image, broken, too large or too narrow; PolicyError where its
-        images and image tokens do not match.
+        Raises BadInput for a screen that is empty, no image, broken, too large or too narrow; PolicyError where the
+        numbers of images and image tokens differ.
         """
         pixels, grid = self._pixels.patches(
             [prompt.decode_screenshot(image.png, self.max_image_side) for image in _images(context)]
@@ -190,19 +193,20 @@ class Encoder:
         return EncodedSequence(input_ids, (input_ids == self.image_id).astype(np.int64), pixels, grid)
 
     def prompt_ids(self, context: Context) -> list[int]:
-        """Return the token ids of `context`, [tokens], as `encode` has them, without decoding a pixel.
+        """Return the token ids of `context`, [tokens], equal to those of `encode`, without decoding the images.
 
-        Raises as `encode`, but not for a screen whose pixels alone are broken.
+        Raises as `encode`, but not for a screen whose header is sound and whose pixels are broken.
         """
         sizes = [prompt.screenshot_size(image.png, self.max_image_side) for image in _images(context)]
         return self._prompt(context, [self.images.get_number_of_image_patches(h, w) for w, h in sizes])
 
     def count(self, context: Context) -> int:
-        """Count the tokens of `context` once encoded, as `policy.max_context_tokens` does. Raises as `prompt_ids`."""
+        """Count the tokens of the encoded `context`, as `policy.max_context_tokens` does. Raises as `prompt_ids`."""
         return len(self.prompt_ids(context))
 
     def _prompt(self, context: Context, patches: Sequence[int]) -> list[int]:
-        """The chat form's tokens; each picture's image token is repeated, once for each block of merged patches."""
+        """Return the token ids of the chat template's text, with each image token repeated once for each block of
+        merged patches. patches: number of each image's patches."""
         messages = []
         for message in context:
             parts = [
@@ -220,7 +224,7 @@ class Encoder:
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Encode a response: the token ids of `text`, control tokens in it broken up, then the end token."""
+        """Encode a response: the token ids of `text`, with control tokens broken up, then the end token."""
         return [*self.tokenizer(break_control_tokens(text), add_special_tokens=False)["input_ids"], self.end_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -235,7 +239,7 @@ def _images(context: Context) -> Iterable[Image]:
 def _load_part(what: str, kind: Any, folder: Path) -> Any:
     try:
         return kind.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
+    except Exception as error:  # the library raises many classes; all mean that this folder cannot be used
         raise _unusable(what, error, folder) from None
 
 
@@ -245,7 +249,7 @@ def _unusable(what: str, error: Exception, folder: Path) -> ModelError:
 
 
 def _read_chat_template(folder: Path) -> str:
-    """The chat template of the older layout, a file of its own that belongs to the processor."""
+    """Read the chat template of an older checkpoint, where it is a file of its own."""
     path = folder / "chat_template.json"
     template = checkpoint.read_json_object(path).get("chat_template") if path.is_file() else None
     if not isinstance(template, str) or not template:
@@ -257,7 +261,7 @@ def _read_chat_template(folder: Path) -> str:
 def _check_match(
     tokenizer: PreTrainedTokenizerBase, images: Qwen2VLImageProcessorPil, config: PreTrainedConfig, folder: Path
 ) -> None:
-    """Raises ModelError where the tokeniser or the image settings are those of another model."""
+    """Raise ModelError where the tokeniser or the image settings belong to another model."""
     rows, last = config.get_text_config().vocab_size, max(tokenizer.get_vocab().values(), default=-1)
     if last >= rows:
         what = f"the tokeniser's ids reach {last}, the model has {rows} embeddings"
@@ -283,7 +287,7 @@ def collate_sequences(items: Sequence[EncodedSequence], side: Literal["left", "r
 
     items: of any lengths, at least one. side: where padding goes: left for generation, right for training. Returns
     input_ids, attention_mask, mm_token_type_ids: int64 [batch, longest]; and, where there are images, pixel_values and
-    image_grid_thw of all of them in order, as in `EncodedSequence`. Padding is id 0 and masked.
+    image_grid_thw of all images in order, as in `EncodedSequence`. Padding has id 0 and mask 0.
     """
     longest = max(len(item) for item in items)
     ids = np.zeros((len(items), longest), dtype=np.int64)
@@ -296,4 +300,4 @@ def collate_sequences(items: Sequence[EncodedSequence], side: Literal["left", "r
     if len(grids):
         batch["pixel_values"] = np.concatenate([item.pixel_values for item in items])
         batch["image_grid_thw"] = grids
-    return {name: torch.from_numpy(array).clone() for name, array in batch.items()}  # aligned: see `vision`
+    return {name: torch.from_numpy(array).clone() for name, array in batch.items()}  # copied: see `run_vision_tower`

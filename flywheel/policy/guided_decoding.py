@@ -1,4 +1,4 @@
-"""Constrain answers to the grammar of actions while they are sampled."""
+"""Constrain answers to the action grammar while they are sampled (guided decoding, by llguidance)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
 
-# The grammar of all answers is made of the action lines in the prompt (`agent/prompt.py`), in the syntax of Lark as
-# llguidance reads it. The parser reads every text of it. It holds all that `parser.serialise_action` writes, but for
-# keys with other signs, control characters, and long texts (tested).
+# The grammar of all answers is built from the action lines in the prompt (`agent/prompt.py`), in llguidance's dialect
+# of Lark. The action parser accepts every text of the grammar. The grammar accepts every text that
+# `parser.serialise_action` writes, except keys with other signs, control characters and long texts (tested).
 
 _ARGUMENT = re.compile(r"(\w+)='([^']*)'")
-# A thought is one line, without the signs that calls, tags and code begin with.
+# A thought is one line, without the characters that calls, tags and code begin with.
 _RULES = r"""
 start: "Thought: " thought "\nAction: " action
 thought[max_tokens={tokens}]: THOUGHT
@@ -49,8 +49,8 @@ JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|
 
 
 def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
-    """Build the grammar of answers for Lark. grammar: whose actions they are. tokens: of a thought, at most. Raises
-    BadInput for a form without one."""
+    """Build the Lark grammar of all answers. grammar: the action grammar. tokens: limit of a thought, in tokens. Raises
+    BadInput for a template or thinking form that guided decoding does not support."""
     if grammar.form not in GUIDED_DECODING_REQUIREMENTS["template"] or grammar.thinks:
         forms = " or ".join(GUIDED_DECODING_REQUIREMENTS["template"])
         fix = f"set it to never, or policy.template to {forms}, without policy.thinks"
@@ -64,7 +64,7 @@ def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
 
 
 def _call(line: str) -> str:
-    """From `type(content='xxx')  # about it` to a rule's right side."""
+    """Turn an action line of the prompt, such as `type(content='xxx')  # about it`, into the right side of a rule."""
     said = line.partition("  #")[0]
     parts, at = [], 0
     for argument in _ARGUMENT.finditer(said):
@@ -74,7 +74,7 @@ def _call(line: str) -> str:
 
 
 def _value(example: str) -> str:
-    """What stands in the place of a line's example."""
+    """Return the rule that replaces the example value of an argument in an action line."""
     if example.startswith("<point>"):
         return "spot"
     if example.startswith("{"):
@@ -85,7 +85,7 @@ def _value(example: str) -> str:
 
 
 def _number(grammar: Grammar, axis: int) -> str:
-    """A coordinate as `call_form.write` writes it, as a regular expression."""
+    """Return the regular expression of a coordinate, as `call_form.format_call` writes it. axis: 0 is x, 1 is y."""
     if grammar.space.kind == "norm1":
         return r"0\.[0-9]{4}"
     size = grammar.space.size[axis]
@@ -108,27 +108,29 @@ def integers_regex(last: int) -> str:
     return "|".join([*found, digits])
 
 
-# Tokens by which an answer would leave the grammar have probability 0: a constrained policy is another distribution
-# than the model's own. Both sides of RL's ratio must be of it, so the trainer masks the same tokens (`blocked`).
+# Tokens that would leave the grammar get probability 0, so a constrained policy has another distribution than the
+# model's own. Both sides of RL's ratio must come from that distribution, so the trainer masks the same tokens
+# (`AnswerConstraint.blocked`).
 
 log = logging.getLogger(__name__)
-BLOCKED_LOGIT = -1e30  # a logit: its probability is exactly 0, and what is computed with it stays finite
-_LONGEST = Drag(Point(0.5, 0.5), Point(0.5, 0.5))  # of the actions whose length is not what a model types
+BLOCKED_LOGIT = -1e30  # its probability is exactly 0, and results computed with it stay finite
+_LONGEST = Drag(Point(0.5, 0.5), Point(0.5, 0.5))  # the longest action, except those with free text
 
 
 class AnswerState:
-    """Follow one answer as far as it is written. end_id: the token that ends it. vocabulary: width of the logits."""
+    """Follow one answer through the grammar, token by token. matcher: llguidance's state at its beginning. end_id: the
+    token that ends the answer. vocabulary: width of the logits."""
 
     def __init__(self, matcher: LLMatcher, end_id: int, vocabulary: int) -> None:
         self._matcher, self._end_id, self._vocabulary = matcher, end_id, vocabulary
         self._ended = False
 
     def blocked(self) -> np.ndarray:
-        """Return which tokens cannot come next, bool [vocabulary]; none where the answer has ended."""
+        """Return which tokens cannot come next, bool [vocabulary]; all False once the answer has ended."""
         blocked = np.full(self._vocabulary, not self._ended)
         if self._ended:
             return blocked
-        if self._matcher.is_stopped():  # the action is whole
+        if self._matcher.is_stopped():  # the action is complete
             blocked[self._end_id] = False
             return blocked
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
@@ -136,10 +138,10 @@ class AnswerState:
         return blocked
 
     def add(self, token: int) -> None:
-        """Append the token id `token` to the answer. Raises PolicyError where its form does not allow the token.
+        """Append the token id `token` to the answer. Raises PolicyError where the grammar does not allow the token.
 
-        A matcher that met an error is stopped too, which would look like a whole action, and the answer would be cut
-        there in silence.
+        Without this error the answer would end there silently: a matcher that met an error also says that it is
+        stopped, which looks like a complete action.
         """
         self._ended |= token == self._end_id
         if not self._ended and not self._matcher.consume_token(token):
@@ -148,12 +150,12 @@ class AnswerState:
 
 
 class _NotByteLevel(ModelError):
-    """A tokeniser that no answer can be held to a form with."""
+    """Signal a tokeniser that guided decoding cannot use."""
 
 
 class _ByteTokenizer:
-    """A byte-level tokeniser, such as Qwen's, as llguidance wants it (whose own reading of one takes a token such as
-    `</point>`, which stands for text, for one that stands for none)."""
+    """Present a byte-level tokeniser, such as Qwen's, to llguidance. llguidance's own adapter takes an added token such
+    as `</point>`, which stands for text, for a special token without text."""
 
     bos_token_id = None
 
@@ -176,13 +178,13 @@ class _ByteTokenizer:
 
 
 class AnswerConstraint:
-    """The form of all answers of one checkpoint. encoder: of the checkpoint. vocabulary: the width of its logits.
-    policy: block `policy`. Raises BadInput for a form that cannot be constrained, ModelError for a tokeniser that is
-    not of bytes, or where llguidance refuses the grammar."""
+    """Hold the compiled grammar of one checkpoint's answers. encoder: of the checkpoint. vocabulary: width of its
+    logits. policy: block `policy`. Raises BadInput for an action grammar that guided decoding does not support,
+    ModelError for a tokeniser that is not byte-level, or where llguidance refuses the grammar."""
 
     def __init__(self, encoder: Encoder, vocabulary: int, policy: config.PolicySettings) -> None:
         grammar = Grammar.of(policy)
-        # So many tokens of a thought that there is room for the action.
+        # The thought may take as many tokens as leave room for the action.
         around = encoder.encode_text(f"Thought: \nAction: {serialise_action(_LONGEST, grammar)}")
         tokens = max(1, policy.max_new_tokens - len(around))
         form = LLMatcher.grammar_from_lark(build_lark_grammar(grammar, tokens))
@@ -193,13 +195,13 @@ class AnswerConstraint:
         self._end_id, self._vocabulary = encoder.end_id, vocabulary
 
     def begin(self) -> AnswerState:
-        """Begin to follow a new answer."""
+        """Return the state of a new, empty answer."""
         return AnswerState(self._first.deep_copy(), self._end_id, self._vocabulary)
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:
-        """Return which tokens could not come at each place, as bits: uint8 [response, vocabulary / 8 rounded up], the
-        highest bit first. response: token ids, at least one. Raises PolicyError for one that its form does not allow.
-        """
+        """Return which tokens were blocked at each position of a response, as bits: uint8 [response, vocabulary / 8
+        rounded up], the highest bit first. response: token ids, at least one. Raises PolicyError for a token that the
+        grammar does not allow."""
         state, rows = self.begin(), []
         for token in response:
             rows.append(np.packbits(state.blocked()))
@@ -210,11 +212,12 @@ class AnswerConstraint:
 def open_constraint(
     encoder: Encoder, model: PretrainedConfig, policy: config.PolicySettings
 ) -> AnswerConstraint | None:
-    """Open the constraint that answers are held to; None where the settings hold them to none.
+    """Open the constraint on a checkpoint's answers; None where `policy.guided_decoding` asks for none.
 
-    encoder: of the checkpoint. model: its configuration. policy: block `policy`. Where the tokeniser alone stands in
-    the way, logs that and returns None, or raises ModelError where `policy.guided_decoding` is always. Raises BadInput
-    for a form that cannot be constrained, ModelError where llguidance refuses the grammar.
+    encoder: of the checkpoint. model: its configuration. policy: block `policy`. For a tokeniser that is not
+    byte-level it logs a warning and returns None, or raises ModelError where `policy.guided_decoding` is always. Raises
+    BadInput for an action grammar that guided decoding does not support, ModelError where llguidance refuses the
+    grammar.
     """
     if not policy.holds_form:
         return None

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
 
 
-# The tokeniser of the embedded model: a small byte-level BPE in the manner of Qwen's, of about 2,000 entries. Every
-# digit, word of the general screens and fixed piece of the action grammar is one token, so a step takes about 16.
+# The tokeniser of the embedded model: a small byte-level BPE like Qwen's, with about 2,000 entries. Every digit, word
+# of the general data's screens and fixed piece of the action grammar is one token: an answer takes about 16 tokens.
 
 _TINY = json.loads(resources.files("flywheel.policy").joinpath("tiny_model.json").read_text(encoding="utf-8"))
 VOCABULARY_SIZE = _TINY["config"]["text_config"]["vocab_size"]
 SPECIAL_TOKENS, GRAMMAR_TOKENS = tuple(_TINY["special_tokens"]), tuple(_TINY["grammar_tokens"])
-# Qwen's chat form without its default system message; images stand where the message has them.
+# Qwen's chat template without its default system message; an image stays at its place in the message.
 CHAT_TEMPLATE = _TINY["chat_template"]
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Train the tokeniser of `VOCABULARY_SIZE` tokens on `texts`, of fewer where these are few; the same texts give the
-    same one. Special tokens have the first ids, in order."""
+    """Train a tokeniser of `VOCABULARY_SIZE` tokens on `texts`, or of fewer where there are few texts; deterministic.
+    Special tokens have the first ids, in order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -69,30 +69,32 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-# The network: a Qwen3-VL of a few million parameters, by the `config` of `tiny_model.json`. Its weights are drawn wider
-# (`initializer_range`) than by the library's 0.02, at which a model this small learns no grounding at all.
+# The network: a Qwen3-VL of 5 million parameters, configured by `config` in `tiny_model.json`. Its initial weights have
+# a larger standard deviation (`initializer_range`) than the library's 0.02, with which a model this small learns no
+# grounding at all.
 
 disable_progress_bar()
 log = logging.getLogger(__name__)
 
 SCREEN_SIDE = 224  # the tiny model's screen, in pixels: 14 x 14 patches of 16, merged 2 x 2 into 49 tokens
-# Of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions.
+# Standard deviation of the patch projection's weights: its 1,536 inputs are nearly equal on a flat screen, and with
+# larger weights their sum would hide the position embeddings.
 PATCH_STD = 0.02
 
-# Some vision heads begin by attending to neighbours, wider apart in each layer, as a convolution would; the others
-# begin at random. A vision tower this small takes long to learn by itself that shapes are local.
+# Four heads of each vision layer begin by attending to a neighbouring patch, as a convolution would, farther away in
+# each layer; the others begin at random. A vision tower this small takes long to learn that shapes are local.
 NEIGHBOUR_OFFSETS = tuple(((0, n), (0, -n), (m, 0), (-m, 0)) for n, m in ((1, 1), (2, 1), (3, 2)))
-# Size of the constant parts of query and key: nine tenths of the attention fall on the neighbour.
+# Size of the constant parts of query and key: nine tenths of the attention go to the neighbour.
 NEIGHBOUR_ATTENTION = 7.0
 
 
 def tiny_config() -> Qwen3VLConfig:
-    """Return the configuration of a Qwen3-VL of about 3M parameters for 224 x 224 screens."""
+    """Return the configuration of a Qwen3-VL of 5M parameters for 224 x 224 screens."""
     return Qwen3VLConfig(**copy.deepcopy(_TINY["config"]))
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
-    """Make a tiny Qwen3-VL with random weights of `seed`, in float32 on the CPU. Torch's own random state stays."""
+    """Make a tiny Qwen3-VL, in float32 on the CPU, with weights drawn by `seed`. Torch's global random state stays."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(tiny_config())
@@ -107,10 +109,10 @@ def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
 
 
 def _attend_to_neighbour(attention: torch.nn.Module, head: int, offset: tuple[int, int]) -> None:
-    """Make a vision head begin by attending to the patch `offset` (rows, columns) away, whatever the two show.
+    """Make a vision head begin by attending to the patch `offset` (rows, columns) away, whatever the two patches show.
 
-    Under rotary positions a score is a sum over frequencies f of |q||k| cos(f (place of k - place of q) - phase):
-    constant parts of q and k (their biases) whose phases differ by f x offset give a peak there.
+    With rotary positions a score is a sum over frequencies f of |q||k| cos(f (position of k - position of q) - phase):
+    constant parts of q and k (their biases) whose phases differ by f x offset give a peak at that offset.
     """
     width = attention.head_dim
     frequencies = 10_000.0 ** (-torch.arange(3) / (width // 4))
@@ -125,9 +127,10 @@ def _attend_to_neighbour(attention: torch.nn.Module, head: int, offset: tuple[in
 
 
 def _sine_positions(side: int, width: int) -> torch.Tensor:
-    """Sines and cosines of x and of y at a quarter to `side` / 2 waves a screen: [side x side, width].
+    """Return sines and cosines of x and of y, at 1/4 to `side` / 2 waves per screen: [side x side, width].
 
-    The patch positions begin so, and not at random, that what is learnt at one place serves its neighbours.
+    The position embeddings begin with these values and not at random, so that what the model learns at one patch
+    serves the neighbouring patches too.
     """
     frequency = 2 * torch.pi * torch.logspace(-2, float(torch.tensor(side / 2).log2()), width // 4, base=2.0)
     place = torch.arange(side) / (side - 1)
@@ -140,14 +143,14 @@ def _sine_positions(side: int, width: int) -> torch.Tensor:
 def load_model(
     folder: Path | str, *, dtype: Literal["float32", "bfloat16", "nf4"] = "float32", device: str = "cpu"
 ) -> PreTrainedModel:
-    """Load the checkpoint in `folder`, in evaluation mode; nothing is fetched. An adapter is merged into its base.
+    """Load the checkpoint in `folder`, in evaluation mode; nothing is downloaded. An adapter is merged into its base.
 
-    dtype: of the weights in memory, whatever is on disk; training wants float32: its weights, and log-probabilities to
-    1e-4. nf4: 4 bits, for a base that adapters are trained on, by bitsandbytes on a GPU. device: cpu, cuda, or auto
-    (cuda if there is one). Weights that have no place in the model are left out, with a warning. Raises ModelError, in
-    one line, for a device that is not there, a folder that is not a model of the Qwen-VL family (`check_checkpoint`),
-    or whose weights are cut off, incomplete or of other shapes, for bitsandbytes that is missing, and as
-    `merge_adapter`.
+    dtype: of the weights in memory, whatever is on disk. Training needs float32, for its updates and for
+    log-probabilities exact to 1e-4; nf4 is 4 bits (bitsandbytes, on a GPU), for a base that adapters are trained on.
+    device: cpu, cuda, or auto (cuda if there is one). Weights that have no place in the model are left out, with a
+    warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the
+    Qwen-VL family (`check_checkpoint`), weights that are cut off, incomplete or of other shapes, a missing
+    bitsandbytes, and as `merge_adapter`.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -160,7 +163,7 @@ def load_model(
         return model
     options: dict = {"dtype": getattr(torch, dtype)} if dtype != "nf4" else _four_bits(device)
     try:
-        with torch.device("meta"):  # shapes alone: a wrong config.json must not fill the memory with random weights
+        with torch.device("meta"):  # shapes only: a wrong config.json must not fill the memory with random weights
             shape = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
         expected, there = sum(p.numel() for p in shape.parameters()), checkpoint.count_parameters(folder)
         if there < 0.9 * expected:
@@ -168,7 +171,7 @@ def load_model(
         model, info = AutoModelForImageTextToText.from_pretrained(
             Path(folder), local_files_only=True, output_loading_info=True, **options
         )
-    except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
+    except Exception as error:  # the library raises many classes; all mean that this folder cannot be used
         what = f"the model cannot be loaded: {checkpoint.summarise_error(error)}"
         raise ModelError(what, where=folder, fix="copy it again") from None
     if info["missing_keys"]:
@@ -181,7 +184,7 @@ def load_model(
 
 
 def _four_bits(device: str) -> dict:
-    """What the library takes to load weights in NF4 (QLoRA: Dettmers et al. 2023), which compute in bfloat16."""
+    """Return the library's arguments that load weights in NF4 (QLoRA: Dettmers et al. 2023) and compute in bfloat16."""
     require_bitsandbytes("adapter.base_dtype", device)
     from transformers import BitsAndBytesConfig
 
@@ -195,8 +198,8 @@ def _four_bits(device: str) -> dict:
 
 
 def require_bitsandbytes(where: str, device: str) -> None:
-    """Raise ModelError unless bitsandbytes is installed and `device`, or what auto stands for, is a GPU. where: the
-    parameter that asks for it."""
+    """Raise ModelError unless bitsandbytes is installed and `device`, or what auto chooses, is a GPU. where: the
+    parameter that asks for bitsandbytes, for the message."""
     if device == "cpu" or not torch.cuda.is_available():
         raise ModelError("8 and 4 bits need a GPU", where=where, fix="set it to another value, or train on a GPU")
     if find_spec("bitsandbytes") is None:
@@ -204,9 +207,9 @@ def require_bitsandbytes(where: str, device: str) -> None:
 
 
 def stored_dtype(folder: Path | str) -> Literal["float32", "bfloat16"]:
-    """Return the type that holds a whole checkpoint's weights as they are: bfloat16 where all are, else float32.
+    """Return the type that holds a whole checkpoint's weights without loss: bfloat16 where all are, else float32.
 
-    folder: of the checkpoint. Only headers are read. Raises ModelError as `weight_files`.
+    folder: of the checkpoint. Only the files' headers are read. Raises ModelError as `weight_files`.
     """
     kinds = set()
     for file in checkpoint.weight_files(folder):
@@ -218,10 +221,10 @@ def stored_dtype(folder: Path | str) -> Literal["float32", "bfloat16"]:
 def save_checkpoint(
     model: PreTrainedModel, encoder: Encoder, folder: Path | str, *, dtype: torch.dtype = torch.float32
 ) -> Path:
-    """Write weights, tokeniser and image processor to `folder`, whole or not at all; returns the folder.
+    """Write weights, tokeniser and image processor to `folder`, whole or not at all; return the folder.
 
-    model: the network. encoder: its own. folder: replaced where it is there, with all in it. dtype: of the weights on
-    disk. Raises DiskFull.
+    model: the network. encoder: the model's own. folder: replaced with all its files where it exists. dtype: of the
+    weights on disk. Raises DiskFull.
     """
     folder = Path(folder)
     with disk_full_errors(folder), atomic_folder(folder) as staged:

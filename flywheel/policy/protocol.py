@@ -1,6 +1,7 @@
-"""Define what a policy is: context in; text, token ids, log-probabilities and weight version out.
+"""Define the interface of a policy: a context in; text, token ids, log-probabilities and weight version out.
 
-Back-ends: `embedded` (transformers in this process) and `remote` (an OpenAI-compatible server such as `vllm serve`).
+Back-ends: `EmbeddedPolicy` (transformers in this process), `RemotePolicy` (an OpenAI-compatible server such as
+`vllm serve`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from flywheel.utils.errors import BadInput
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Say how to sample an answer. temperature: 0 is greedy. max_new_tokens: most tokens, the end token included. seed:
-    of 64 bits; the sampled tokens depend on it and on the context alone, not on the batch.
+    """Describe how to sample an answer. temperature: 0 is greedy. max_new_tokens: limit, the end token included. seed:
+    signed, 64 bits; the sampled tokens depend on the seed and the context alone, not on the rest of the batch.
 
-    ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). action: the answer is to be an action,
-    and is held to its form where the settings say so (`policy.guided_decoding`). session: the trajectory that asks,
-    which changes nothing in the answer: of several servers one answers all requests of a session, since it keeps what
-    they begin with alike; "": any.
+    ignore_end: continue after the end token, up to max_new_tokens (for benchmarks). action: the answer is an action of
+    the agent, constrained to the action grammar where `policy.guided_decoding` says so. session: name of the trajectory
+    that the request belongs to; "": none. It does not change the answer: among several servers, one gets all requests
+    of a session, because it caches their common prefix.
 
-    The rest changes what may be sampled, as vLLM's parameters of the same names do, and is for whoever asks a served
-    model: training takes the model's own distribution. Before the temperature: repetition_penalty (over 1: tokens of
-    context and answer are less likely), frequency_penalty (off the logit for each time that the answer holds the token)
-    and presence_penalty (once). After it: min_p (tokens of at least this share of the likeliest one's
-    probability), top_k (that many likeliest; 0: all) and top_p (the likeliest that have this share of what is left).
-    stop: texts that
-    end the answer, which does not hold them.
+    The other parameters change the distribution, as vLLM's parameters of the same names do. They are for clients of a
+    served model: training samples from the model's own distribution. Before the temperature apply repetition_penalty
+    (above 1: tokens of context and answer become less likely), frequency_penalty (subtracted from a token's logit for
+    each time it is in the answer) and presence_penalty (subtracted once). After it apply min_p (keep tokens with at
+    least this share of the likeliest token's probability), top_k (keep the k likeliest; 0: all) and top_p (keep the
+    likeliest that together have this share of the remaining probability). stop: texts that end the answer; the answer
+    is cut before them.
 
-    Raises BadInput for a temperature that is negative or not finite, no new token, a longer seed, or a parameter out of
-    its range.
+    Raises BadInput for a temperature that is negative or not finite, max_new_tokens below 1, a longer seed, or a
+    parameter out of its range.
     """
 
     temperature: float = 1.0
@@ -72,12 +73,12 @@ class SamplingParams:
 
     @property
     def penalises(self) -> bool:
-        """Whether logits are changed before the temperature."""
+        """Tell whether a penalty changes the logits before the temperature does."""
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
 
     @property
     def filters(self) -> bool:
-        """Whether some tokens may not be sampled after it."""
+        """Tell whether min_p, top_k or top_p exclude tokens."""
         return (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0)
 
 
@@ -85,12 +86,12 @@ class SamplingParams:
 class Completion:
     """Hold the answer to one context.
 
-    text: decoded `token_ids` without the end token. token_ids: [tokens], the end token included where it was sampled.
-    logprobs: [tokens], natural, under the distribution at temperature 1. Where the answer is held to a form
-    (`SamplingParams.action`), all probabilities are those among the tokens that it allows. prompt_tokens: length of the
-    encoded context. weight_version: of the weights that answered. finished: whether it ended by the end token, not at
-    max_new_tokens. sampled_logprobs: [tokens], at the request's temperature: what PPO's ratio is taken against; empty
-    where the back-end does not say them, and for greedy answers.
+    text: decoded `token_ids` without the end token, cut before a text of `SamplingParams.stop`. token_ids: [tokens],
+    the end token included where it was sampled. logprobs: [tokens], natural, at temperature 1. Where guided decoding
+    constrains the answer (`SamplingParams.action`), all probabilities are among the tokens that the grammar allows.
+    prompt_tokens: length of the encoded context. weight_version: of the weights that answered. finished: whether the
+    end token or a stop text ended the answer, not max_new_tokens. sampled_logprobs: [tokens], at the request's
+    temperature, the denominator of PPO's ratio; empty for greedy answers, and where the back-end does not report them.
     """
 
     text: str
@@ -103,26 +104,26 @@ class Completion:
 
 
 class PolicyBackend(Protocol):
-    """Answer contexts with a model. Requests may come singly and at once; the back-end batches them."""
+    """Answer contexts with a model. Callers send requests one by one, also concurrently; the back-end batches them."""
 
     @property
     def weight_version(self) -> str:
-        """Name of the weights that answer now (a checkpoint's digest)."""
+        """Return the name of the weights that answer at present: the checkpoint's digest."""
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context. sampling: temperature, limit and seed.
+        """Answer one context. sampling: temperature, limit, seed and the rest.
 
-        Raises BadInput for a request that cannot be answered as it is, PolicyTimeout after its deadline
-        (`policy.timeout_s`), PolicyBusy where too many wait, PolicyError for the rest and once it is closed. One
-        request's error leaves the others alone.
+        Raises BadInput for an invalid request, PolicyTimeout after `policy.timeout_s`, PolicyBusy where the queue is
+        full, PolicyError for any other failure and once the policy is closed. The error of one request does not affect
+        the others.
         """
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights; running requests end on those they began with, waiting ones get the new ones.
+        """Swap the weights: running requests end on the old weights, waiting requests get the new ones.
 
-        checkpoint: its folder. Raises ModelError for one that cannot be loaded, PolicyError (PolicyTimeout where it is
-        late) where the swap fails; the old weights then go on answering.
+        checkpoint: a checkpoint's folder. Raises ModelError for a folder that cannot be loaded, PolicyTimeout for a
+        swap that takes too long, PolicyError for one that fails; the old weights then continue to answer.
         """
 
     async def close(self) -> None:
-        """Answer what is under way, then let go of the model or the connections. May be called twice."""
+        """Answer the running requests, then release the model or the connections. May be called twice."""

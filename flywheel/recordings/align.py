@@ -1,4 +1,4 @@
-"""Align spoken thoughts with actions: which step was each utterance about (section 2.4.1).
+"""Align spoken thoughts with actions: find the step that each utterance is about (section 2.4.1).
 
 The microphone and the screen have clocks of their own, so their offset is estimated together with the alignment.
 """
@@ -19,7 +19,7 @@ from flywheel.recordings.refine import word_similarity
 
 @dataclass(frozen=True)
 class SpokenUtterance:
-    """One utterance. Times in seconds on the audio's clock; words in lower case."""
+    """Hold one utterance: its times in seconds on the audio's clock, and its words in lower case."""
 
     start_s: float
     end_s: float
@@ -28,7 +28,8 @@ class SpokenUtterance:
 
 @dataclass(frozen=True)
 class TimedAction:
-    """One action. time_s: when it began, on the screen's clock. words: its target, typed text, keys; lower case."""
+    """Hold one action. time_s: when it began, in seconds on the screen's clock. words: of its target, typed text and
+    keys, in lower case."""
 
     time_s: float
     words: tuple[str, ...] = ()
@@ -38,9 +39,8 @@ class TimedAction:
 class Alignment:
     """Hold the alignment of utterances with steps.
 
-    offset_s: what must be added to the audio's clock to get the screen's.
-
-    steps: the action's index for each utterance, not decreasing. scores: the posterior of each choice, in (0, 1].
+    offset_s: seconds to add to the audio's clock to get the screen's. steps: the index of each utterance's action, not
+    decreasing. scores: the posterior of each choice, in (0, 1].
     """
 
     offset_s: float
@@ -48,11 +48,11 @@ class Alignment:
     scores: tuple[float, ...]
 
 
-LEAD_S = 0.6  # people act about so long after they have said what they will do
-TOLERANCE_S = 0.8  # spread of that lead
+LEAD_S = 0.6  # mean seconds from the end of an utterance to its action
+TOLERANCE_S = 0.8  # spread of that lead, in seconds
 WORDS_WEIGHT = 3.0  # what a full match of words is worth, in units of TOLERANCE_S
-FAR = 4.0  # a distance in units of TOLERANCE_S beyond which further distance counts a quarter
-SYNC_TOLERANCE_S = 0.7  # error of the sync mark at which it costs as much as one utterance TOLERANCE_S away
+FAR = 4.0  # distance, in units of TOLERANCE_S, beyond which any more counts a quarter
+SYNC_TOLERANCE_S = 0.7  # seconds of error of the sync mark that cost as much as one utterance TOLERANCE_S away
 _SIMILAR = 0.72
 _ROUNDING = 1e-9  # sums of S that differ by less are equal
 
@@ -66,15 +66,15 @@ def align_utterances(
 
     with e_i the end of utterance i, t_k the time of action k, l = LEAD_S, tau = TOLERANCE_S, w = WORDS_WEIGHT, sigma =
     SYNC_TOLERANCE_S, and h(z) = z up to FAR, from there on rising at a quarter (a thought that strays from its action
-    does not pull all others). The last term is absent where there is no sync mark: then a shift of all utterances
-    changes the offset by as much and nothing else. d is one of the differences at which some utterance meets some
-    action exactly, where the maximum of such a sum lies, or `sync_s`. For each d the best s is found by dynamic
-    programming. overlap(i, k) in [0, 1] is the share of the words of action k that utterance i has, rare words counting
-    more. The score of a choice is its posterior among all monotone alignments at d, each weighted by exp S.
+    does not pull all others). Without a sync mark the last term is absent: then shifting all utterances shifts the
+    offset by as much and changes nothing else. d is one of the differences at which some utterance meets some action
+    exactly, where the maximum of such a sum lies, or `sync_s`. For each d the best s is found by dynamic programming.
+    overlap(i, k) in [0, 1] is the share of the words of action k that utterance i contains, rare words counting more.
+    The score of a choice is its posterior among all monotone alignments at d, each weighted by exp S.
 
-    spoken: n utterances in order of time. acted: m actions in order of time. sync_s: the offset in seconds as both
-    clocks told it at the start, which may be wrong by a second; None where they did not. No utterances, or no actions,
-    give an empty alignment with offset `sync_s` or 0.
+    spoken: n utterances in order of time. acted: m actions in order of time. sync_s: the offset in seconds that was
+    read from both clocks at the start, wrong by up to a second; None where it was not. Without utterances or actions
+    the alignment is empty, with offset `sync_s` or 0.
     """
     if not spoken or not acted:
         return Alignment(sync_s or 0.0, (), ())
@@ -89,12 +89,12 @@ def align_utterances(
 
 
 def _best_offset(words: np.ndarray, meets: np.ndarray, sync_s: float | None) -> float:
-    """Return the offset of the highest S over all alignments; of equal ones the least, `sync_s` last.
+    """Return the offset of the highest S over all alignments; of equally good ones the least, `sync_s` last.
 
-    words, meets: (n, m), what the words are worth and the offset at which utterance and action meet. Exact, by branch
-    and bound: over an interval of offsets S is at most what it would be were each pair, and `sync_s`, as near as
-    anywhere in the interval. Intervals of the highest bound are halved first; one whose bound is below an S that was
-    found is not looked into. An hour of speech takes some hundred bounds, of O(nm) each.
+    words, meets: (n, m), the weighted word overlap, and the offset at which utterance and action meet. The search is
+    exact, by branch and bound: over an interval of offsets, S is at most what it would be if each pair, and `sync_s`,
+    were as near as it is anywhere in the interval. Intervals of the highest bound are halved first; those with a bound
+    below an S found so far are skipped. An hour of speech takes some hundred bounds, of O(nm) each.
     """
 
     def bound(low: float, high: float) -> float:
@@ -105,7 +105,7 @@ def _best_offset(words: np.ndarray, meets: np.ndarray, sync_s: float | None) -> 
         return value
 
     offsets = np.sort(meets.ravel())
-    offsets = offsets[np.concatenate(([True], np.diff(offsets) > 1e-3))]  # those that differ by a millisecond are one
+    offsets = offsets[np.concatenate(([True], np.diff(offsets) > 1e-3))]  # offsets within a millisecond count as one
     found = [] if sync_s is None else [(sync_s, bound(sync_s, sync_s))]
     best = max((value for _, value in found), default=-math.inf)
     open_intervals = [(-bound(offsets[0], offsets[-1]), 0, len(offsets))]
@@ -130,10 +130,10 @@ def _robust(z: np.ndarray) -> np.ndarray:
 
 
 def word_overlap(spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction]) -> np.ndarray:
-    """Compute the weighted share of each action's words that each utterance has: (utterances, actions) in [0, 1].
+    """Compute the weighted share of each action's words that each utterance contains: (utterances, actions) in [0, 1].
 
-    A word weighs log(1 + n / m) where m of n actions have it, so a word that all have says little. A word that was
-    misheard counts by its similarity, where that is high.
+    A word weighs log(1 + n / m) where m of n actions have it, so a word of all actions weighs little. A misheard word
+    counts by its similarity, where that is `_SIMILAR` or more.
     """
     count = Counter(word for action in acted for word in set(action.words))
     targets, said = sorted(count), sorted({word for utterance in spoken for word in utterance.words})
@@ -154,9 +154,9 @@ def word_overlap(spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction]
 
 
 def _similarities(said: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    """(said, targets): `word_similarity` where it is _SIMILAR or more, else 0. Both are words without repeats.
+    """Return (said, targets): `word_similarity` where it is _SIMILAR or more, else 0. Neither list repeats a word.
 
-    Two words are at most as similar as their letters in any order: few pairs are left to compare.
+    Two words are at most as similar as their letters in any order, which leaves few pairs to compare.
     """
     letters = {letter: i for i, letter in enumerate(sorted(set("".join(targets))))}
 
@@ -179,7 +179,7 @@ def _similarities(said: Sequence[str], targets: Sequence[str]) -> np.ndarray:
 
 
 def _best_score(gain: np.ndarray) -> float:
-    """Highest sum of gain[i, s_i] over s that do not decrease. gain: (n, m)."""
+    """Return the highest sum of gain[i, s_i] over all s that do not decrease. gain: (n, m)."""
     best = gain[0]
     for row in gain[1:]:
         best = np.maximum.accumulate(best) + row
@@ -187,7 +187,7 @@ def _best_score(gain: np.ndarray) -> float:
 
 
 def _best_steps(gain: np.ndarray) -> tuple[int, ...]:
-    """The s of that sum; among equals the earliest steps. gain: (n, m)."""
+    """Return the s of the sum that `_best_score` returns; among equals the earliest steps. gain: (n, m)."""
     n, m = gain.shape
     best = gain[0].copy()
     back = np.zeros((n, m), dtype=int)
@@ -204,7 +204,7 @@ def _best_steps(gain: np.ndarray) -> tuple[int, ...]:
 
 
 def _posterior(gain: np.ndarray) -> np.ndarray:
-    """(n, m): probability of s_i = k where every s that does not decrease weighs exp(sum gain[i, s_i])."""
+    """Return (n, m): the probability of s_i = k if every s that does not decrease weighs exp(sum_i gain[i, s_i])."""
     n, m = gain.shape
     forward, backward = np.zeros((n, m)), np.zeros((n, m))
     forward[0] = gain[0]

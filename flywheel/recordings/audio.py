@@ -15,13 +15,13 @@ import numpy as np
 
 from flywheel.utils.errors import DataError
 
-if TYPE_CHECKING:  # its library takes a twentieth of a second to load, for which who reads no sound does not wait
+if TYPE_CHECKING:  # imported where sound is read: the import takes a twentieth of a second
     import soundfile
 
-# Whether a sound file is whole is read from its own structure (checksums, numbers, positions, lengths of pages): a
+# Whether a sound file is whole is checked by its own structure (checksums, numbers, positions, lengths of pages): a
 # decoder skips a page whose checksum is wrong and joins the rest, so all later speech would come too early.
 
-_OPUS_RATE = 48_000  # of all positions in Opus files (RFC 7845)
+_OPUS_RATE = 48_000  # samples a second, for all positions in Opus files (RFC 7845)
 _BEGINS, _ENDS = 2, 4  # flags of an Ogg page
 _FRAMES_PER_BLOCK = 1 << 20  # frames decoded at a time
 
@@ -32,11 +32,11 @@ def _damaged(what: str, where: object) -> DataError:
 
 
 def check_sound_file(path: Path) -> None:
-    """Check that the sound file `path` is whole. Raises DataError where it is missing, empty, cut off, damaged or of an
-    unknown kind.
+    """Check that the sound file `path` is whole.
 
-    Opus (RFC 7845, in Ogg, RFC 3533) and FLAC (RFC 9639) have checksums, so any change of their sound is seen. WAV has
-    none: its lengths alone are checked.
+    Opus (RFC 7845, in Ogg, RFC 3533) and FLAC (RFC 9639) have checksums, so any change of their sound is found. WAV has
+    none: only its lengths are checked. Raises DataError where the file is missing, empty, cut off, damaged or of an
+    unknown kind.
     """
     try:
         with path.open("rb") as file:
@@ -58,7 +58,7 @@ def check_sound_file(path: Path) -> None:
         raise _damaged(f"the audio cannot be read: {error.strerror}", path) from None
 
 
-# First bytes of kinds of sound that are not read here, from an offset.
+# Kinds of sound that are not supported: offset, the bytes that stand there, name.
 _UNREAD_KINDS = (
     (0, b"ID3", "MP3"), (0, b"\xff\xfb", "MP3"), (0, b"\xff\xf3", "MP3"), (0, b"\xff\xf2", "MP3"), (4, b"ftyp", "M4A"),
     (0, b"\x1a\x45\xdf\xa3", "WebM"), (0, b"RF64", "RF64"), (0, b"RIFX", "RIFX"), (0, b"FORM", "AIFF"),
@@ -79,7 +79,7 @@ def _unread_kind(head: bytes, path: Path) -> DataError:
 
 @dataclass(frozen=True)
 class _Page:
-    """One Ogg page. position: of its last whole packet's end, in samples; -1 where none ends on it."""
+    """Hold one Ogg page. position: the end, in samples, of the last packet that ends on it; -1 where none does."""
 
     flags: int
     position: int
@@ -90,7 +90,7 @@ class _Page:
 
 
 def _check_opus(file: BinaryIO, path: Path) -> None:
-    """Pages follow each other without a gap, and each lasts as long as its packets."""
+    """Check that the pages follow each other without a gap, and that each lasts as long as its packets."""
     end, last, packet, packets = None, None, b"", 0
     for page in _pages(file, path):
         where = f"{path}, page {page.number}"
@@ -102,7 +102,7 @@ def _check_opus(file: BinaryIO, path: Path) -> None:
         for length in page.lengths:
             packet += page.body[at : at + length]
             at += length
-            if length == 255:  # goes on
+            if length == 255:  # the packet goes on
                 continue
             if packets == 0 and not packet.startswith(b"OpusHead"):
                 raise DataError("the Ogg file holds no Opus", where=where, fix="record as Opus, FLAC or WAV")
@@ -123,7 +123,7 @@ def _check_opus(file: BinaryIO, path: Path) -> None:
 
 
 def _pages(file: BinaryIO, path: Path) -> Iterator[_Page]:
-    """Raises DataError at the first page that is cut off or whose checksum is wrong."""
+    """Yield the pages. Raises DataError at the first page that is cut off or whose checksum is wrong."""
     count = 0
     while head := file.read(27):
         where = f"{path}, page {count}"
@@ -144,7 +144,8 @@ _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def _crc(data: bytes) -> int:
-    """Ogg's CRC-32 takes the highest bit first and starts at 0; zlib's, of the same polynomial, the lowest first."""
+    """Compute Ogg's CRC-32, which takes the highest bit first and starts at 0; zlib's, of the same polynomial, the
+    lowest."""
     mirrored = zlib.crc32(data.translate(_MIRRORED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{mirrored:032b}"[::-1], 2)
 
@@ -160,7 +161,7 @@ def _check_order(last: _Page, page: _Page, where: str) -> None:
 
 
 def _duration(packet: bytes, where: str) -> int:
-    """Samples in an Opus packet, by its first bytes (RFC 6716, 3.1)."""
+    """Return the number of samples in an Opus packet, by its first bytes (RFC 6716, 3.1)."""
     code = packet[0] & 3 if packet else 0
     if not packet or (code == 3 and len(packet) < 2):
         raise _damaged("the audio is damaged: an empty packet", where)
@@ -176,7 +177,7 @@ def _duration(packet: bytes, where: str) -> int:
 
 
 def _check_flac(file: BinaryIO, path: Path) -> None:
-    """The sound has the length, the rate and the MD5 that the header says."""
+    """Check that the sound has the length, the rate and the MD5 that the header gives."""
     head = file.read(42)
     if len(head) < 42 or head[4] & 127 or head[5:8] != b"\0\0\x22":
         raise _damaged("the audio is cut off or damaged: no FLAC header", path)
@@ -214,7 +215,7 @@ _FLAC_RATES = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_00
 
 
 def _rate_of_first_frame(file: BinaryIO, head: bytes, path: Path) -> int:
-    """Samples a second as the first frame tells it; 0 where it tells none, or in a form that headers rarely have."""
+    """Return the samples a second that the first frame gives; 0 where it gives none, or in a rarely used form."""
     file.seek(4)
     last = False
     while not last:
@@ -231,7 +232,7 @@ def _rate_of_first_frame(file: BinaryIO, head: bytes, path: Path) -> int:
 
 
 def _check_wav(file: BinaryIO, path: Path) -> None:
-    """The file is as long as its header says, and so is each chunk; the format adds up."""
+    """Check that the file and each chunk have the length that their headers give, and that the format is consistent."""
     size = path.stat().st_size
     said = int.from_bytes(file.read(8)[4:], "little") + 8
     if said != size:
@@ -254,10 +255,10 @@ def _check_wav(file: BinaryIO, path: Path) -> None:
 
 
 def _wav_block(format_: bytes, path: Path) -> int:
-    """Bytes of one sample of all channels."""
+    """Return the bytes of one sample of all channels. format_: content of the chunk `fmt `."""
     if len(format_) < 16:
         raise _damaged("the audio's header has no whole format", path)
-    # The bytes a second stand there too, but tools that are widely used write them wrong (flite does).
+    # The bytes a second are not checked: widely used tools write them wrong (flite does).
     _, channels, rate, _, block, bits = struct.unpack("<HHIIHH", format_[:16])
     if not channels or not rate or not bits or block != channels * -(-bits // 8):
         what = f"{channels} channels of {bits} bits, {block} bytes together"
@@ -265,24 +266,24 @@ def _wav_block(format_: bytes, path: Path) -> int:
     return block
 
 
-# A recording may last for hours: it is read in blocks, and one of several blocks is mapped from a file.
+# A recording may last for hours: it is read in blocks, and where there are several, memory-mapped from a file.
 
 SAMPLE_RATE = 16_000  # samples a second that every recognizer gets
-MIN_SAMPLE_RATE = 8_000  # of a file: below it, half of what tells consonants apart is lost
+MIN_SAMPLE_RATE = 8_000  # least of a file: below it, half of what distinguishes consonants is lost
 
 _FRAME_S = 0.02
-_PAUSE_S, _SHORTEST_S, _LONGEST_S = 0.5, 0.2, 20.0  # between utterances, and of one
+_PAUSE_S, _SHORTEST_S, _LONGEST_S = 0.5, 0.2, 20.0  # least pause; shortest and longest utterance
 _PAD_S = 0.15  # kept on both sides of an utterance: the first consonant is quieter than the threshold
-_BLOCK_S = 60  # read, resampled and measured at a time
-_MARGIN_S = 1  # resampled with each block on both sides: at its very ends, a block's resampling is not exact
+_BLOCK_S = 60  # seconds read, resampled and measured at a time
+_MARGIN_S = 1  # seconds resampled on both sides of a block, since resampling is not exact at the very ends
 
 
 def read_audio(path: Path) -> np.ndarray:
     """Read the sound file `path` (FLAC, Opus, WAV) as float32 mono [n] at `SAMPLE_RATE`, in [-1, 1].
 
-    More than a minute is mapped from a temporary file. Raises DataError for a file that is missing, is not sound, is
-    damaged or cut off, has less than `MIN_SAMPLE_RATE` samples a second, or is empty; OSError where the temporary file
-    has no room.
+    An array of more than a minute is memory-mapped from a temporary file. Raises DataError for a file that is missing,
+    not sound, damaged, cut off or empty, or has less than `MIN_SAMPLE_RATE` samples a second; OSError where there is no
+    room for the temporary file.
     """
     import soundfile
 
@@ -301,8 +302,8 @@ def read_audio(path: Path) -> np.ndarray:
 
 
 def _resampled(sound: soundfile.SoundFile, path: Path) -> Iterator[np.ndarray]:
-    """The sound as mono at `RATE`, `_BLOCK_S` seconds at a time; the blocks meet at whole seconds."""
-    rate, begin, done = sound.samplerate, 0, 0  # begin: of `held`, done: of what was given out, in seconds
+    """Yield the sound as mono at `SAMPLE_RATE`, `_BLOCK_S` seconds at a time; the blocks meet at whole seconds."""
+    rate, begin, done = sound.samplerate, 0, 0  # begin: start of `held`, done: end of what was yielded, in seconds
     held, ended = np.zeros(0, np.float32), False
     while not ended:
         wanted = (done + _BLOCK_S + _MARGIN_S - begin) * rate - len(held)
@@ -317,7 +318,7 @@ def _resampled(sound: soundfile.SoundFile, path: Path) -> Iterator[np.ndarray]:
 
 
 def _gathered(blocks: Iterator[np.ndarray]) -> np.ndarray:
-    """One block as it is; more of them in a file of no name, which the system takes back with the array."""
+    """Return a single block as it is, several memory-mapped from an unnamed file, which is freed with the array."""
     first = next(blocks)
     second = next(blocks, None)
     if second is None:
@@ -332,18 +333,18 @@ def _gathered(blocks: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def iter_blocks(samples: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yield `samples`, [n] at `SAMPLE_RATE`, about a minute at a time; each block but the last is a multiple of `size`
-    samples."""
+    """Yield `samples`, [n] at `SAMPLE_RATE`, about a minute at a time; the length of each block but the last is a
+    multiple of `size`."""
     step = max(_BLOCK_S * SAMPLE_RATE // size, 1) * size
     for at in range(0, len(samples), step):
         yield samples[at : at + step]
 
 
 def resample(samples: np.ndarray, rate: int) -> np.ndarray:
-    """Bring float32 mono `samples` [n], `rate` a second, to `SAMPLE_RATE`, band-limited (by Fourier).
+    """Resample float32 mono `samples` [n] from `rate` samples a second to `SAMPLE_RATE`, band-limited (by Fourier).
 
-    Returns float32 [round(n * SAMPLE_RATE / rate)], one sample at least; `samples` itself where there are none or the
-    rate is that already.
+    Returns float32 [round(n * SAMPLE_RATE / rate)], at least one sample; `samples` itself where it is empty or has that
+    rate already.
     """
     if rate == SAMPLE_RATE or not len(samples):
         return samples.astype(np.float32, copy=False)
@@ -354,10 +355,10 @@ def resample(samples: np.ndarray, rate: int) -> np.ndarray:
 def speech_segments(samples: np.ndarray) -> list[tuple[float, float]]:
     """Find the utterances: (start, end) in seconds of each, in order, not overlapping; [] for silence or no samples.
 
-    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. A frame is speech where its level is well over the noise
-    floor of the recording (a low percentile of the levels) and not far under its loud parts. Pauses shorter than
-    half a second do not end an utterance; sounds shorter than a fifth (a click of the mouse) are none; one longer than
-    20 s is cut at its quietest place.
+    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. A frame is speech where its level is well above the noise
+    floor of the recording (a low percentile of the levels) and not far below its loud parts. Pauses shorter than half a
+    second do not end an utterance; sounds shorter than a fifth of a second (a click of the mouse) are dropped; an
+    utterance longer than 20 s is cut at its quietest place.
     """
     size = round(_FRAME_S * SAMPLE_RATE)
     count = len(samples) // size
@@ -384,7 +385,7 @@ def frame_levels(samples: np.ndarray, size: int) -> np.ndarray:
 
 
 def _runs(speech: np.ndarray) -> list[tuple[int, int]]:
-    """Half-open runs of True."""
+    """Return the half-open runs of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], speech.astype(np.int8), [0]))))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -403,13 +404,13 @@ def _cut(run: tuple[int, int], level: np.ndarray, longest: int) -> list[tuple[in
     start, end = run
     if end - start <= longest:
         return [run]
-    # The quietest frame of the second half of what may stand: pieces are long, and shrink in any case.
+    # Cut at the quietest frame of the second half of the allowed length: pieces stay long, and the rest gets shorter.
     at = start + longest // 2 + int(np.argmin(level[start + longest // 2 : start + longest]))
     return [(start, at), *_cut((at, end), level, longest)]
 
 
 def _padded(pieces: list[tuple[float, float]], length: float) -> list[tuple[float, float]]:
-    """Each piece a little longer, up to half-way to its neighbour and within the recording."""
+    """Lengthen each piece a little, at most half-way to its neighbour and within the recording."""
     padded = []
     for index, (start, end) in enumerate(pieces):
         before = (pieces[index - 1][1] + start) / 2 if index else 0.0
@@ -423,18 +424,18 @@ def _padded(pieces: list[tuple[float, float]], length: float) -> list[tuple[floa
 TOLERANCE_S = 2.0
 TOLERANCE_WITHOUT_SYNC_S = 5.0
 SILENT_DB = -75.0  # a microphone that is on hears its room, 10 dB and more above this
-CLIPPED = 0.02  # share of the samples of loud frames at full scale
-_FULL = 0.98  # a codec rounds off what was cut off
+CLIPPED = 0.02  # share of the samples of loud frames at full scale, above which audio is clipped
+_FULL = 0.98  # counts as full scale: a codec rounds clipped peaks
 _LOUD_DB = -30.0
 _FRAME = SAMPLE_RATE // 50
 _FIX_RECORD_AGAIN = "record the session again"
-_RATIOS = {"half": 0.5, "a third": 1 / 3, "double": 2.0, "three times": 3.0}  # of lengths, where a rate is wrong
+_RATIOS = {"half": 0.5, "a third": 1 / 3, "double": 2.0, "three times": 3.0}  # of lengths, at a wrong sample rate
 
 
 def check_speech_level(samples: np.ndarray, where: Path) -> None:
-    """Check a recording's level. samples: float32 mono [n] at `SAMPLE_RATE`, not empty. where: its file, for the error.
+    """Check a recording's level. Raises DataError where it is silent, or clipped.
 
-    Raises DataError where the microphone gave nothing, or too much.
+    samples: float32 mono [n] at `SAMPLE_RATE`, not empty. where: the audio's file, for the error.
     """
     size = min(_FRAME, len(samples))
     framed = samples[: len(samples) // size * size]
@@ -452,8 +453,8 @@ def check_speech_level(samples: np.ndarray, where: Path) -> None:
 def check_audio_length(length_s: float, seconds: float, sync_s: float | None, where: Path) -> None:
     """Check that the audio is as long as the session says. Raises DataError where it is not.
 
-    length_s: of the audio. seconds: how long the session lasted on the screen's clock. sync_s: the screen's clock minus
-    the audio's, None where it is not known; both were stopped together. where: the audio's file, for the error.
+    length_s: seconds of audio. seconds: the session's length on the screen's clock; both were stopped together. sync_s:
+    the screen's clock minus the audio's; None where it is not known. where: the audio's file, for the error.
     """
     expected = seconds - (sync_s or 0.0)
     tolerance = TOLERANCE_WITHOUT_SYNC_S if sync_s is None else TOLERANCE_S

@@ -19,7 +19,7 @@ from flywheel.envs.base import Env, Task
 from flywheel.store.schema import Step, Trajectory
 from flywheel.utils.errors import EnvError
 
-MAX_IDLE = 0.5  # share of the steps that changed nothing, from which on a recording is noise
+MAX_IDLE = 0.5  # share of steps that changed nothing, above which a recording is noise
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Curation:
 
     @property
     def accepted(self) -> bool:
-        """Whether it has no faults."""
+        """Tell whether there are no faults."""
         return not self.faults
 
 
 def curate_recording(
     trajectory: Trajectory, steps: Sequence[Step], images: Sequence[str], grammar: Grammar | int, max_steps: int
 ) -> Curation:
-    """Check one recording by itself.
+    """Check one recording on its own.
 
-    trajectory, steps: of the recording. images: the sha256 of the screens at hand. grammar: of the actions' texts; a
-    number is that of a grid. max_steps: that the task allows the agent.
+    trajectory, steps: of the recording. images: sha256 of the recorded screens. grammar: of the actions' texts; an int
+    is the size of a grid. max_steps: that the task allows the agent.
     """
     faults, remarks = find_unexecutable_steps(steps, images, grammar), []
     if trajectory.status == "truncated":
@@ -63,8 +63,10 @@ def curate_recording(
 
 
 def find_unexecutable_steps(steps: Sequence[Step], images: Sequence[str], grammar: Grammar | int) -> list[str]:
-    """Say why the steps cannot be carried out or learned from; empty where they can. Arguments as
-    `curate_recording`."""
+    """List the reasons why the steps cannot be executed or learned from; [] where they can.
+
+    images, grammar: as for `curate_recording`.
+    """
     if not steps:
         return ["no actions"]
     faults, known, grammar = [], set(images), grammar_without_thinking(grammar)
@@ -83,25 +85,26 @@ def find_unexecutable_steps(steps: Sequence[Step], images: Sequence[str], gramma
 
 
 def find_idle_steps(steps: Sequence[Step]) -> list[int]:
-    """List the numbers of the steps after which the screen was as before them. What the last one did is not seen."""
+    """List the numbers of the steps that left the screen unchanged; the last step has no next screen and is never
+    listed."""
     return [step.step for step, after in pairwise(steps) if step.image_sha256 == after.image_sha256]
 
 
 def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str:
-    """Hash a task's content with the actions: the same for two recordings of one task, whoever made them.
+    """Hash a task's content with the actions: equal for two recordings of one task, whoever made them.
 
-    task: row of the table `tasks`. steps: of the recording, in order; only their actions count. Returns sha256 in
-    hexadecimal digits.
+    task: row of the table `tasks`. steps: of the recording, in order; only their actions count. Returns the sha256 in
+    hex digits.
     """
     content = [task["world"], task["template"], task["params"], [step.action for step in steps]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 async def replay_recording(env: Env, task: Task, steps: Sequence[Step], grammar: Grammar | int) -> list[str]:
-    """Carry out the recorded actions in `env`, fresh; return what differs from the recording, empty where nothing does.
+    """Execute the recorded actions in the fresh environment `env`; return how it differs from the recording, [] if not.
 
-    task, steps: of the recording. grammar: of the actions' texts. An environment that fails is said too. The worlds are
-    deterministic, so each screen must be the recorded one, byte for byte, and so must the end.
+    task, steps: of the recording. grammar: of the actions' texts. A failure of the environment is returned too. The
+    worlds are deterministic, so each screen must equal the recorded one, byte for byte, and so must the end.
     """
     try:
         grammar = grammar_without_thinking(grammar)

@@ -33,21 +33,21 @@ from flywheel.store.interop import demonstration
 from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.processes import exit_with_parent
 
-_GRACE_S = 60.0  # a recognizer that misses its deadline by so much hangs
+_GRACE_S = 60.0  # past its deadline, after which a recognizer counts as hanging
 
 
 class IngestWorkerDied(FlywheelError):
-    """A process that ingests recordings was killed, or hung and ended itself."""
+    """A worker process that ingests recordings was killed, or hung and ended itself."""
 
 
 class AsrWorkerPool:
-    """Ingest one batch of recordings after the other on `recording.processes` processes; the recognizers, slow to open,
-    are opened once for all. settings: the iteration's."""
+    """Ingest batches of recordings in `recording.processes` worker processes, or in this process where one is enough.
+    Recognizers are opened once per process. settings: the iteration's."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        # Spawned, not forked: the caller may have threads (Prefect's do), and a fork of those can hang. None is there
-        # before there is work for it.
+        # Spawned, not forked: the caller may have threads (Prefect's do), and a fork of those can hang. A worker starts
+        # when there is work for it.
         self._pool = ProcessPoolExecutor(
             settings.recording.processes, get_context("spawn"), _start, (settings.model_dump(mode="json"),)
         )
@@ -55,10 +55,10 @@ class AsrWorkerPool:
     def ingest(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
         """Ingest sessions; a corrupt one does not stop the others, and duplicates are not looked for.
 
-        folders: of recorded sessions or imported demonstrations. iteration: stands in their rows. Returns one result a
-        folder, in order. Raises BadInput where the recognizer's model is missing, the language model's endpoint is no
-        address, or a suite that the settings or a session name is not there; RecognitionTimeout, LanguageModelError,
-        IngestWorkerDied.
+        folders: of recorded sessions or imported demonstrations. iteration: the one that ingests them. Returns one
+        result per folder, in order. Raises BadInput where the recognizer's model is missing, the language model's
+        endpoint is no address, or a suite that the settings or a session name does not exist; RecognitionTimeout,
+        LanguageModelError, IngestWorkerDied.
         """
         silent = {folder for folder in folders if demonstration.is_demonstration(folder)}
         heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
@@ -68,7 +68,7 @@ class AsrWorkerPool:
         ]
 
     def close(self) -> None:
-        """End the processes, once they have done what they are at."""
+        """End the worker processes once their running work is done; pending work is cancelled."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _listened(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
@@ -89,7 +89,7 @@ class AsrWorkerPool:
 
     @cached_property
     def _tools(self) -> tuple[Recognizer, Refiner]:
-        """Of this process: opened where a recording is heard in it."""
+        """Open the tools in this process, at the first recording that it ingests itself."""
         return open_recognizer(self._settings.recording), open_refiner(self._settings)
 
 
@@ -98,12 +98,12 @@ def speech_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("speech.*"))
 
 
-_worker: tuple[Recognizer, Refiner, Settings] | FlywheelError  # what a process opens once
+_worker: tuple[Recognizer, Refiner, Settings] | FlywheelError  # of a worker process, opened once
 
 
 def _start(raw: dict[str, Any]) -> None:
-    """In a new process, which a killed parent does not leave behind: open the tools. A failure is kept for the first
-    piece of work, which can report it."""
+    """Initialise a worker process, which ends with its parent: open the tools. An error is kept for the first piece of
+    work, which can report it."""
     global _worker
     exit_with_parent()
     try:
@@ -121,7 +121,7 @@ def _work(folder: Path, iteration: int) -> IngestedSession:
 
 
 class _WatchedRecognizer:
-    """A recognizer that ends the process where it hangs: in native code no exception can be raised."""
+    """Wrap a recognizer, and end the process where it hangs: native code cannot be interrupted by an exception."""
 
     def __init__(self, recognizer: Recognizer) -> None:
         self.name, self.whole, self._recognizer = recognizer.name, recognizer.whole, recognizer
@@ -137,12 +137,12 @@ class _WatchedRecognizer:
 def ingest_session(
     folder: Path, recognizer: Recognizer, settings: Settings, iteration: int, refiner: Refiner | None = None
 ) -> IngestedSession:
-    """Ingest one session folder, or an imported demonstration. A corrupt one gives a trajectory of status invalid with
-    the reason, and no steps.
+    """Ingest one session folder, or an imported demonstration.
 
-    recognizer: hears it. iteration: stands in its rows. refiner: default the one that the settings name. Raises
-    RecognitionTimeout, LanguageModelError, and BadInput where a suite that the settings or the session name is not
-    there, or the language model's endpoint is no address: those are no faults of the recording.
+    A corrupt one gives a trajectory of status invalid with the reason, and no steps. recognizer: hears the speech.
+    iteration: the one that ingests it. refiner: default: the one that the settings name. Raises RecognitionTimeout,
+    LanguageModelError, and BadInput where a suite that the settings or the session name does not exist, or the language
+    model's endpoint is no address: those are not faults of the recording.
     """
     if demonstration.is_demonstration(folder):
         return demonstration_rows(folder, settings, iteration)
@@ -165,13 +165,13 @@ def ingest_session(
 
 
 def _deadline_s(session: RecordedSession, settings: Settings) -> float:
-    """An hour of speech takes some ten minutes of a core, whatever is right for a recording of seconds."""
+    """Return the timeout plus the length of the speech, since an hour takes some ten minutes of a core."""
     return settings.recording.timeout_s + len(session.samples) / SAMPLE_RATE
 
 
 def align_session(session: RecordedSession, utterances: Sequence[Utterance], texts: Sequence[str]) -> Alignment:
-    """Align `utterances` with the session's actions; what was heard and its refined text, of `texts`, count as
-    words."""
+    """Align `utterances` with the session's actions. texts: the refined text of each utterance, whose words count as
+    well."""
     spoken = [
         SpokenUtterance(u.start_s, u.end_s, (*(word.word for word in u.words), *split_words(text)))
         for u, text in zip(utterances, texts, strict=True)
@@ -181,7 +181,7 @@ def align_session(session: RecordedSession, utterances: Sequence[Utterance], tex
 
 
 def _action_words(session: RecordedSession, events: Iterable[int]) -> tuple[str, ...]:
-    """What the recorder knows of an action in words: its kind, target, keys, typed text."""
+    """Return what the recorder knows of an action in words: its kind, target, keys, typed text."""
     words: list[str] = []
     for event in (session.events[index] for index in events):
         words += split_words(f"{event.kind} {event.text} {event.key}")
@@ -192,8 +192,8 @@ _MUTE = {"drop", "stop", "enter", "key", "double", "right_single"}
 
 
 def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInput:
-    """Gather what the refiner is told of an `utterance` of the session. Raises BadInput where its suite is not
-    there."""
+    """Gather what the refiner needs to know of an `utterance`. Raises BadInput where the session's suite does not
+    exist."""
     words = tuple(word.word for word in utterance.words)
     return RefinerInput(
         words, tuple(w.confidence for w in utterance.words), session.task.instruction, session_vocabulary(session)
@@ -201,14 +201,16 @@ def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInpu
 
 
 def session_vocabulary(session: RecordedSession) -> frozenset[str]:
-    """Gather the words, in small letters, that stand on the session's screens, in its task, or were typed. Raises
-    BadInput where there is no suite of the task's name."""
+    """Collect the lower-case words that stand on the session's screens or in its task, or were typed.
+
+    Raises BadInput where the task's suite does not exist.
+    """
     texts = [session.task.instruction, catalogue.get_world(session.task.world).title]
     texts += [f"{event.text} {event.key}" for event in session.events]
     return frozenset(word for text in texts for word in split_words(text)) | _INTERFACE
 
 
-# Words of graphical interfaces, which the screen shows as pictures.
+# Words of graphical interfaces that the screen shows only as pictures.
 _INTERFACE = frozenset(
     split_words(
         "cart checkout click drag press tile tiles switch page field button outline left right up down save search "
@@ -218,11 +220,11 @@ _INTERFACE = frozenset(
 
 
 def find_duplicates(recordings: Iterable[tuple[str, str, bool]], seen: Mapping[str, str]) -> list[str]:
-    """Tell which recordings are of the same task with the same actions as an earlier one; the first one stands.
+    """Find the recordings of the same task with the same actions as an earlier one; the earlier one stays.
 
-    recordings: (session, fingerprint, whether it is usable) of each, in their order; one that is not usable neither is
-    a duplicate nor has one. seen: fingerprint -> session of those before them; it is not changed. Returns, for each in
-    their order, why it is a duplicate; "" where it is none.
+    recordings: (session, fingerprint, usable) of each, in order; an unusable one is no duplicate and has none. seen:
+    fingerprint -> session of earlier recordings; it is not changed. Returns, for each in order, why it is a duplicate,
+    or "".
     """
     known, reasons = dict(seen), []
     for session, fingerprint, usable in recordings:

@@ -1,4 +1,4 @@
-"""Refine heard words into clean thoughts: fillers, repetitions and self-corrections go, one sentence stays."""
+"""Refine heard words into clean thoughts: drop fillers, repetitions and self-corrections, and keep one sentence."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _phrases(name: str) -> list[tuple[str, ...]]:
-    """The phrases of a list, the longest first."""
+    """Return the phrases of a list of refine.yaml, the longest first."""
     return sorted((tuple(phrase.split()) for phrase in _DECLARED[name].split(",")), key=len, reverse=True)
 
 
 FILLERS, CLOSINGS, REPAIRS = _phrases("fillers"), _phrases("closings"), _phrases("repairs")
 OPENERS, LEFT_OVER, WEAK_REPAIRS = _words("openers"), _words("left_over"), _words("weak_repairs")
 VERBS, LEADS = _words("verbs"), _words("leads")
-REACH = 8  # words back to which a speaker goes when beginning again
+REACH = 8  # most words that a self-correction goes back
 PROTECTED_WORDS = _words("protected").union(
     COLOURS, SHAPES, SYMBOLS, THINGS, SETTINGS, BUTTONS, PEOPLE, KEYS, OPENERS, VERBS, LEADS, *FILLERS, *REPAIRS
 )
@@ -39,9 +39,9 @@ UNFINISHED = _words("unfinished").union(COLOURS, VERBS) - _words("whole_verbs")
 
 @dataclass(frozen=True)
 class RefinerInput:
-    """One utterance: its words, and what the screen and the task say, from which misheard words are mended.
+    """Hold one utterance: its words, and the texts of screen and task from which misheard words are corrected.
 
-    confidence: 0 to 1 for each word. vocabulary: lower-case words that stand on the screen or in the task.
+    confidence: 0 to 1 for each word. vocabulary: lower-case words of the screen and the task.
     """
 
     words: tuple[str, ...]
@@ -51,25 +51,29 @@ class RefinerInput:
 
 
 class Refiner(Protocol):
-    """Refine heard words into a thought. name: as it is written into the table `utterances` (`refined_by`)."""
+    """Refine heard words into a thought. name: as stored in the table `utterances` (`refined_by`)."""
 
     name: str
 
     def refine(self, heard: RefinerInput) -> str:
-        """Write a sentence in the first person of what was `heard`; "" where only fillers were said. Raises
-        LanguageModelError where a model is asked and fails."""
+        """Return a sentence in the first person for what was `heard`; "" where only fillers were said.
+
+        Raises LanguageModelError where a language model is asked and fails.
+        """
 
 
 def open_refiner(settings: Settings) -> Refiner:
-    """Open a language model where `language_model.endpoint` names one, else the rules; the data say which it was.
-    Raises BadInput for an endpoint that is not an address."""
+    """Open the refiner: a language model where `language_model.endpoint` names one, else rules.
+
+    Raises BadInput for an endpoint that is not an address.
+    """
     if settings.language_model.endpoint:
         return ModelRefiner(OpenAIChatModel(settings.language_model))
     return RuleRefiner()
 
 
 class ModelRefiner:
-    """Refinement by a language model. A failure of the model is an error: the rules are no silent substitute."""
+    """Refine by a language model. Its failure is an error: rules never replace it silently."""
 
     def __init__(self, model: OpenAIChatModel) -> None:
         self.name, self._model = model.name, model
@@ -89,7 +93,7 @@ def _question(heard: RefinerInput) -> str:
 
 
 class RuleRefiner:
-    """Refinement by rules, for where there is no language model."""
+    """Refine by rules, where there is no language model."""
 
     name = "rules"
 
@@ -106,7 +110,7 @@ _SURE = 0.9  # a word heard with this confidence is left alone
 
 
 def _correct_misheard(heard: RefinerInput) -> list[str]:
-    """Replace a word heard with doubt by a similar one that stands on the screen or in the task."""
+    """Replace each word of low confidence by a similar one of the vocabulary, if there is one."""
     known = sorted(word for word in heard.vocabulary if len(word) > 2 and word.isalpha())
     mended = []
     for word, confidence in zip(heard.words, heard.confidence, strict=True):
@@ -136,10 +140,10 @@ def _drop(words: list[str], phrases: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _repair(words: list[str]) -> list[str]:
-    """Carry out self-corrections: `the red no wait the blue tile` -> `the blue tile`.
+    """Apply self-corrections: `the red no wait the blue tile` -> `the blue tile`.
 
-    What follows the marker begins again at a word said before, and everything from there on is taken back. Where no
-    word is said again, the speaker corrects the last word alone.
+    The word after the marker is looked up among the words before it, and everything from there on is dropped. Where it
+    is not found, the correction replaces the last word only, or the marker, if weak, is an ordinary word.
     """
     done: list[str] = []
     at = 0
@@ -164,7 +168,7 @@ def _repair(words: list[str]) -> list[str]:
 
 
 def _begun_again(done: list[str], rest: list[str]) -> int | None:
-    """Where in `done` the first word of `rest` was said last, within reach."""
+    """Return where in `done` the first word of `rest` was said last, within `REACH` words; None where it was not."""
     if not rest:
         return None
     nearest = max((i for i, word in enumerate(done) if word == rest[0]), default=None)
@@ -193,7 +197,7 @@ def _trim(words: list[str]) -> list[str]:
 
 
 def _first_person(words: list[str]) -> list[str]:
-    """`click the tile` -> `i click the tile`."""
+    """Begin with `i` where a verb begins: `click the tile` -> `i click the tile`."""
     lead = 1 if len(words) > 1 and words[0] in LEADS else 0
     if len(words) > lead and words[lead] in VERBS:
         words = [*words[:lead], "i", *words[lead:]]
@@ -204,7 +208,7 @@ _I = re.compile(r"^i('|$)")
 
 
 def _sentence(words: list[str]) -> str:
-    """A capital and a full stop."""
+    """Join the words to a sentence with a capital letter and a full stop."""
     if not words:
         return ""
     text = " ".join(_I.sub(r"I\1", word) for word in words)

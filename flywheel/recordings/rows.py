@@ -37,11 +37,10 @@ UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot 
 
 @dataclass(frozen=True)
 class IngestedSession:
-    """One recording: its trajectory, and rows of the tables named. A corrupt one has a trajectory (status invalid) and
-    little else.
+    """Hold one recording as rows of the tables. A corrupt one has a trajectory of status invalid and little else.
 
-    session: its folder's name. thought_rows: of `utterances`. fingerprint: `recording_fingerprint`; "" for a corrupt
-    one. review_rows: what curation found, one row of `reviews` (kind curation, reviewer rules).
+    session: name of its folder. thought_rows: of `utterances`. review_rows: the result of curation, one row of
+    `reviews` (kind curation, reviewer rules). fingerprint: `recording_fingerprint`; "" for a corrupt one.
     """
 
     session: str
@@ -65,15 +64,15 @@ def session_rows(
     settings: Settings,
     iteration: int,
 ) -> IngestedSession:
-    """Make rows of a session: its trajectory, steps, thoughts, events, screens, task, and what curation found.
+    """Make the rows of a session: its trajectory, steps, thoughts, events, screens, task, and the result of curation.
 
     texts: refined text of each of the `utterances`. alignment: of these with the session's actions. recognizer,
-    refined_by: names of what heard and refined, kept with each thought. settings, iteration: that ingest it. Raises
-    BadInput for a suite in the settings that is not there.
+    refined_by: names of the recognizer and the refiner, stored with each thought. settings, iteration: of the iteration
+    that ingests it. Raises BadInput for a suite in the settings that does not exist.
     """
     identity = session_trajectory_id(iteration, session.task.task_id, session.meta.session)
     grammar = Grammar.of_settings(settings)
-    # What was hardly understood is kept and marked, but is no thought to learn from: refined, it reads as well as any.
+    # An utterance of low confidence is stored and marked, but is not learned from: refined, it reads like any other.
     least = settings.recording.least_confidence
     doubtful = [bool(text) and one.confidence < least for one, text in zip(utterances, texts, strict=True)]
     trusted = ["" if doubt else text for text, doubt in zip(texts, doubtful, strict=True)]
@@ -112,7 +111,7 @@ def session_rows(
 def _ingested(
     session: str, trajectory: Trajectory, task: Row, steps: Sequence[Step], found: Curation
 ) -> IngestedSession:
-    """What every recording has, invalid where curation found a fault."""
+    """Make what every recording has; its trajectory is invalid where curation found a fault."""
     if not found.accepted:
         trajectory = replace(trajectory, status="invalid", error="; ".join(found.faults))
     return IngestedSession(
@@ -126,7 +125,7 @@ def _ingested(
 
 
 def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
-    """task: None where it cannot be read."""
+    """Make the trajectory of a person. task: None where it cannot be read."""
     known = {"world": task.world, "level": task.level, "instruction": task.instruction} if task else {}
     name = task.task_id if task else UNKNOWN
     return Trajectory(
@@ -142,10 +141,10 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
 
 
 def set_aside(folder: Path, error: Exception, iteration: int) -> IngestedSession:
-    """Make the rows of a session or demonstration that cannot be taken in; its task, where session.json is whole.
+    """Make the rows of a session or demonstration that cannot be ingested; with its task, where session.json is valid.
 
-    folder: its own. error: what reading it raised, whose reason stands in the rows. iteration: that ingests it. Raises
-    `error` itself where it is of the settings, the disk or a service, and of no record.
+    folder: of the session. error: what reading it raised, stored as the reason. iteration: the one that ingests it.
+    Raises `error` itself where it comes from the settings, the disk or a service rather than from the recording.
     """
     if isinstance(error, FlywheelError | OSError) and not isinstance(error, DataError):
         raise error
@@ -155,7 +154,7 @@ def set_aside(folder: Path, error: Exception, iteration: int) -> IngestedSession
     meta = task = None
     with suppress(Exception):
         meta, task = load_session_meta(folder)
-    # The reason is kept for years: a path of this machine in it would mean nothing then.
+    # The reason is kept for years: a path of this machine would mean nothing by then.
     reason = replace_surrogates(str(reason).replace(str(folder), folder.name))[:_LONGEST_REASON]
     trajectory = replace(
         _trajectory(task, folder.name, iteration), domain=UNKNOWN, status="invalid", error=reason, steps=0
@@ -167,8 +166,11 @@ def set_aside(folder: Path, error: Exception, iteration: int) -> IngestedSession
 
 
 def check_screens(screens: Iterable[Row], settings: Settings, folder: Path) -> None:
-    """Check that training can use every screen. screens: with sha256, width, height, bytes. Raises DataError, with
-    `folder`, for the first that cannot be decoded, is too large or too narrow, or has another size than it says."""
+    """Check that training can use every screen.
+
+    screens: mappings with sha256, width, height, bytes. folder: of the recording, for the error. Raises DataError for
+    the first screen that cannot be decoded, is too large or too narrow, or has another size than it says.
+    """
     for sha256, screen in {screen["sha256"]: screen for screen in screens}.items():
         where = f"{folder / 'screens.parquet'}, screen {sha256[:12]}"
         try:
@@ -181,8 +183,10 @@ def check_screens(screens: Iterable[Row], settings: Settings, folder: Path) -> N
 
 
 def check_rows(made: IngestedSession, folder: Path) -> IngestedSession:
-    """Return `made`, whose rows fit their tables. Raises DataError, with `folder`, where one does not: it would end the
-    rows of other recordings with it."""
+    """Return `made` if its rows fit their tables. folder: of the recording, for the error.
+
+    Raises DataError where a row does not fit: it would fail the rows of other recordings with it.
+    """
     try:
         table_from_rows("trajectories", [record_to_row("trajectories", made.trajectory)])
         table_from_rows("steps", [record_to_row("steps", step) for step in made.steps])
@@ -194,7 +198,7 @@ def check_rows(made: IngestedSession, folder: Path) -> IngestedSession:
 
 
 def _thoughts_of(session: RecordedSession, texts: Sequence[str], alignment: Alignment) -> list[str]:
-    """The thought of each action: what was said about it, in order, each sentence once."""
+    """Return the thought of each action: the sentences about it, in order, each once."""
     thoughts: list[list[str]] = [[] for _ in session.actions]
     for text, step in zip(texts, alignment.steps, strict=True):
         if text and text not in thoughts[step]:
@@ -238,10 +242,10 @@ _POINTING = _CLICKS | Drag
 
 
 def _slips(session: RecordedSession) -> set[int]:
-    """Numbers of the clicks on nothing: no element is named under the pointer, and the next screen is the same.
+    """Return the numbers of clicks on nothing: no element is named under the pointer, and the next screen is the same.
 
-    A screen alone does not tell: a button that copies changes nothing that can be seen. None where the recorder names
-    no elements.
+    An unchanged screen is not enough: a button that copies changes nothing visible. Empty where the recorder names no
+    elements.
     """
     actions = session.actions
     named = [any(session.events[index].text for index in one.events) for one in actions]
@@ -261,7 +265,7 @@ def _thoughts(
     refined_by: str,
     doubtful: Sequence[bool],
 ) -> Iterable[dict[str, Any]]:
-    """Rows of `utterances`, their times on the screen's clock."""
+    """Yield rows of `utterances`, with times on the screen's clock."""
     offset = alignment.offset_s
     for number, (utterance, text) in enumerate(zip(utterances, texts, strict=True)):
         words = [replace(w, start_s=w.start_s + offset, end_s=w.end_s + offset) for w in utterance.words]
@@ -291,8 +295,10 @@ def _events(session: RecordedSession, identity: str) -> Iterable[dict[str, Any]]
 
 
 def review_row(identity: str, found: Curation) -> dict[str, Any]:
-    """Make the row of `reviews` that says what curation `found`, now: `comment` lists its faults, then its remarks.
-    identity: the trajectory's id."""
+    """Make the row of `reviews` for what curation `found`: `comment` lists its faults, then its remarks; `at` is now.
+
+    identity: the trajectory's id.
+    """
     return {
         "subject": identity,
         "kind": "curation",
@@ -311,7 +317,7 @@ IMPORTED_DOMAIN = "imported"
 
 
 def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
-    """Make rows of the imported demonstration in `folder`, for an iteration with `settings`.
+    """Make the rows of the imported demonstration in `folder`, for an iteration with `settings`.
 
     One that cannot be read, or has no step to learn from, gives a trajectory of status invalid with the reason.
     """
@@ -350,7 +356,7 @@ def _demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Ing
 
 
 def _task(one: Demonstration) -> dict:
-    """A row of `tasks`. It has no verifier: nobody plays it here."""
+    """Make a row of `tasks`. It has no verifier, since the task is never played here."""
     facts = {**one.facts, "origin": one.origin}
     return {
         "task_id": one.origin,
@@ -398,7 +404,7 @@ def _done(step: DemonstratedStep, grammar: Grammar) -> tuple[dict, str]:
 
 
 def _curated(one: Demonstration, steps: list[Step], screens: set[str]) -> Curation:
-    # What was seen must be there; where nothing was, what was read.
+    # A step needs its screen or, where there was none, the text that was read.
     seen = (step.image_sha256 in screens if step.image_sha256 else step.observation is not None for step in steps)
     faults = [f"step {step.step} has no screen" for step, there in zip(steps, seen, strict=True) if not there][:1]
     unlearnt = [step for step in steps if step.parse_error or step.misclick]

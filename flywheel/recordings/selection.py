@@ -1,8 +1,8 @@
-"""Choose the recorded sessions that an iteration ingests, once, and keep the choice in `sessions.json`.
+"""Choose the recorded sessions that an iteration ingests, once, and store the choice in `sessions.json`.
 
-The recordings folder grows between iterations. A stage that depended on the folder would mark every past
-iteration changed with each new session, so iteration k depends on `iterations/NNN/sessions.json`: the
-sessions chosen, each with the sha256 of its files.
+The recordings folder grows between iterations. A stage that depended on the folder would mark every past iteration
+changed with each new session, so an iteration depends on its `iterations/NNN/sessions.json`: the chosen sessions, each
+with the sha256 of its files.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from flywheel.utils.progress import announce
 @dataclass(frozen=True)
 class SessionFolder:
     """Name a chosen session. id: the folder's name. path: the folder, relative to the workspace (or absolute). sha256:
-    its `folder_digest`, as it was chosen."""
+    its `folder_digest` when it was chosen."""
 
     id: str
     path: str
     sha256: str
 
 
-DeferSession = Callable[[Path], bool]  # of a session's folder: it comes after all sessions of which this is not true
+DeferSession = Callable[[Path], bool]  # session's folder -> whether it comes after all others
 
 
 def choose_sessions(
@@ -41,15 +41,15 @@ def choose_sessions(
 ) -> list[SessionFolder]:
     """Choose the recorded sessions that an iteration ingests, by name, none that an earlier iteration used.
 
-    The choice is written to the iteration's `sessions.json`, with a hash of each session's files, and stands: called
-    again it is read, and until the stage `ingest` is recorded, the chosen sessions are taken as they lie there now, so
-    that they can be mended or removed. A damaged session that was set aside by an earlier iteration and is mended since
-    is chosen again.
+    The choice is written to the iteration's `sessions.json`, with a hash of each session's files, and is final: a later
+    call reads it. Until the stage `ingest` is recorded, a later call takes the chosen sessions as they are on disk by
+    then, so that they can be corrected or removed. A damaged session that an earlier iteration set aside and that was
+    corrected since is chosen again.
 
-    folder: of the recordings, seen from the workspace. limit, imports: how many recorded and imported sessions at most;
-    fewer where there are no more. later: true for sessions that come after all others, where there are more than
-    `limit`. Raises BadInput where the folder is missing (and `limit` is not 0); DataError where the iteration's list or
-    a manifest, list or table of earlier ones is missing or damaged; DiskFull; and what `later` raises.
+    folder: of the recordings, relative to the workspace. limit, imports: most recorded and most imported sessions.
+    later: true for a session to choose after all others, where there are more than `limit`. Raises BadInput where the
+    folder is missing (and `limit` is not 0); DataError where the iteration's list, or a manifest, list or table of
+    earlier ones, is missing or damaged; DiskFull; and what `later` raises.
     """
     path = _path(ws, iteration)
     if not path.exists():
@@ -66,7 +66,7 @@ def choose_sessions(
 def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
     """Read the sessions of an iteration, as they were chosen, sorted by folder.
 
-    Raises DataError where their list is missing or is not one.
+    Raises DataError where the list is missing or damaged.
     """
     path = _path(ws, iteration)
     try:
@@ -77,7 +77,7 @@ def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
 
 
 def check_sessions_unchanged(ws: Workspace, sessions: Iterable[SessionFolder]) -> None:
-    """Check that the sessions' files, which are all read, are as they were when chosen.
+    """Check that the sessions' files are as they were when chosen; all files are read.
 
     Raises DataError naming the first session that changed or is missing.
     """
@@ -111,7 +111,7 @@ def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder | None:
 
 
 def folder_digest(folder: Path) -> str:
-    """Hash names and contents of the files of `folder` to 64 hex digits; sha256 of nothing where there are none."""
+    """Hash the names and contents of the files of `folder` to 64 hex digits (sha256); no files give that of b""."""
     state = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -129,7 +129,7 @@ def _choose(
         raise BadInput("no recordings folder", where=folder, fix=fix)
     taken = set(manifest.read_manifest(ws, iteration - 1).sessions) - _repaired_sessions(ws, iteration, folder)
     fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)
-    whole = [path for path in fresh if not path.name.startswith(".")]  # an import may be going on
+    whole = [path for path in fresh if not path.name.startswith(".")]  # a hidden folder may be an import at work
     imported = [path for path in whole if is_demonstration(path)]
     recorded = [path for path in whole if path not in imported]
     if later is not None and len(recorded) > limit:
@@ -139,7 +139,7 @@ def _choose(
 
 
 def _repaired_sessions(ws: Workspace, iteration: int, folder: Path) -> set[str]:
-    """Sessions that were set aside when they were last taken in, and are other files now."""
+    """Return the sessions that were invalid when last ingested, and whose files have changed since."""
     aside: dict[str, str] = {}
     for k in range(1, iteration):
         if not ws.partition("trajectories", k, "ingest").is_dir():

@@ -1,4 +1,4 @@
-"""Read and write a recorded session on disk: input events, screens, speech, and the actions they amount to."""
+"""Read and write a recorded session on disk: input events, screens, speech, and the actions that the events make."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import sha256_file
 from flywheel.utils.json_text import describe_first_fault, iter_json_lines, parse_foreign_json
 
-# Values of `kind` that the recorder writes. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
+# Values of `kind` that the recorder writes. `drop` ends a `drag`; with `stop` the annotator ends the recording.
 EVENT_KINDS = "click, double, right, hover, drag, drop, key, down, up, type, scroll, navigate, back, stop"
 _POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle, "hover": act.Hover}
 _POINTED_KINDS = {action: kind for kind, action in _POINTED.items()}
@@ -37,11 +37,11 @@ _Text = Annotated[str, Field(max_length=20_000)]
 
 @dataclass(frozen=True)
 class InputEvent:
-    """One captured input event.
+    """Hold one captured input event.
 
     time_s: on the screen's clock, from its start. kind: one of `EVENT_KINDS`. x, y: fractions of the viewport. key:
-    keys held together, separated by spaces. text: what was typed, the address, the direction of a scroll, or the label
-    of the element under the pointer. screen: number of the screen shown just before, where an action begins.
+    keys held together, separated by spaces. text: typed text, address, direction of a scroll, or label of the element
+    under the pointer. screen: number of the screen shown just before, for an event that begins an action.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -54,13 +54,13 @@ class InputEvent:
     screen: int | None = None
 
 
-_EVENT = TypeAdapter(InputEvent)  # as it is written in a file
+_EVENT = TypeAdapter(InputEvent)  # as a line of a file
 _TASK = TypeAdapter(Task)
 
 
 @dataclass(frozen=True)
 class RecordedAction:
-    """An action made of one or two events. events: their indices. time_s, screen: of the first."""
+    """Hold an action made of one or two events. events: their indices. time_s, screen: of the first event."""
 
     action: Action
     events: tuple[int, ...]
@@ -69,8 +69,7 @@ class RecordedAction:
 
 
 def events_to_actions(events: Sequence[InputEvent]) -> list[RecordedAction]:
-    """Turn events into the actions they amount to: a drag with its drop, typed text with the Enter that follows at
-    once.
+    """Turn events into actions: a drag with its drop is one, and so is typed text with an Enter right after it.
 
     Raises BadInput for an event that cannot be part of an action, by its index.
     """
@@ -93,7 +92,7 @@ def events_to_actions(events: Sequence[InputEvent]) -> list[RecordedAction]:
 
 
 def _submits(event: InputEvent, previous: RecordedAction | None) -> bool:
-    """Enter right after typing, on the same screen: the recorder gives it no screen of its own."""
+    """Tell whether the event is Enter right after typing, on the same screen: the recorder gives it no screen."""
     typed = previous is not None and isinstance(previous.action, act.Type)
     return typed and event.kind == "key" and event.key.lower() == "enter" and event.screen is None
 
@@ -139,10 +138,10 @@ def _point(event: InputEvent, index: int) -> Point:
 def action_to_events(
     action: Action, time_s: float, screen: int, label: str = "", *, seconds: float = 0.3
 ) -> list[InputEvent]:
-    """Make the events of `action` that begins at `time_s`; of two events the second comes `seconds` later.
+    """Make the events of an `action` that begins at `time_s`; of two events the second comes `seconds` later.
 
     time_s: seconds on the screen's clock. screen: number of the screen that was seen. label: of the element under the
-    pointer. Raises BadInput for an action that no input of a person makes.
+    pointer. Raises BadInput for an action that a person's input cannot make.
     """
 
     def first(kind: str, point: Point | None = None, **rest: str) -> InputEvent:
@@ -203,7 +202,7 @@ def _damaged(what: str, where: object) -> DataError:
 
 
 class SessionOutcome(BaseModel):
-    """How the session ended. terminated: the task's own end. reward: the sum. state: what the verifier reads."""
+    """Describe how the session ended. terminated: by the task itself. reward: the sum. state: for the verifier."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     terminated: bool
@@ -212,12 +211,12 @@ class SessionOutcome(BaseModel):
 
 
 class SessionMeta(BaseModel):
-    """`session.json`.
+    """Hold the content of `session.json`.
 
-    session: its name. annotator, voice: whose. task: row of `tasks`. width, height: of the screen in pixels. audio:
-    file name. audio_sha256: of that file; empty where a recorder does not write it. sync_s: the screen's clock minus
-    the audio's, as both told it at the start (wrong by up to a second); null where they were not read. started_at: the
-    zero of the screen's clock. seconds: until both were stopped, on the screen's clock.
+    session: its name. annotator, voice: of the person. task: row of `tasks`. width, height: of the screen in pixels.
+    audio: file name. audio_sha256: of that file; "" where the recorder does not write it. sync_s: the screen's clock
+    minus the audio's, read at the start (wrong by up to a second); null where they were not read. started_at: the zero
+    of the screen's clock. seconds: length of the recording on the screen's clock.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -255,7 +254,7 @@ class ScreenFrame:
 
 @dataclass(frozen=True)
 class RecordedSession:
-    """Hold a session in memory. actions: what the events amount to. samples: float32 mono [n] at `SAMPLE_RATE`."""
+    """Hold a session in memory. actions: what the events make. samples: float32 mono [n] at `SAMPLE_RATE`."""
 
     folder: Path
     meta: SessionMeta
@@ -267,8 +266,11 @@ class RecordedSession:
 
 
 def load_session(folder: Path) -> RecordedSession:
-    """Read the session in `folder`. Raises DataError naming the part that is missing or does not hold: file, line,
-    fault; OSError where a long one's sound has no room in a temporary file."""
+    """Read the session in `folder`.
+
+    Raises DataError naming the part that is missing or wrong: file, line, fault; OSError where there is no room for the
+    temporary file of a long session's sound.
+    """
     if not folder.is_dir():
         raise DataError("no such session", where=folder, fix="see recording.folder")
     meta, task = load_session_meta(folder)
@@ -291,7 +293,7 @@ def load_session(folder: Path) -> RecordedSession:
 
 
 def _samples(path: Path, meta: SessionMeta, events: list[InputEvent]) -> np.ndarray:
-    """The speech. Raises DataError where it cannot be trusted: a thought at a wrong time goes to a wrong step."""
+    """Read the speech. Raises DataError where its times cannot be trusted: thoughts would go to wrong steps."""
     samples = audio.read_audio(path)
     if meta.audio_sha256 and sha256_file(path) != meta.audio_sha256:
         raise _damaged("the audio is damaged: its sha256 is not that of session.json", path)
@@ -304,8 +306,10 @@ def _samples(path: Path, meta: SessionMeta, events: list[InputEvent]) -> np.ndar
 
 
 def load_session_meta(folder: Path) -> tuple[SessionMeta, Task]:
-    """Read `session.json` of the session in `folder`, and its task. Raises DataError where it is missing or not
-    valid."""
+    """Read `session.json` of the session in `folder`, and its task.
+
+    Raises DataError where it is missing or not valid.
+    """
     path = folder / "session.json"
     try:
         meta = SessionMeta.model_validate(parse_foreign_json(path.read_bytes()))
@@ -378,8 +382,8 @@ def write_session(
 ) -> None:
     """Write a session folder; the screens get the numbers 0, 1, ... in their order.
 
-    folder: must not exist. meta: facts of the session; the sound's checksum is filled in. events: input, by time.
-    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. Raises OSError where it is there or cannot be written.
+    folder: must not exist. meta: facts of the session; the sound's checksum is filled in. events: by time. samples:
+    float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. Raises OSError where the folder exists or cannot be written.
     """
     import soundfile
 

@@ -12,14 +12,14 @@ from flywheel.recordings.asr.recognizer import Recognizer, Word
 from flywheel.recordings.audio import SAMPLE_RATE, speech_segments
 from flywheel.recordings.refine import FILLERS, LEADS, OPENERS, UNFINISHED, VERBS
 
-LONGEST_PAUSE_S = 1.5  # inside a sentence
+LONGEST_PAUSE_S = 1.5  # within a sentence
 _HESITATIONS = {phrase[0] for phrase in FILLERS if len(phrase) == 1}
-NEAR_S = 0.3  # from a span of speech: so exact are the times of words
+NEAR_S = 0.3  # most seconds of a word's middle outside its span: the error of its times
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """A stretch of speech between pauses. Times, also those of the words, are seconds on the audio's clock."""
+    """Hold a stretch of speech between pauses. All times, also of words, are seconds on the audio's clock."""
 
     start_s: float
     end_s: float
@@ -27,19 +27,19 @@ class Utterance:
 
     @property
     def text(self) -> str:
-        """Its words with blanks between them."""
+        """Join the words with blanks."""
         return " ".join(word.word for word in self.words)
 
     @property
     def confidence(self) -> float:
-        """Mean confidence of its words, 0 to 1; 0 where there are none."""
+        """Return the mean confidence of the words, 0 to 1; 0 where there are none."""
         return sum(word.confidence for word in self.words) / len(self.words) if self.words else 0.0
 
 
 def transcribe_utterances(recognizer: Recognizer, samples: np.ndarray, timeout_s: float) -> list[Utterance]:
-    """Transcribe each stretch of speech, in order; those in which no word was found are left out.
+    """Transcribe each stretch of speech, in order; those without a recognized word are left out.
 
-    samples: float32 mono [n] at `SAMPLE_RATE`. Raises RecognitionTimeout where the whole takes longer than `timeout_s`
+    samples: float32 mono [n] at `SAMPLE_RATE`. Raises RecognitionTimeout where all of it takes longer than `timeout_s`
     seconds, BadInput for samples of another type.
     """
     spans = speech_segments(samples)
@@ -53,7 +53,7 @@ Span = tuple[float, float]
 def _recognize_spans(
     recognizer: Recognizer, samples: np.ndarray, spans: Sequence[Span], timeout_s: float
 ) -> list[list[Word]]:
-    """Each span recognized by itself."""
+    """Recognize each span separately; return its words, with times from the recording's start."""
     deadline = time.monotonic() + timeout_s
     heard = []
     for start, end in spans:
@@ -66,9 +66,9 @@ def _recognize_spans(
 def _recognize_whole(
     recognizer: Recognizer, samples: np.ndarray, spans: Sequence[Span], timeout_s: float
 ) -> list[list[Word]]:
-    """The whole recognized at once; each word goes to the span that its middle lies in, or nearly.
+    """Recognize the whole recording at once; assign each word to the span in which its middle lies, or nearly lies.
 
-    Words in no span are left out: such recognizers hear words in silence.
+    Words in no span are dropped: such recognizers hear words in silence.
     """
     heard: list[list[Word]] = [[] for _ in spans]
     for word in recognizer.recognize(samples, SAMPLE_RATE, timeout_s) if spans else ():
@@ -81,10 +81,10 @@ def _recognize_whole(
 
 
 def join_broken_utterances(utterances: Iterable[Utterance]) -> list[Utterance]:
-    """Put together again those of `utterances`, in order, that a pause has cut: `I click the` and then `purple tile`.
+    """Join utterances that a pause has cut: `I click the` and then `purple tile`. utterances: in order.
 
-    An utterance goes on where it ends in a word that wants another and the next does not begin a sentence. An `uh` by
-    itself is left out: it is about no step, and would take the place of a thought at one.
+    An utterance is continued where it ends in a word that needs another and the next one does not begin a sentence. An
+    utterance of hesitations alone (`uh`) is dropped: it is about no step, and could take the place of a thought.
     """
     whole: list[Utterance] = []
     for utterance in utterances:

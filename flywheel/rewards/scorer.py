@@ -1,6 +1,6 @@
-"""Define what a scorer is, which judges finished trajectories, and open those that `routing.scorers` names.
+"""Define the interface of scorers, which judge finished trajectories, and open those that `routing.scorers` names.
 
-The verifier is the first; a judge that reads the text, a reward model that looks at the screens are others.
+The verifier is the first scorer; a judge that reads the text, or a reward model that looks at the screens, is another.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Need = Literal["final_state", "steps", "screens"]
 
 @dataclass(frozen=True)
 class ScoringInput:
-    """A trajectory that came to an end, as its scorers see it.
+    """Hold a finished trajectory, as its scorers see it.
 
-    task: that it is of. What none of them needs is not read: then there are no steps (in order), no screens (PNG by
-    sha256; a step names the one that it was chosen on), no final state.
+    task: of the trajectory. steps: in order. screens: PNG by sha256; a step names the one that it was chosen on. What
+    no scorer needs is not read: there are then no steps, no screens, no final state.
     """
 
     task: Task
@@ -40,7 +40,7 @@ class ScoringInput:
 
     @property
     def final_state(self) -> Any:
-        """The state at the end; {} where there is none. Raises DataError where what was recorded is not JSON."""
+        """Return the final state; {} where there is none. Raises DataError where the stored text is not JSON."""
         try:
             return json.loads(self.trajectory.final_state or "{}")
         except ValueError as error:
@@ -50,10 +50,10 @@ class ScoringInput:
 
 @dataclass(frozen=True)
 class Score:
-    """Hold what a scorer gives.
+    """Hold the result of a scorer.
 
-    value: in [0, 1], on the scale of the task's threshold: 1 is what was asked and no less. None: the scorer cannot
-    tell, and `detail` says why. detail: in words, what it adds. rule: which of the scorer's rules it was.
+    value: in [0, 1], on the scale of the task's threshold: 1 is what was asked and no less; None where the scorer
+    cannot tell, and then `detail` says why. detail: explanation in words. rule: which of the scorer's rules it was.
     """
 
     value: float | None
@@ -65,7 +65,7 @@ class Scorer(Protocol):
     """Judge finished trajectories.
 
     name: as in `routing.scorers`. version: changes when the same trajectory may get another score, so it names all that
-    a score depends on beside the trajectory: rules, a prompt, a model. needs: what it reads of a `ScoringInput`.
+    a score depends on besides the trajectory: rules, a prompt, a model. needs: what it reads of a `ScoringInput`.
     """
 
     name: str
@@ -73,10 +73,10 @@ class Scorer(Protocol):
     needs: frozenset[Need]
 
     def score(self, case: ScoringInput) -> Score:
-        """Score the finished trajectory `case`. It may take its time, and is called from several threads.
+        """Score the finished trajectory `case`. It may be slow, and is called from several threads.
 
-        A failure of its own is never a score of 0: it gives none, or raises, and the reason is stored with the
-        trajectory. BadInput alone stops the stage: settings that must be corrected.
+        Where the scorer itself fails it returns no value or raises, but never scores 0; the reason is stored with the
+        trajectory. Only BadInput, for settings that must be corrected, stops the stage.
         """
 
 
@@ -86,7 +86,7 @@ def list_scorers() -> list[str]:
 
 
 class ScorerSet:
-    """Hold the scorers of every domain, each opened when one is first asked for.
+    """Hold the scorers of every domain; all are opened when one is first asked for.
 
     settings: `routing.scorers`, and the scorers' own. Raises BadInput for a name that no scorer has; every method also
     where a scorer refuses its settings.
@@ -118,7 +118,7 @@ class ScorerSet:
 
     @property
     def versions(self) -> dict[str, list[list[str]]]:
-        """List by domain [name, version] of its scorers: what a verdict depends on beside the trajectory."""
+        """Return, by domain, [name, version] of its scorers: what a verdict depends on besides the trajectory."""
         domains = sorted(self._of_domain)
         return {name: [[scorer.name, scorer.version] for scorer in self.for_domain(name)] for name in domains}
 

@@ -1,4 +1,4 @@
-"""Turn an outcome into rewards per step: format, length and step penalties (section 2.5.4)."""
+"""Turn an outcome into rewards per step: format, length and step penalties (UI-TARS-2 report, section 2.5.4)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def length_penalty(length: int, settings: Settings) -> float:
 
 
 def reward_at_end(outcome: float, steps: int) -> tuple[float, ...]:
-    """Give the whole `outcome` with the last of `steps` steps: one reward a step, [steps]; () for no steps."""
+    """Give the whole `outcome` to the last of `steps` steps: one reward a step, [steps]; () for no steps."""
     return (*(0.0 for _ in range(steps - 1)), outcome) if steps else ()
 
 
 def reward_as_earned(outcome: float, scores: Sequence[float | None]) -> tuple[float, ...]:
-    """Split the outcome over the steps by what each added to the score; the last gets what is missing to the outcome.
+    """Split the outcome over the steps by what each added to the score; the last step gets the rest.
 
-    outcome: score of the episode. scores: [steps], of the state that each step was chosen on; None, where none is
-    known, is the one before it, 0 where there is none before. Returns [steps]. The sum is the outcome less the first
-    score, which is the same for all trajectories of a task, so no policy is preferred that the outcome alone would not
-    prefer (potential-based shaping, Ng et al. 1999, at gamma 1).
+    outcome: score of the episode. scores: [steps], of the state that each step was chosen on; None where it is not
+    known, which counts as the score before it, or 0 at the beginning. Returns [steps]. The sum is the outcome less the
+    first score, which is the same for all trajectories of a task, so no policy is preferred that the outcome alone
+    would not prefer (potential-based shaping, Ng et al. 1999, at gamma 1).
     """
     known: list[float] = []
     for score in scores:
@@ -44,9 +44,9 @@ def shape_rewards(
 ) -> tuple[float, ...]:
     """Compute the reward of each step of one trajectory, [steps]; it is put on the last token of its step.
 
-    outcome: [steps], what of the verifier's score comes with each step. lengths: [steps], response tokens.
-    parse_errors: [steps], whether each step's text held no valid action. settings: of the penalties. budget: steps that
-    the task allows; 0: no step penalty. Format, length and step penalties as in section 2.5.4 of the UI-TARS-2 report:
+    outcome: [steps], part of the verifier's score that each step gets. lengths: [steps], response tokens. parse_errors:
+    [steps], whether each step's text held no valid action. settings: of the penalties. budget: steps that the task
+    allows; 0: no step penalty. Format, length and step penalties as in section 2.5.4 of the UI-TARS-2 report:
     rl.format_penalty for each step that does not parse, rl.step_penalty for a trajectory that uses its whole budget,
     evenly over its steps. Raises ValueError for lists of different lengths.
     """

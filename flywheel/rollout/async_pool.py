@@ -1,4 +1,4 @@
-"""Collect batches of episodes for RL while training goes on (section 2.5.3).
+"""Collect batches of episodes for RL while training goes on (UI-TARS-2 report, section 2.5.3).
 
 On one event loop each episode is a task of its own, in a leased environment. The policy may get new weights while an
 episode is under way; each step keeps the version that sampled it. The rollout log decides what begins and what is
@@ -52,9 +52,9 @@ def compute_capacity(
 
     min(max_concurrent - running, (max_staleness + version + 1) batch - (accepted + running)); 0 where that is negative.
 
-    max_concurrent: episodes at once. running: now. max_staleness: training steps that an episode may be behind.
-    version: training steps done. batch: episodes of a step. accepted: episodes that finished since the run began, those
-    trained on included. One that failed is in neither number, so its place is free again.
+    max_concurrent: episodes at once. running: episodes under way. max_staleness: training steps that an episode may be
+    behind. version: training steps done. batch: episodes of a step. accepted: episodes that finished since the run
+    began, those trained on included. One that failed is in neither number, so its place is free again.
     """
     return max(0, min(max_concurrent - running, (max_staleness + version + 1) * batch - (accepted + running)))
 
@@ -64,11 +64,11 @@ def choose_batch(
 ) -> list[int] | None:
     """Choose the `count` finished episodes to train on now, by number; None where training must wait.
 
-    finished: number -> the version that it began with. unfinished: the versions that the others began with. version:
-    training steps done. max_staleness: steps that an episode may be behind. The oldest are taken, and only if those
-    that are left can still be trained on in time, `count` at each later version: of all that are left, those due at
-    version d or sooner may be (d - version) count at most. By the rule of `compute_capacity` this holds before anything
-    has begun; where it holds at a version it can be kept at the next, by waiting for the oldest.
+    finished: episode's number -> the version that it began with. unfinished: the versions that the other episodes began
+    with. version: training steps done. max_staleness: steps that an episode may be behind. The oldest are taken, and
+    only if those that are left can still be trained on in time, `count` at each later version: of all that are left,
+    those due at version d or sooner may be (d - version) count at most. By the rule of `compute_capacity` this holds
+    before anything has begun; where it holds at a version it can be kept at the next, by waiting for the oldest.
     """
     oldest = sorted(finished, key=lambda number: (finished[number], number))
     taken, left = oldest[:count], [finished[number] for number in oldest[count:]]
@@ -80,22 +80,25 @@ def choose_batch(
 
 
 # The log on disk, so that the process may be killed at any moment: an episode counts once. A finished one is a file,
-# accepted when it is renamed. `log.jsonl` only grows: a line for each group of episodes when it is drawn, for each
+# accepted once it is renamed. `log.jsonl` only grows: a line for each group of episodes when it is drawn, for each
 # episode that failed, for each batch when it is taken. The trainer's own checkpoint says which batches were trained on:
-# one that was taken and not trained on is given again, the same one.
+# one that was taken and not trained on is given again unchanged.
 
 log = logging.getLogger(__name__)
 
 
 class TaskSampler(Protocol):
-    """Where tasks come from (`training.rl.curriculum`). Both calls are made in an order that the log keeps, and made
-    again from it when a killed run goes on: what `next` gives must follow from the calls before it alone."""
+    """Choose the tasks of RL's episodes (`training.rl.curriculum`).
+
+    The log stores the order of both calls, and a resumed run repeats them in it: the task that `next` returns must
+    depend only on the calls before it.
+    """
 
     def next(self) -> Task:
         """Return the task of the next group of episodes."""
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record how a group of `task_id` ended: `scores`, and whether each is a success, of its episodes; empty where
+        """Record how a group of `task_id` ended: `scores` of its episodes, and whether each is a success; empty where
         all of its environments failed."""
 
 
@@ -103,10 +106,10 @@ class TaskSampler(Protocol):
 class RolloutPlan:
     """Plan the episodes of a run.
 
-    samples: episodes of a group, which share their task. batch: episodes that start a training step. batches: of the
-    whole run. max_staleness: training steps that an episode may be behind. whole_groups: a batch holds all of a group
-    or none of it. seed: of the run. first: the number of each task's first episode, where another pool of the same
-    weights has those before it.
+    samples: episodes of a group, which share their task. batch: episodes of a training step. batches: of the whole run.
+    max_staleness: training steps that an episode may be behind. whole_groups: a batch holds all of a group or none of
+    it. seed: of the run. first: sample number of each task's first episode; above 0 where another pool of the same
+    weights plays those before it.
     """
 
     samples: int
@@ -120,8 +123,8 @@ class RolloutPlan:
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """The right to one episode. ordinal: in the order of admission, from 0. group: number of its group. sample: its
-    number among the task's episodes. seed: of its sampling, a function of the run's seed and the ordinal."""
+    """Request one episode. ordinal: its number in the run, from 0. group: number of its group. sample: its number among
+    the task's episodes. seed: of its sampling, a function of the run's seed and the ordinal."""
 
     ordinal: int
     group: int
@@ -141,11 +144,11 @@ class EpisodeOutcome:
 
 
 class RolloutLog:
-    """Log the episodes of one run in `folder`. Not for several threads.
+    """Log the episodes of one run in `folder`. It is not thread-safe.
 
-    key: names the run's inputs; what another run left in `folder` is deleted. source: of the tasks. tasks: by task_id.
-    plan: of the run. version: training steps done, as the trainer's checkpoint says. Raises DataError for a finished
-    episode whose file is broken; every method that writes raises OSError.
+    key: names the run's inputs; what another run left in `folder` is deleted. source: draws the tasks. tasks: by
+    task_id. plan: of the run. version: training steps done, as the trainer's checkpoint says. Raises DataError for a
+    finished episode whose file is broken; every method that writes raises OSError.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class RolloutLog:
         self.folder, self.source, self.tasks, self.plan, self.version = folder, source, tasks, plan, version
         self.taken: list[int] | None = None  # the batch that is being trained on
         self.running: dict[int, int] = {}  # ordinal -> version at admission
-        self.finished: dict[int, EpisodeOutcome] = {}  # and not trained on
+        self.finished: dict[int, EpisodeOutcome] = {}  # finished and not trained on
         self._groups: list[str] = []  # task_id by number
         self._unrecorded: dict[int, dict[int, EpisodeOutcome | None]] = {}  # group -> ordinal -> None where it failed
         self._used: set[int] = set()  # ordinals that were trained on
@@ -175,8 +178,8 @@ class RolloutLog:
 
     # -- admission ------------------------------------------------------------------------------------------------
     def admit(self, max_concurrent: int) -> EpisodeRequest | None:
-        """Return the next episode to begin, and note that it runs; None while there is no room for one. max_concurrent:
-        most episodes that may run at once. The staleness of what it will be trained on is bounded too."""
+        """Return the request of the next episode, and record that it runs; None while there is no room. max_concurrent:
+        maximum of episodes at once. `compute_capacity` bounds staleness too."""
         opened = next((n for group in self._unrecorded for n in self._of(group) if self._is_open(n)), None)
         ordinal = len(self._groups) * self.plan.samples if opened is None else opened
         begun = self._begun()
@@ -185,9 +188,9 @@ class RolloutLog:
             running=len(self.running),
             version=self.version,
             batch=self.plan.batch,
-            # What begins later than the last training step could use would be in vain.
+            # An episode that begins too late for the last training step would be in vain.
             max_staleness=min(self.plan.max_staleness, self.plan.batches - self.version - 1),
-            # Places that are taken: of a group that is used whole, those that have not begun too.
+            # Places that are taken; a group that is used whole takes those of episodes that have not begun, too.
             accepted=(len(self._used_units) + len(begun)) * self._unit - len(self.running),
         )
         # The place of an episode whose group is used whole was taken with the group.
@@ -208,7 +211,7 @@ class RolloutLog:
     def _ticket(self, ordinal: int) -> EpisodeRequest:
         group, number = divmod(ordinal, self.plan.samples)
         task_id = self._groups[group]
-        # Counted over the task's groups: two of them may be of the same weights, and a trajectory's name is unique.
+        # Counted over the task's groups: two of them may be of the same weights, and trajectory ids must be unique.
         sample = self.plan.first + self._groups[:group].count(task_id) * self.plan.samples + number
         return EpisodeRequest(
             ordinal, group, self.tasks[task_id], sample, derive_seed(self.plan.seed, "episode", ordinal)
@@ -239,7 +242,7 @@ class RolloutLog:
 
     # -- batches --------------------------------------------------------------------------------------------------
     def take(self) -> list[EpisodeRequest] | None:
-        """Return the batch of this version, oldest first, the same when asked again; None while it is not complete."""
+        """Return the requests of this version's batch, oldest first, the same at each call; None until it is full."""
         if self.taken is None:
             ordinals = self._choose()
             if ordinals is None:
@@ -288,7 +291,7 @@ class RolloutLog:
 
     # -- units: what is used together, an episode or a group ------------------------------------------------------
     def _begun(self) -> dict[int, int]:
-        """unit -> the oldest version that it began with, of those that were not trained on and did not fail."""
+        """Map each unit that runs or is finished, and is not trained on, to the oldest version that it began with."""
         starts = [*self.running.items(), *((n, outcome.start) for n, outcome in self.finished.items())]
         found: dict[int, int] = {}
         for ordinal, start in starts:
@@ -303,7 +306,7 @@ class RolloutLog:
         return range(group * self.plan.samples, (group + 1) * self.plan.samples)
 
     def _is_open(self, ordinal: int) -> bool:
-        """Drawn, and neither running nor at its end."""
+        """Tell whether an episode was drawn, and neither runs nor has ended."""
         return not any(ordinal in places for places in (self.running, self.finished, self._failed, self._used))
 
     # -- on disk --------------------------------------------------------------------------------------------------
@@ -315,7 +318,7 @@ class RolloutLog:
             file.write(json.dumps(line).encode() + b"\n")
 
     def _replay(self, key: str) -> bool:
-        """Back to where the process ended; false where there is nothing of this run."""
+        """Restore the state in which the process ended; return False where the folder holds no log of this run."""
         lines = self._lines()
         if not lines or lines[0] != {"key": key}:
             return False
@@ -351,7 +354,7 @@ class RolloutLog:
         remove_unfinished(self.folder)
 
     def _lines(self) -> list[dict[str, Any]]:
-        """What was written whole: the end of the last write may be missing, and is cut off."""
+        """Read the lines that were written whole; an incomplete last line is cut off the file."""
         if not self._log.is_file():
             return []
         written = self._log.read_bytes()
@@ -371,8 +374,8 @@ def _results(found: Mapping[int, EpisodeOutcome | None]) -> tuple[list[float], l
 
 
 class OccupancyMeter:
-    """Wraps `environments` and measures how much of the time they are lent. places: how many there are at most. clock:
-    seconds."""
+    """Wrap `environments`, and measure the share of time for which they are lent. places: maximum number of
+    environments. clock: returns seconds."""
 
     def __init__(self, environments: EnvProvider, places: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._environments, self._places, self._clock = environments, places, clock
@@ -381,7 +384,7 @@ class OccupancyMeter:
 
     @asynccontextmanager
     async def env(self, task: Task) -> AsyncIterator[Env]:
-        """Lend an environment for `task`, as the provider does, errors too."""
+        """Lend an environment for `task` as the wrapped provider does, with its errors."""
         async with self._environments.env(task) as env:
             self._change(1)
             try:
@@ -408,8 +411,8 @@ GradeFunction = Callable[[Task, Episode], tuple[float, bool]]
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """The episodes of one training step, in the order of their requests, with the outcome of each. step: training steps
-    done before it. figures: see `AsyncRolloutPool.next_batch`."""
+    """Hold the episodes of one training step, in the order of their requests, with the outcome of each. step: training
+    steps done before it. figures: see `AsyncRolloutPool.next_batch`."""
 
     step: int
     episodes: tuple[tuple[EpisodeRequest, Episode], ...]
@@ -424,10 +427,10 @@ class AsyncRolloutPool:
             batch = await pool.next_batch()  # train on it, save, `pool.announce` and `policy.load` the new weights
             pool.advance()
 
-    rollout_log: of the run. policy: answers. environments: lends them. grade: returns an episode's score and whether it
-    is verified. slow: call it in a thread. iteration: stands in the episodes' rows. temperature: of sampling. where:
-    names the run in errors. on_episode: called with each episode as it ends, crashed ones included. Raises BadInput for
-    a task's environment that is not known, or wrong settings of it.
+    rollout_log: of the run. policy: chooses the actions. environments: lends them. grade: returns an episode's score
+    and whether it is verified. slow: whether `grade` is called in a thread. iteration: stored in the episodes' rows.
+    temperature: of sampling. where: names the run in errors. on_episode: called with each episode as it ends, crashed
+    ones included. Raises BadInput for a task's environment that is not known, or wrong settings of it.
     """
 
     def __init__(
@@ -515,7 +518,7 @@ class AsyncRolloutPool:
             if self._fault is not None:
                 raise self._fault
             taken = self.rollout_log.take()
-            self.fill()  # with the next batch's, too
+            self.fill()  # begins episodes of the next batch, too
             if taken is not None:
                 return taken
             await self._changed.wait()
@@ -589,7 +592,8 @@ class AsyncRolloutPool:
         return float(score), bool(success)
 
     def _marked(self, episode: Episode) -> Episode:
-        """Each step with the version of its weights. A server that swaps them by itself is not known here."""
+        """Return the episode with the version of its weights at each step. Raises TrainingError for weights that were
+        not announced, as where a server swaps them by itself."""
         for step in episode.steps:
             if step.weight_version not in self._versions:
                 what = f"the policy answered with weights {step.weight_version}, which this run did not give it"
@@ -597,7 +601,7 @@ class AsyncRolloutPool:
         steps = tuple(replace(step, version=self._versions[step.weight_version]) for step in episode.steps)
         return replace(episode, steps=steps)
 
-    # -- what is told ---------------------------------------------------------------------------------------------
+    # -- figures --------------------------------------------------------------------------------------------------
     def _figures(self) -> dict[str, float]:
         in_flight = [self._rounds.get(ordinal, 0) for ordinal in self.rollout_log.running]
         found = {

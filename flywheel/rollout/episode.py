@@ -1,4 +1,5 @@
-"""Play episodes, one or many at once: prompts, the ReAct loop (section 2.1) of a policy in an environment, files."""
+"""Play episodes, one or many at once: build prompts, run a policy's ReAct loop (UI-TARS-2 report, section 2.1) in an
+environment, store episodes in files."""
 
 from __future__ import annotations
 
@@ -41,11 +42,11 @@ T = TypeVar("T")
 
 
 class PromptHistory:
-    """Follow one trajectory step by step: for each its context, then the step itself.
+    """Build the contexts of one trajectory, step by step: first the context of a step, then `add` the step.
 
     instruction: the task. images: PNG by sha256; may grow while the trajectory does. policy: block `policy`. count:
-    tokens of a context (`Encoder.count`), for the budget; None: an upper bound. summarizer: of what is too old for a
-    line; None: rules.
+    counts the tokens of a context (`Encoder.count`), for the budget; None: an upper bound. summarizer: makes digests of
+    steps that are too old for a line; None: rules.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class PromptHistory:
         self._past = StepHistory(policy, summarizer)
 
     def context(self, screen: bytes | None, stored: str | None = None, *, observation: str | None = None) -> Context:
-        """Build what the policy is shown at the next step: the instruction, M_t (section 2.1), and what is seen.
+        """Build the context of the next step: the instruction, M_t (section 2.1), and what the policy sees.
 
-        screen: PNG; None where there is none. stored: the step's `memory`, if it has been taken: its digest is then
-        used again. observation: text to read, if any. May wait for a language model. Raises BadInput where nothing is
-        seen or read, for a screen that cannot be used, and where instruction and screen do not fit the budget.
+        screen: PNG; None where there is none. stored: the step's column `memory`, if it was stored: its digest is then
+        used again. observation: text to read, if any. May wait for a language model. Raises BadInput without screen and
+        observation, for a screen that cannot be used, and where instruction and screen do not fit the budget.
         """
         memory = self.memory(stored)
         return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
@@ -78,12 +79,12 @@ class PromptHistory:
 
     @property
     def stored(self) -> str | None:
-        """For the step's `memory`: the digest that the newest context was made with, or None without one."""
+        """Return the digest of the newest context, as JSON for the step's column `memory`; None where there is none."""
         digest = self._past.digest
         if not digest.steps:
             return None
         written = json.dumps({"steps": digest.steps, "text": digest.text, "by": digest.by}, ensure_ascii=False)
-        return written.encode("utf-8", "replace").decode()  # Parquet takes no half of a surrogate pair
+        return written.encode("utf-8", "replace").decode()  # Parquet takes no lone surrogates
 
     def add(self, step: Step) -> None:
         """Append the `step` that was taken."""
@@ -103,7 +104,7 @@ class PromptHistory:
         )
 
     def follow(self, steps: Iterable[Step]) -> None:
-        """Append all `steps` that were taken, with the newest digest that was stored with one."""
+        """Append all `steps` that were taken, and restore the newest digest that was stored with one of them."""
         stored = None
         for step in steps:
             self.add(step)
@@ -125,8 +126,8 @@ class PromptHistory:
 class Episode:
     """Hold an episode that was played. images: PNG by sha256, each screen once.
 
-    last_screen, last_observation: what was seen after the last step, which no action was chosen on: a PNG, and what was
-    there to read; None where there was no such thing, both where the environment crashed.
+    last_screen, last_observation: screen (PNG) and text after the last step, on which no action was chosen; None where
+    there is none, and both where the environment crashed.
     """
 
     trajectory: Trajectory
@@ -137,7 +138,7 @@ class Episode:
 
     @property
     def id(self) -> str:
-        """Its trajectory_id."""
+        """Return its trajectory_id."""
         return self.trajectory.trajectory_id
 
 
@@ -162,9 +163,9 @@ async def run_episode(
     """Reset `env` to the task and act until its end or its step budget.
 
     Text without an action is a step with `parse_error`: it costs a step of the budget, and the environment is not
-    stepped. policy: answers. sample: number of the episode among those of its task and weights. iteration, run_id:
-    stand in its rows. temperature: of sampling; 0 is greedy. seed: each step's sampling seed is a function of it and
-    the step; None: of the trajectory's identity. on_step: called with the number of each step before it. Raises
+    stepped. policy: chooses the actions. sample: number of the episode among those of its task and weights. iteration,
+    run_id: stored in its rows. temperature: of sampling; 0 is greedy. seed: each step's sampling seed is a function of
+    it and the step; None: of the trajectory's identity. on_step: called before each step with its number. Raises
     EnvError and EnvTimeout where the environment fails (`run_rollout` retries, and records a crash in the episode's
     status), PolicyError, PolicyTimeout and PolicyBusy where the policy does, BadInput for an environment that is not
     known or wrong settings of it, and for what the policy cannot be shown.
@@ -198,7 +199,7 @@ async def run_episode(
 
 
 class _Recorder:
-    """Collects the steps of one episode."""
+    """Collect the steps of one episode."""
 
     def __init__(self, task: Task, begun: Trajectory, settings: Settings, policy: PolicyBackend) -> None:
         self.begun, self.settings = begun, settings
@@ -214,14 +215,14 @@ class _Recorder:
         )
 
     def grammar(self, seen: Observation) -> Grammar:
-        """What the policy's numbers mean on what it sees."""
+        """Return the grammar for the screen that the policy sees."""
         size = NO_SCREEN if seen.screenshot is None else (seen.width, seen.height)
         return Grammar.of(self.settings.policy, size)
 
     def add(
         self, before: StepResult, completion: Completion, parsed: ParsedResponse, after: StepResult | None, at: datetime
     ) -> None:
-        """after: None where the text held no action. at: when it began."""
+        """Add a step. before, after: what the environment returned; after: None without an action. at: its start."""
         action = parsed.action
         seen, sha256 = before.observation, None
         if seen.screenshot is not None:
@@ -277,7 +278,7 @@ class _Recorder:
 
 
 def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, run_id: str = "") -> Trajectory:
-    """Begin the record of an episode, now. version: of the weights that begin it. The rest as in `run_episode`."""
+    """Begin the record of an episode. version: of the weights that begin it. The rest as in `run_episode`."""
     started = _now()
     return Trajectory(
         make_trajectory_id(iteration, task.task_id, sample, version),
@@ -307,14 +308,14 @@ def _now() -> datetime:
 
 
 def _observation_text(seen: Observation) -> str | None:
-    """What there is to read, as it is shown and kept: Parquet takes no half of a surrogate pair."""
+    """Return the text to read, as shown and stored (Parquet takes no lone surrogates); None where the screen is all."""
     if not seen.text and seen.screenshot is not None:
         return None
     return seen.text.encode("utf-8", "replace").decode()
 
 
 async def _within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T:
-    """Environment and policy have deadlines of their own; this one stands behind them for one that hangs."""
+    """Await `call` for `limit_s` seconds, else raise `error`: for a call that hangs past its own deadline."""
     try:
         async with asyncio.timeout(limit_s):
             return await call
@@ -331,8 +332,8 @@ _UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
     """Write an episode to the zip file `path`, whole or not at all: steps as JSON, screens as PNG.
 
-    path: replaced where it is there. facts: JSON values stored beside the episode, for `read_episode_facts`. Numbers
-    come back as they are, to the last bit. Raises DiskFull.
+    path: an existing file is replaced. facts: JSON values stored beside the episode, for `read_episode_facts`. Numbers
+    are read back exactly. Raises DiskFull.
     """
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     rows["last_observation"] = episode.last_observation
@@ -346,8 +347,7 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
 
 
 def read_episode_facts(path: Path) -> dict[str, Any]:
-    """Read the facts that `write_episode` was given, alone, from the file `path`. Raises DataError for one that is
-    missing or broken."""
+    """Read the facts alone that `write_episode` was given. Raises DataError for a file that is missing or broken."""
     with _open_episode(path) as file:
         return json.loads(file.read(_ROWS))["facts"]
 
@@ -387,8 +387,8 @@ def _parse_times(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class EpisodeSlots:
-    """Slots for episodes, `count` at most: rollout.max_concurrent at once, and of each kind of environments as many as
-    there are. How many leased ones there are only the manager knows: an episode without one waits there.
+    """Limit the episodes at once to `count`: rollout.max_concurrent in all, and of each kind of environment as many as
+    there are. Of leased ones only the manager knows the number: an episode without one waits there.
 
     kinds: of environments, by name. Raises BadInput for an unknown one, or wrong settings of it.
     """
@@ -409,9 +409,11 @@ class EpisodeSlots:
 
 @dataclass
 class RolloutStats:
-    """Count what happened around the episodes of one rollout or of several. retries: episodes begun again after their
-    environment failed. The others are the environments' own count, 0 where they keep none: crashes, sessions that were
-    taken back, resets and steps that were answered, those of lost episodes included."""
+    """Count what happened around the episodes of one rollout or of several.
+
+    retries: episodes begun again after their environment failed. The others are the environments' own counts, 0 where
+    they keep none: crashes; reclaimed: sessions taken back; answers: resets and steps answered, also of lost episodes.
+    """
 
     retries: int = 0
     crashes: int = 0
@@ -439,13 +441,13 @@ async def run_rollout(
 ) -> list[Episode]:
     """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return them by trajectory_id.
 
-    tasks: of any environment kinds. policy: answers with the model. environments: lends an environment for each task.
-    iteration, run_id: stand in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
+    tasks: of any environment kinds. policy: chooses the actions. environments: lends an environment for each task.
+    iteration, run_id: stored in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
     as it ends, crashed ones included. stats: counters that are added to. Nothing is stored. After a crash an episode
     starts again in a fresh environment, rollout.retries times; then its status is `crashed`, with the error. Raises
     PolicyError where the policy fails; BadInput for an environment kind that is not known, wrong settings of it, a
     `language_model.endpoint` that is asked for and is not an address, and what the policy cannot be shown or its server
-    refuses; and what `on_episode` raises. The first ends the other episodes.
+    refuses; and what `on_episode` raises. The first error ends the other episodes.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
@@ -484,8 +486,8 @@ async def run_episode_with_retries(
     """Play one episode; after a crash or a hang start it again in a fresh environment, rollout.retries times. Then its
     status is `crashed`, with the error, and it must not be scored.
 
-    environments: lends each. stats: its `retries` are counted up. playing: what else `run_episode` takes; the others
-    are as there, and so are PolicyError and BadInput.
+    environments: lends one for each try. stats: its `retries` are counted up. playing: further arguments of
+    `run_episode`, whose other arguments, PolicyError and BadInput are the same here.
     """
     limit_s = _episode_deadline(task, settings)
     begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
@@ -509,7 +511,7 @@ def _event_counts(environments: EnvProvider) -> Mapping[str, int]:
 
 
 def _episode_deadline(task: Task, settings: Settings) -> float:
-    """Seconds of a whole episode: every call at its own limit, and the time to start an environment."""
+    """Return the seconds that an episode may take: every call at its own limit, and the start of an environment."""
     call_s = registry.find_backend(task.environment).limits(settings).call_s
     digest_s = settings.language_model.timeout_s if settings.policy.summarizer == "language_model" else 0
     return (task.max_steps + 2) * (2 * (call_s + settings.policy.timeout_s) + digest_s)
@@ -517,8 +519,10 @@ def _episode_deadline(task: Task, settings: Settings) -> float:
 
 @dataclass(frozen=True)
 class RolloutWorker:
-    """Keep a policy and environments open from one rollout to the next, for callers without an event loop. Theirs runs
-    in a thread of its own, between rollouts too: it watches over browsers and closes what is idle."""
+    """Keep a policy and environments open from one rollout to the next, for callers without an event loop.
+
+    Its event loop runs in a thread of its own, between rollouts too: it watches browsers and closes idle ones.
+    """
 
     policy: PolicyBackend
     environments: EnvProvider

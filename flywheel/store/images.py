@@ -17,14 +17,15 @@ from flywheel.utils.files import disk_full_errors
 
 
 def image_digest(png: bytes) -> str:
-    """Return the name of an image: the sha256 of the bytes `png`, in 64 hex digits."""
+    """Return the name of an image: the sha256 of its bytes, in 64 hex digits. png: the encoded file."""
     return hashlib.sha256(png).hexdigest()
 
 
 def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
-    """Yield rows of the table `images`. screens: by sha256, PNG files or others that Pillow reads; `format` says which.
+    """Yield rows of the table `images`.
 
-    Raises OSError, as it is asked for, for one that is no picture, or of too many pixels for Pillow.
+    screens: sha256 -> PNG file, or another that Pillow reads; the column `format` says which. Raises OSError, as a row
+    is asked for, for one that is no picture, or of too many pixels for Pillow.
     """
     for name, png in screens.items():
         try:
@@ -38,8 +39,8 @@ def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
 def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> dict[str, bytes]:
     """Load the `wanted` screens, by sha256, from Parquet `files` of the table `images`, as the bytes stored there.
 
-    ws: theirs. They are PNG files, or what else `image_rows` took. Files are opened in turn until all are found. Memory
-    stays at what is wanted. Raises DataError where one is in none of them, or for a damaged or missing file.
+    ws: the workspace of the files. Files are opened in turn until all screens are found; memory holds the wanted ones
+    only. Raises DataError where one is in none of the files, or for a damaged or missing file.
     """
     return dict(_iter_images(ws, files, wanted))
 
@@ -47,9 +48,9 @@ def load_images(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -
 def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ImageFile:
     """Copy the `wanted` screens (by sha256) from Parquet `files` of the table `images` into one file at `path`.
 
-    ws: theirs. Returns it as a mapping, sha256 -> bytes, read at each look. A file that is there is replaced; a failed
-    call leaves a part of one. Memory stays at a row group. Raises DataError where a screen is in none of the files, or
-    for a damaged or missing file; DiskFull.
+    ws: the workspace of the files. Returns a mapping sha256 -> bytes that reads the file at each access. An existing
+    file is replaced; a failed call leaves part of one. Memory holds one row group. Raises DataError where a screen is
+    in none of the files, or for a damaged or missing file; DiskFull.
     """
     places = {}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,8 +62,10 @@ def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection
 
 
 class ImageFile(Mapping[str, bytes]):
-    """Screens by sha256 in one file, read as they are asked for: several processes share it, and none holds them. path:
-    the file. places: sha256 -> (offset of its first byte, how many they are)."""
+    """Map sha256 to a screen's bytes, read from one file at each access, so that several processes can share it.
+
+    path: the file. places: sha256 -> (offset of its first byte, number of bytes).
+    """
 
     def __init__(self, path: Path, places: Mapping[str, tuple[int, int]]) -> None:
         self._path, self._places = path, places

@@ -1,8 +1,8 @@
 """Read and write the labels that people give to trajectories (`reviews/<reviewer>.jsonl`).
 
-Labels come at any time, for closed iterations too, so they are no partition that a stage writes and DVC records. Each
-reviewer has a file of their own that only grows: two never write the same one, and git joins them. The catalogue reads
-them with each query (`label_history_sql`); the view `labels` has those that count.
+People label at any time, also trajectories of closed iterations, so labels are not a partition that a stage writes and
+DVC records. Each reviewer has a file that only grows: two people never write the same file, and git merges them. The
+catalogue reads the files with each query (`label_history_sql`); the view `labels` has the labels that count.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from flywheel.utils.errors import BadInput, DataError, did_you_mean
 from flywheel.utils.files import disk_full_errors, file_lock
 
 LABELS = (SOLVED, NOT_SOLVED, "cannot tell")
-MAX_COMMENT_CHARACTERS = 2000  # characters, at most
-DAMAGED_FILE_MARK = "damaged file: "  # an error in SQL that stands for one begins so; its facts follow, as JSON
-MAX_REVIEWER_LENGTH = 60  # characters of a name, at most: in UTF-8 it names a file
-# A reviewer's name, as a form takes it: no control character, and of ASCII's signs the dot, dash, underscore and
-# apostrophe, which do not begin it. Browsers and Python read it alike.
+MAX_COMMENT_CHARACTERS = 2000
+DAMAGED_FILE_MARK = "damaged file: "  # begins an SQL error that reports a damaged file; its fields follow as JSON
+MAX_REVIEWER_LENGTH = 60  # characters of a name, which in UTF-8 is a file name
+# The pattern of a reviewer's name in a form: no control character, and of ASCII's punctuation only dot, dash,
+# underscore and apostrophe, not at the beginning. Browsers and Python read the pattern alike.
 REVIEWER_INPUT_PATTERN = r"^ *[^\s\x00-/:-@\[-`{-\x9f][^\x00-\x1f!-&(-,/:-@\[-^`{-\x9f]{0,59}$"
 _FOLDER = "reviews"
 _REVIEWER = re.compile(REVIEWER_INPUT_PATTERN)
-_NAME = re.compile(r"[\w.:@-]{1,200}")  # of a trajectory
+_NAME = re.compile(r"[\w.:@-]{1,200}")  # a trajectory_id
 _VERSION = 1
 _WAIT_S = 10.0
 _FIX_DAMAGED_LINE = "remove the line, or restore the file from git"
@@ -40,8 +40,9 @@ _FIELDS = ("trajectory_id", "label", "comment", "reviewer", "at", "queue")
 class Label:
     """Hold a reviewer's label of a trajectory.
 
-    iteration: of the trajectory. label: one of `LABELS`. comment: `MAX_COMMENT_CHARACTERS` at most. at: when, as ISO
-    8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`). version: of this record's form.
+    iteration: of the trajectory. label: one of `LABELS`. comment: at most `MAX_COMMENT_CHARACTERS` characters. at: time
+    of the label, ISO 8601 with a zone. queue: how the trajectory was chosen (`random`, `decide`), or the review of
+    routes that asked for it. version: of this format.
     """
 
     trajectory_id: str
@@ -55,20 +56,20 @@ class Label:
 
 
 def labels_folder(ws: Workspace) -> Path:
-    """Return the folder of the labels, `reviews`; it need not be there."""
+    """Return the folder of the labels, `reviews`, which need not exist."""
     return ws.root / _FOLDER
 
 
 def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
-    """Return a value that differs from an earlier one (`!=`) once a label was added; [] where there are no labels."""
+    """Return a value that changes (`!=`) when a label is added; [] where there are no labels."""
     return sorted((path.name, path.stat().st_size) for path in labels_folder(ws).glob("*.jsonl"))
 
 
 def normalise_reviewer(name: str) -> str:
-    """Return the key of a reviewer's `name`, the same however it is typed: `Ada  Byron` is `ada byron`.
+    """Return the key of a reviewer's `name`, equal for all spellings in case and spacing: `Ada Byron` is `ada byron`.
 
-    Of any script, in small letters, composed (NFC), with single spaces. Raises BadInput where it is empty, longer than
-    MAX_REVIEWER_LENGTH, or has signs that a name has not.
+    The key is in any script, in lower case, composed (NFC), with single spaces. Raises BadInput where the name is
+    empty, longer than MAX_REVIEWER_LENGTH, or has characters that a name must not have.
     """
     key = unicodedata.normalize("NFC", re.sub(" +", " ", name.casefold()).strip())
     if not key:
@@ -82,11 +83,11 @@ def normalise_reviewer(name: str) -> str:
 
 
 def append_label(ws: Workspace, label: Label) -> None:
-    """Append a label to its reviewer's file, whole or not at all.
+    """Append a label to its reviewer's file, completely or not at all.
 
-    label: its reviewer as typed; the key is stored. It waits up to 10 seconds for others that write. Raises BadInput
-    for a reviewer, label, comment, trajectory or queue that cannot be one, DiskFull, DataError where the wait is over
-    or the line was not written whole, OSError where the file is a link.
+    label: with the reviewer as typed; the key is stored. Waits up to 10 seconds for other writers. Raises BadInput for
+    a reviewer, label, comment, trajectory or queue that is not valid; DiskFull; DataError after the 10 seconds, or
+    where the line was not written completely; OSError where the file is a link.
     """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
     path = labels_folder(ws) / f"{label.reviewer.replace(' ', '_')}.jsonl"
@@ -103,11 +104,11 @@ def append_label(ws: Workspace, label: Label) -> None:
         raise BadInput("the comment has half a character", fix="type it again") from None
     path.parent.mkdir(exist_ok=True)
     with file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels"), disk_full_errors(path):
-        # A file that is a link would lead out of the folder.
+        # O_NOFOLLOW: a link would lead out of the folder.
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(file).st_size
-            cut = size and os.pread(file, 1, size - 1) != b"\n"  # a loss of power: the new line stays readable
+            cut = size and os.pread(file, 1, size - 1) != b"\n"  # after a loss of power: keep the new line readable
             data = b"\n" + line if cut else line
             if os.write(file, data) < len(data):
                 os.ftruncate(file, size)
@@ -117,10 +118,9 @@ def append_label(ws: Workspace, label: Label) -> None:
 
 
 def label_history_sql(ws: Workspace) -> str:
-    """Return SQL that gives all labels, earlier ones too: `iteration`, the fields of `Label`, and their place, `file`,
-    `line`.
+    """Return SQL of all labels, also outdated ones: `iteration`, the fields of `Label`, and their `file` and `line`.
 
-    The files are read when it runs; a damaged line is an error as a damaged file is.
+    The files are read when it runs; a damaged line is an error like a damaged file.
     """
     pattern = str(labels_folder(ws) / "*.jsonl").replace("'", "''")
     facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_FIX_DAMAGED_LINE}'}}"

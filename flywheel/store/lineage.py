@@ -1,10 +1,9 @@
-"""Build the rows of the table `lineage`: what came from what, by name.
+"""Build the rows of the table `lineage`: which artifact came from which, by name.
 
-Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id), `import` (data
-set and id there), `weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the
-workspace, `models/iteration=001/sft`; with `@12` as it was after RL's step 12), `dataset` (a store's partition,
-`sft@001`, and `sft@001.1` since it was first decided again), `decision` (`decision@001.1`, of
-`iterations/001/decisions.json`).
+The kinds and their names: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id), `import` (data set
+and id there), `weights` (the digest in `policy_version`), `checkpoint` (folder relative to the workspace,
+`models/iteration=001/sft`; with `@12` its weights after RL's step 12), `dataset` (a store's partition, `sft@001`, and
+`sft@001.1` after its first routing decision), `decision` (`decision@001.1`, of `iterations/001/decisions.json`).
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ Row = dict[str, Any]
 
 
 def dataset_name(store: str, iteration: int, version: int = 0) -> str:
-    """Name what trajectories join and checkpoints train on: `dataset_name("sft", 1)` -> `sft@001`.
+    """Name a store's partition, which trajectories join and checkpoints train on: `dataset_name("sft", 1)` ->
+    `sft@001`.
 
-    store: `ct` or `sft`; `decision` for a routing decision. version: where it was routed again, `sft@001.2` for the
-    second time.
+    store: `ct` or `sft`; `decision` for a routing decision. version: number of the decision that the store follows: 2
+    gives `sft@001.2`.
     """
     return f"{store}@{iteration_label(iteration)}" + (f".{version}" if version else "")
 
 
-# Links of a trajectory: column, kind, relation.
+# Links of a trajectory: column of the parent, its kind, relation.
 _OF_A_TRAJECTORY = (
     ("task_id", "task", "attempts"),
     ("policy_version", "weights", "acted by"),
@@ -38,11 +38,11 @@ _OF_A_TRAJECTORY = (
 
 
 def routed_links_sql(iteration: int, version: int = 0) -> str:
-    """Return SQL of the links of routed trajectories to task, weights, run and store.
+    """Return SQL of the links of routed trajectories to task, weights, run, data set and store.
 
     It gives the columns of `lineage`, and reads, when it runs, `trajectory_id`, `task_id`, `policy_version`, `run_id`
     and `origin` of the table `incoming`, `trajectory_id` and `destination` of `decided`. iteration: whose stores they
-    join. version: of the stores; 0 as they were first routed.
+    join. version: of the stores; 0 as first routed.
     """
     links = [
         f"""SELECT trajectory_id AS child, 'trajectory' AS child_kind, {column} AS parent, '{kind}' AS parent_kind,
@@ -53,8 +53,7 @@ def routed_links_sql(iteration: int, version: int = 0) -> str:
 
 
 def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]) -> str:
-    """Return SQL of the links that a new version of an iteration's stores brings: what each holds, and the version
-    before.
+    """Return SQL of the links of a new version of an iteration's stores: their trajectories, and the version before.
 
     version: the new one. destinations: names of the stores. It gives the columns of `lineage`, and reads, when it runs,
     `trajectory_id` and `destination` of the table `decided`.
@@ -77,7 +76,7 @@ def _holds_links_sql(iteration: int, version: int) -> str:
 
 
 def repaired_links(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
-    """Build links, rows of `lineage`, from trajectories of which a row was repaired to the decision that says how.
+    """Build links, rows of `lineage`, from trajectories with a repaired row to the routing decision that repaired it.
 
     trajectories: their ids. iteration, version: of the decision.
     """
@@ -98,10 +97,10 @@ def checkpoint_links(
     """Build the links of a checkpoint, as rows of the table `lineage`.
 
     checkpoint: folder relative to the workspace. digest: of its weights (`checkpoint_digest`). parents: checkpoints
-    that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: those
-    whose steps it was trained on, where the trainer names them, and how many samples it took of each: they win over
-    `datasets` in the view `trajectory_lineage`. earlier: digests, by step, of the weights that acted while it was
-    trained (RL), which no folder has. run_id: of the Prefect run that made it; "" if none.
+    that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: where the
+    trainer knows them, those that it was trained on, with the number of samples of each; the view `trajectory_lineage`
+    prefers them to `datasets`. earlier: step -> digest of the weights that acted during training (RL), which no folder
+    holds. run_id: of the Prefect run that made it; "" if none.
     """
     rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [
@@ -125,10 +124,10 @@ def _link(child: str, child_kind: str, parent: str, parent_kind: str, relation: 
 
 
 def find_weights_names(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:
-    """Find the digests that lineage names for the weights of a checkpoint, without reading the weights.
+    """Find the digests of a checkpoint's weights in lineage, without reading the weights.
 
-    iteration, stage: which made it. checkpoint: folder relative to the workspace. Empty where lineage has none. Raises
-    DataError for a partition of lineage that is damaged or without its files.
+    iteration, stage: which made it. checkpoint: folder relative to the workspace. Returns [] where lineage has none.
+    Raises DataError for a partition of lineage that is damaged or lacks files.
     """
     if not ws.partition("lineage", iteration, stage).is_dir():
         return []

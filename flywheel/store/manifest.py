@@ -1,9 +1,9 @@
 """Read and write the training manifests: which files an iteration's training may read.
 
-`iterations/NNN/manifest.json` names the files of its own iteration, each with its sha256, and chains to its predecessor
-by the sha256 of that file: read back along the chain, it names those of the whole history, and a change anywhere in it
-shows. It is small, lies in git, and is what the training stages depend on: DVC need not be told of all past partitions
-(and no stage depends on a folder that grows).
+`iterations/NNN/manifest.json` names the files of its own iteration, each with its sha256, and contains the sha256 of
+the manifest before it. Read back along this chain, it names the files of the whole history, and a change anywhere in it
+is detected. It is small, is kept in git, and is what the training stages depend on: DVC need not list all past
+partitions as their inputs, and no stage depends on a folder that grows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FIX = "run the iteration before it, or fetch it with `git checkout`"
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """One Parquet file. iteration, table, stage: name its partition. path: relative to the workspace. rows: how many.
-    sha256: of its bytes, in hex."""
+    """Name one Parquet file. iteration, table, stage: of its partition. path: relative to the workspace. rows: their
+    number. sha256: of its bytes, in hex."""
 
     iteration: int
     table: str
@@ -40,11 +40,11 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class TrainingManifest:
-    """Name what training may read: an iteration's manifest with those before it.
+    """Name what training may read: the files of an iteration's manifest and of those before it.
 
-    files: ct's and the tables' that the stores point into, of every iteration; sft's of the newest `window` iterations.
-    Oldest iteration first. sessions: recordings ingested so far. previous: sha256 of the manifest before. versions: of
-    stores that were routed again, by iteration.
+    files: of every iteration those of `ct` and of the tables that the stores refer to; those of `sft` only of the
+    newest `window` iterations. Oldest iteration first. sessions: recordings ingested so far. previous: sha256 of the
+    manifest before. versions: of stores that were routed again, by iteration.
     """
 
     iteration: int
@@ -54,25 +54,25 @@ class TrainingManifest:
     versions: Mapping[int, int] = field(default_factory=dict)
 
     def datasets(self, store: str) -> list[str]:
-        """Name, as lineage does, the iterations' partitions of `store` (`ct` or `sft`) that may be read, oldest
+        """Return the names in lineage of the partitions of `store` (`ct` or `sft`) that may be read, oldest iteration
         first."""
         which = sorted({shard.iteration for shard in self.shards(store)})
         return [dataset_name(store, k, self.versions.get(k, 0)) for k in which]
 
     def shards(self, table: str) -> tuple[ManifestFile, ...]:
-        """List the files of a table, oldest iteration first."""
+        """Return the files of a table, oldest iteration first."""
         return tuple(shard for shard in self.files if shard.table == table)
 
     def paths(self, ws: Workspace, table: str) -> list[Path]:
-        """List the absolute paths of the files of `table`, oldest iteration first, as `shards` does."""
+        """Return the absolute paths of the files of `table`, oldest iteration first."""
         return [ws.resolve(shard.path) for shard in self.shards(table)]
 
 
 def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
-    """Write the empty stores of iteration 0, of which no model is measured. Existing files stay.
+    """Write the records of iteration 0: empty stores, no outcomes, no open levels. Existing files stay.
 
-    iterations: those that are there; one of an early version, which recorded no outcomes and open levels, gets empty
-    ones. Raises DiskFull.
+    iterations: begun ones; those of an early version, which recorded no outcomes and open levels, get empty records.
+    Raises DiskFull.
     """
     if not ws.manifest(0).exists():
         write_json(ws.manifest(0), _as_json(0, "", 0, (), ()))
@@ -84,7 +84,7 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
 
 
 def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
-    """Write iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files stay.
+    """Write the records of iteration 0, with the first checkpoint as the promoted model. Existing files stay.
 
     digest: of its weights (`checkpoint_digest`). model: its folder, relative to the workspace or absolute, or a Hugging
     Face name. Raises DiskFull.
@@ -98,11 +98,12 @@ def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base"
 def write_manifest(
     ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = (), data: Iterable[tuple[str, str]] = ()
 ) -> TrainingManifest:
-    """Write an iteration's manifest from its partitions on disk, over an earlier one; returns it with those before it.
+    """Write an iteration's manifest from its partitions on disk, replacing an earlier one; return it with those before
+    it.
 
-    window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration; those
-    that an earlier manifest names are left out. data: (table, stage) of what training needs besides the stores; one
-    without a partition adds no files. Raises DataError where a predecessor's manifest is missing, changed or not
+    window: number of iterations whose SFT stores are used. sessions: ids of the recordings ingested in this iteration;
+    those that an earlier manifest names are left out. data: (table, stage) of what training needs besides the stores;
+    one without a partition adds no files. Raises DataError where an earlier manifest is missing, changed or not
     readable, and for a damaged list of a partition or of decisions; DiskFull.
     """
     before = read_manifest(ws, iteration - 1)
@@ -117,11 +118,11 @@ def write_manifest(
 
 
 def rewrite_manifest(ws: Workspace, iteration: int) -> None:
-    """Write an iteration's manifest again after its partitions were routed again; all else that it names stays.
+    """Write an iteration's manifest again after its trajectories were routed again; window and sessions stay.
 
-    The next one must be chained to it anew (`relink_manifest`). Raises DataError where it is missing, damaged or of an
-    earlier version, and for a damaged list of a partition or of decisions; FileNotFoundError where the one before it is
-    missing; DiskFull.
+    The next manifest must then be chained to it again (`relink_manifest`). Raises DataError where it is missing,
+    damaged or of an earlier version, and for a damaged list of a partition or of decisions; FileNotFoundError where the
+    manifest before it is missing; DiskFull.
     """
     raw = read_own_manifest(ws, iteration)
     named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
@@ -131,7 +132,7 @@ def rewrite_manifest(ws: Workspace, iteration: int) -> None:
 
 
 def relink_manifest(ws: Workspace, iteration: int) -> bool:
-    """Let an iteration's manifest chain to the one before it as that is now; returns whether this changed it.
+    """Chain an iteration's manifest to the present state of the one before it; return whether that changed it.
 
     Raises DataError where it is missing, damaged or of an earlier version, FileNotFoundError where the one before it is
     missing, DiskFull.
@@ -144,11 +145,11 @@ def relink_manifest(ws: Workspace, iteration: int) -> bool:
 
 
 def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read an iteration's manifest alone, as the JSON object that it is.
+    """Read an iteration's own manifest, without those before it, as a JSON object.
 
     Keys: `previous` (sha256 of the manifest before), `window`, `shards` (mappings with `table`, `stage`, `path`,
-    `rows`, `sha256`), `sessions`, and `version` where it was routed again. Raises DataError where there is none, or it
-    is damaged or of an earlier version.
+    `rows`, `sha256`), `sessions`, and `version` where it was routed again. Raises DataError where it is missing,
+    damaged or of an earlier version.
     """
     raw, _ = _read_json_object(ws, ws.manifest(iteration), fix=_FIX)
     if "shards" not in raw:
@@ -166,7 +167,7 @@ def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
-    """Read an iteration's manifest with those before it. Raises DataError where one is missing, changed or not one."""
+    """Read an iteration's manifest with those before it. Raises DataError where one is missing, changed or damaged."""
     named: list[ManifestFile] = []
     sessions: list[str] = []
     versions: dict[int, int] = {}
@@ -182,7 +183,7 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
         try:
             newest = newest or raw
             since = iteration - newest.get("window", iteration)
-            # One of an earlier version names what all those before it named.
+            # A manifest of an earlier version also names all files of those before it.
             found = raw["shards"] if "shards" in raw else [*raw["ct"], *raw["sft"], *raw["data"]]
             named[:0] = [ManifestFile(**{"iteration": k, **shard}) for shard in found]
             sessions[:0] = raw["sessions"]
@@ -202,7 +203,7 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
     """Read an iteration's `promotion.json`: at least `model` and `digest` of its weights (`checkpoint_digest`).
 
     model: its folder, relative to the workspace or absolute, or a Hugging Face name. Raises DataError where the file is
-    missing, damaged or lacks one of them, or its `best` does.
+    missing or damaged, or it or its `best` lacks one of the two.
     """
     path = ws.promotion(iteration)
     raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")
@@ -216,9 +217,9 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def verify_manifest(ws: Workspace, iteration: int) -> None:
-    """Check the chain back to iteration 0 and every file that the iteration's manifest and those before it name.
+    """Check the chain of manifests back to iteration 0, and every file that they name.
 
-    Raises DataError naming the first file that is missing or differs, or a manifest that read_manifest refuses.
+    Raises DataError naming the first file that is missing or differs, or a manifest that `read_manifest` refuses.
     """
     for shard in read_manifest(ws, iteration).files:
         path = ws.resolve(shard.path)
@@ -231,7 +232,7 @@ def verify_manifest(ws: Workspace, iteration: int) -> None:
 def _as_json(
     iteration: int, previous: str, window: int, shards: Iterable[ManifestFile], sessions: Iterable[str]
 ) -> dict[str, Any]:
-    """As it is written: what its own iteration brought."""
+    """Return the content of a manifest's file: what its own iteration added."""
     own = [{name: value for name, value in vars(shard).items() if name != "iteration"} for shard in shards]
     return {"iteration": iteration, "previous": previous, "window": window, "shards": own, "sessions": list(sessions)}
 
@@ -243,7 +244,7 @@ def _manifest_files(ws: Workspace, table: str, iteration: int, stage: str) -> tu
 
 
 def _read_json_object(ws: Workspace, path: Path, *, fix: str) -> tuple[dict[str, Any], str]:
-    """What the file says, and its sha256."""
+    """Return the JSON object in the file, and the file's sha256."""
     try:
         content = path.read_bytes()
         raw = json.loads(content)

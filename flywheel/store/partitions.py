@@ -1,4 +1,4 @@
-"""Read and write the Parquet partitions of a table; half a partition is never visible."""
+"""Read and write the Parquet partitions of a table; a half-written partition is never visible."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, rem
 if TYPE_CHECKING:
     import duckdb
 
-# `_parts.json` lists a partition's files; others do not count. It is written last and replaced in one step, so a reader
-# sees the old rows or the new ones: files are named by their content, those of the old list are removed once the new
-# one is in place, and a reader that then misses one starts again.
+# `_parts.json` lists a partition's files; other files in the folder do not count. It is written last and replaced in
+# one step, so a reader sees either the old rows or the new ones: files are named by their content, those of the old
+# list are removed once the new list is in place, and a reader that then misses one starts again.
 
-# DuckDB 2 says so at each reading; what is without the copy, `sql`, runs nothing but a SELECT in DuckDB 1.5.
+# DuckDB 2 warns so at each query; the way without the copy, `sql`, runs nothing but SELECT in DuckDB 1.5.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy", UserWarning)
 E = TypeVar("E", bound=DataError)
-PARTS_FILE = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
+PARTS_FILE = "_parts.json"  # pandas, pyarrow and Spark ignore files that begin with `_`
 _PARTS_VERSION = 1
-_FOOTER_TAIL = 8  # bytes: the footer's length, and the mark of a Parquet file
+_FOOTER_TAIL = 8  # bytes: the footer's length, and Parquet's magic number
 _LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")
 
 
 class PartMissing(DataError):
-    """A file that a list names is not there: it is lost, or the partition was replaced meanwhile. folder: its own."""
+    """A file that a partition's list names is missing: lost, or removed since the partition was replaced. folder: its
+    own."""
 
     folder: Path
 
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A Parquet file of the folder. sha256: of all of it. footer: sha256 of its footer, which its page checksums do not
-    cover; that and the size are looked at wherever it is read, at the cost of a few kB. kept: contracts that its rows
-    were seen to keep when it was written."""
+    """Describe a Parquet file of a partition. sha256: of all its bytes. footer: sha256 of its footer, which its page
+    checksums do not cover; footer and size are checked whenever it is read, at the cost of a few kB. kept: contracts
+    that its rows were found to keep when it was written."""
 
     name: str
     rows: int
@@ -68,14 +69,15 @@ class ListedFile:
 def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...] = ()) -> ListedFile:
     """Describe the Parquet file `path` as it is now.
 
-    rows: how many. sha256: of its bytes. kept: contracts that all its rows keep. Raises FileNotFoundError where it is
-    missing, ValueError where it is cut off.
+    rows: their number. sha256: of its bytes. kept: contracts that all its rows keep. Raises FileNotFoundError where it
+    is missing, ValueError where it is cut off.
     """
     return ListedFile(path.name, rows, path.stat().st_size, sha256, _footer_sha256(path), kept)
 
 
 def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
-    """Make `parts` the files of the partition, in this order. The caller removes files that the list before named.
+    """Write `parts`, in this order, as the list of the partition's files. The caller removes files that it does not
+    name.
 
     folder: the partition's. table: its name. Raises DiskFull.
     """
@@ -86,8 +88,8 @@ def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
 def read_part_list(folder: Path) -> list[ListedFile] | None:
     """Read the list of the files of the partition in `folder`, in order; None where there is no partition.
 
-    A partition without a list, of an earlier version, has all files named `part-NNNNN.parquet`, which are read whole.
-    Raises DataError for a damaged list, or a damaged file among those.
+    A partition of an earlier version, without a list, consists of all files named `part-NNNNN.parquet`, which are read
+    completely. Raises DataError for a damaged list, or a damaged file among those.
     """
     path = folder / PARTS_FILE
     try:
@@ -99,7 +101,7 @@ def read_part_list(folder: Path) -> list[ListedFile] | None:
 
 @lru_cache(maxsize=4096)
 def _parse_part_list(path: Path, *_: int) -> tuple[ListedFile, ...]:
-    """Further arguments: what changes with the file."""
+    """Parse a list of files. The further arguments, its time, inode and size, are part of the cache's key."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["version"] != _PARTS_VERSION:
@@ -111,7 +113,7 @@ def _parse_part_list(path: Path, *_: int) -> tuple[ListedFile, ...]:
 
 def _list_parts_without_list(folder: Path) -> list[ListedFile] | None:
     names = sorted(path.name for path in folder.glob("part-*.parquet"))
-    old = [folder / name for name in names if not _LISTED.fullmatch(name)]  # the others are of a write that was killed
+    old = [folder / name for name in names if not _LISTED.fullmatch(name)]  # the others are left by a killed writer
     found = []
     for path in old:
         with _name_damaged_file(path):
@@ -120,8 +122,11 @@ def _list_parts_without_list(folder: Path) -> list[ListedFile] | None:
 
 
 def _check_part_file(path: Path, of: ListedFile, *, wholly: bool) -> None:
-    """Hold a file's size and footer against the list, or all of its bytes; a file is hashed once in a process while it
-    stays as it is. Raises DataError where they differ, PartMissing where it is gone."""
+    """Check a file's size and footer against its entry `of` in the list, or, if `wholly`, all of its bytes.
+
+    A file is hashed once per process while it does not change. Raises DataError where they differ, PartMissing where it
+    is gone.
+    """
     with _name_damaged_file(path):
         if path.stat().st_size != of.bytes or _footer_sha256(path) != of.footer:
             raise ValueError("its size or its footer changed since it was written")
@@ -131,7 +136,7 @@ def _check_part_file(path: Path, of: ListedFile, *, wholly: bool) -> None:
 
 @contextmanager
 def _name_damaged_file(path: Path) -> Iterator[None]:
-    """Raise DataError where the file cannot be read, PartMissing where it is gone."""
+    """Turn errors of reading the file into DataError, or PartMissing where it is gone."""
     try:
         yield
     except FileNotFoundError:
@@ -141,16 +146,16 @@ def _name_damaged_file(path: Path) -> Iterator[None]:
 
 
 def missing_part_error(path: Path) -> PartMissing:
-    """Make, without raising it, the error of a partition's file `path` that is not there."""
+    """Return (not raise) the error for a partition's file `path` that is missing."""
     error = damaged_file_error(path, "a file of the partition is missing", PartMissing)
     error.folder = path.parent
     return error
 
 
 def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
-    """Make, without raising it, the error of a damaged table file, with the command that restores it.
+    """Return (not raise) the error for a damaged table file, with the command that restores it.
 
-    path: the file. what: is wrong, in words. kind: class of the error.
+    path: the file. what: the fault in words. kind: class of the error.
     """
     where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/<file>
     return kind(
@@ -161,12 +166,12 @@ def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
 
 
 def exception_first_line(error: Exception) -> str:
-    """Return the first line of the message of `error`, or the name of its class where it has none."""
+    """Return the first line of the message of `error`, or the name of its class where the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _footer_sha256(path: Path) -> str:
-    """sha256 of the footer with its length and mark."""
+    """Hash the footer together with its length and the magic number after it."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _FOOTER_TAIL))
@@ -178,17 +183,18 @@ def _footer_sha256(path: Path) -> str:
 
 
 # Some row contracts are checked on whole columns as a file is written, at a fiftieth of what reading them again costs.
-# The list names them beside the file's sha256, so `contracts.check_row_contracts` leaves such a contract's columns
-# unread. A file that another program wrote names none, nor does one with a row that may break a contract.
+# The list names the kept ones beside the file's sha256, so `contracts.check_row_contracts` need not read their columns.
+# The list names none for a file of another program, and for a file with a row that may break a contract.
 
 
 def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
-    """Name the contracts that all rows of `table` in `data`, of its schema, keep for certain."""
+    """Return the names of the contracts that all rows of `data`, in the schema of `table`, certainly keep."""
     return ("logprobs_match",) if table == "steps" and all(map(_logprobs_match, data.to_batches())) else ()
 
 
 def _logprobs_match(rows: pa.RecordBatch) -> bool:
-    """As `contracts.yaml` has it, of people's steps too. NaN, which compares false, is in doubt."""
+    """Check the contract `logprobs_match` of `contracts.yaml`, for people's steps too. NaN, which compares false,
+    fails."""
     tokens, logprobs = rows["token_ids"], rows["logprobs"]
     lengths = [pc.fill_null(pc.list_value_length(column), 0) for column in (tokens, logprobs)]
     ids, values = tokens.flatten(), logprobs.flatten()
@@ -198,23 +204,26 @@ def _logprobs_match(rows: pa.RecordBatch) -> bool:
     return not len(ids) or bool(ids.min() >= 0 and values.max() <= 0.001 and values.min() > -math.inf)
 
 
-# Batches are gathered to runs of about 256 MB; each is sorted and becomes one file. So memory stays bounded, and a
+# Batches are collected into runs of about 256 MB; each run is sorted and becomes one file. So memory is bounded, and a
 # small partition is one sorted file.
 
-_RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
-_ROWS_AT_ONCE, _QUERIED_ROWS = 2_000, 20_000  # of rows that come as mappings, and by a query
-# A reader of one trajectory decodes one row group of steps, and the bounds of all; small groups make a scan of all
-# steps slower. A reader of one screen reads a few hundred kB.
+_RUN_BYTES = 256 * 2**20  # in memory; a file of steps has about a quarter of it
+_ROWS_AT_ONCE, _QUERIED_ROWS = 2_000, 20_000  # per batch, of mappings and of a query
+# Reading one trajectory decodes one row group of steps, and the statistics of all; small groups make a scan of all
+# steps slower. Reading one screen reads a few hundred kB.
 _ROW_GROUP, _IMAGE_ROW_GROUP = 10_000, 100
-# Columns whose values hardly repeat: a dictionary would double the time of a reading, and take room.
+# Columns whose values hardly repeat: a dictionary would double the time to read them, and take space.
 _NO_DICTIONARY = {"token_ids", "logprobs", "bytes", "thought", "raw_text"}
-_SPLIT = {"logprobs": "logprobs.list.element"}  # floats by their bytes' places: smaller by a tenth
+_SPLIT = {"logprobs": "logprobs.list.element"}  # BYTE_STREAM_SPLIT makes floats a tenth smaller
 _LOCK_S = 600.0
 
 
 class PartitionWriter:
     """Write batches to files under hidden names; nothing is visible before `publish`. folder: the partition's. table:
-    its name. Write errors leave it as OSError (`open_partition_writer` names DiskFull)."""
+    its name.
+
+    Its methods raise OSError where writing fails; `open_partition_writer` turns a full disk into DiskFull.
+    """
 
     def __init__(self, folder: Path, table: str) -> None:
         self.folder, self.table, self.schema = folder, table, TABLES[table]
@@ -223,8 +232,10 @@ class PartitionWriter:
         self._files: list[tuple[Path, int, str, tuple[str, ...]]] = []
 
     def write(self, data: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> None:
-        """Append rows. data: a table or batch of the schema, or mappings. Raises DataError naming the column that does
-        not fit the schema."""
+        """Append rows. data: a table or batch of the schema, or mappings.
+
+        Raises DataError where they do not fit the schema.
+        """
         if isinstance(data, pa.RecordBatch):
             data = pa.Table.from_batches([data])
         if not isinstance(data, pa.Table):
@@ -238,10 +249,10 @@ class PartitionWriter:
         self._take(data)
 
     def write_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-        """Append the rows of the query `sql` on `connection`, some at a time; no other may run on it meanwhile.
+        """Append the rows of the query `sql` in batches; no other query may run on `connection` meanwhile.
 
-        Raises duckdb.Error for the query, ValueError where its columns are not the table's, DataError where one is null
-        and must not be.
+        Raises duckdb.Error for the query, ValueError where its columns are not the table's, DataError where a column is
+        null and must not be.
         """
         for batch in connection.execute(sql).to_arrow_reader(_QUERIED_ROWS):
             self.write(pa.Table.from_batches([batch]).cast(self.schema))
@@ -280,8 +291,10 @@ class PartitionWriter:
         self._files.append((path, run.num_rows, sink.sha.hexdigest(), check_contracts_at_write(self.table, run)))
 
     def take_file(self, path: Path, of: ListedFile) -> None:
-        """Append a file as it is, by a hard link. path: in a partition on the same file system, else OSError is raised.
-        of: its entry in that partition's list."""
+        """Append a file unchanged, by a hard link.
+
+        path: of the file, on the same file system, else OSError is raised. of: its entry in its own partition's list.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         hidden = self.folder / f".{len(self._files):05d}.part"
         hidden.unlink(missing_ok=True)
@@ -290,8 +303,7 @@ class PartitionWriter:
         self.rows += of.rows
 
     def publish(self) -> list[ListedFile]:
-        """Make what was taken the partition, in one step, and return its list; no rows at all give one typed file
-        without rows."""
+        """Replace the partition by what was appended, at once; return its list. No rows give one file without rows."""
         if self._held or not self._files:
             self._flush()
         listed = []
@@ -299,7 +311,7 @@ class PartitionWriter:
             there = path.rename(path.with_name(f"part-{number:05d}-{sha256[:8]}.parquet"))
             remember_sha256(there, sha256)
             listed.append(describe_part_file(there, rows, sha256, holds))
-        os.utime(self.folder.parent)  # by it `compaction.py` notices that the iteration is another, from here on
+        os.utime(self.folder.parent)  # the new time tells `compaction.py` that the iteration changed
         write_part_list(self.folder, self.table, listed)
         keep = {PARTS_FILE, *(one.name for one in listed)}
         for path in self.folder.iterdir():
@@ -308,7 +320,7 @@ class PartitionWriter:
         return listed
 
     def discard(self) -> None:
-        """Remove what is not published."""
+        """Remove the files that are not published."""
         for path, *_ in self._files:
             path.unlink(missing_ok=True)
 
@@ -317,8 +329,8 @@ class PartitionWriter:
 def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str) -> Iterator[PartitionWriter]:
     """Yield a writer of a partition, which replaces the old one at the end of the block, unless the block fails.
 
-    table, iteration, stage: name the partition. It has what was written within the block alone; where nothing was, one
-    file without rows. One process writes a partition at a time; another one waits. Raises DiskFull, and DataError where
+    table, iteration, stage: name the partition. It gets only what is written within the block; if that is nothing, one
+    file without rows. Only one process writes a partition at a time; others wait. Raises DiskFull, and DataError where
     the wait takes more than ten minutes.
     """
     folder = ws.partition(table, iteration, stage)
@@ -331,34 +343,36 @@ def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str)
             writer.discard()
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-            pa.default_memory_pool().release_unused()  # it would keep two runs for what comes next
+            pa.default_memory_pool().release_unused()  # else two runs stay allocated
 
 
 def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]:
-    """Keep other processes from writing the partition in `folder` within the block. Raises DataError where one still
-    does after `seconds`."""
+    """Keep other processes from writing the partition in `folder` within the block.
+
+    Raises DataError where another process still writes it after `seconds`.
+    """
     iteration, table, ws = folder.parent, folder.parents[1], Workspace(folder.parents[3])
     name = "-".join([table.name, *(path.name.partition("=")[2] for path in (iteration, folder))])
     return file_lock(ws.state / "locks" / name, seconds, f"writing {ws.relative(folder)}")
 
 
 def leave_pandas_out() -> None:
-    """Let pyarrow convert Python values without pandas from here on in this process.
+    """Make pyarrow convert Python values without pandas from here on in this process.
 
-    At its first conversion it imports pandas, half a second, lest a value be of that library; flywheel has none. Who
-    imports pandas, or asks pyarrow for a data frame, gets it all the same.
+    At its first conversion pyarrow imports pandas, which takes half a second, to recognise values of that library;
+    flywheel has none. Importing pandas, or asking pyarrow for a data frame, still works.
     """
     if "pandas" in sys.modules:
         return
     sys.meta_path.insert(0, _PandasHidden)
     try:
-        pa.array([])  # pyarrow remembers that it did not find it
+        pa.array([])  # pyarrow remembers that pandas was not found
     finally:
         sys.meta_path.remove(_PandasHidden)
 
 
 class _PandasHidden:
-    """A finder of modules, before all others, for which pandas is not installed."""
+    """Find modules, before all other finders, as if pandas were not installed."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -367,10 +381,10 @@ class _PandasHidden:
 
 
 def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:
-    """Make a table of the schema from `rows`, mappings; columns that are missing are null, no rows give an empty table.
+    """Make a table of the schema from `rows`, mappings; missing columns are null, no rows give an empty table.
 
-    table: its name. first: number of the first row, for messages. Raises DataError for a column that the table does not
-    have, a value that does not fit its column, or a column that is null and must not be.
+    table: its name. first: number of the first row, for messages. Raises DataError for an unknown column, a value that
+    does not fit its column, or a column that is null and must not be.
     """
     schema = TABLES[table]
     rows = list(rows)
@@ -400,7 +414,7 @@ def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
     """
     if data.num_rows < 2:
         return True
-    equal = None  # rows that are as the one before them, by the keys so far
+    equal = None  # rows equal to the one before them, by the keys so far
     for key in keys:
         column = data[key]
         before, after = column.slice(0, len(column) - 1), column.slice(1)
@@ -413,7 +427,7 @@ def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
 
 
 class _HashingFile(io.RawIOBase):
-    """A file that is hashed as it is written."""
+    """Hash a file while writing it."""
 
     def __init__(self, file: io.BufferedWriter) -> None:
         self.file, self.sha = file, hashlib.sha256()
@@ -426,17 +440,17 @@ class _HashingFile(io.RawIOBase):
         return self.file.write(data)
 
 
-# A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. Stages pass on a
-# `PartitionManifest` (paths, counts of rows, sha256), never the rows.
+# A partition is a folder (`Workspace.partition`) that one stage of one iteration owns. Stages pass on a
+# `PartitionManifest` (paths, row counts, sha256), never the rows.
 
 T = TypeVar("T")
-_RETRY_S = 30.0  # how long a reader begins again while a partition is replaced under it
-_LOCK_AFTER_TRIES = 4  # readings that a writer was faster than
+_RETRY_S = 30.0  # how long a reader retries while a partition is being replaced
+_LOCK_AFTER_TRIES = 4  # failed reads before the reader takes the lock
 
 
 @dataclass(frozen=True)
 class PartitionManifest:
-    """What one stage wrote to one table. parts: its files, in order. folder: where, relative to the workspace."""
+    """Describe what one stage wrote to one table. parts: its files, in order. folder: relative to the workspace."""
 
     table: str
     parts: tuple[ListedFile, ...]
@@ -452,7 +466,7 @@ def write_partition(
 ) -> PartitionManifest:
     """Replace a partition by `data`, sorted and compressed; no rows give one file without rows.
 
-    table, iteration, stage: name the partition. data: a table of the schema, or rows as mappings. Returns its list.
+    table, iteration, stage: name the partition. data: a table of the schema, or rows as mappings. Returns its manifest.
     Raises DataError where the data do not fit the schema, or another process has been writing it for ten minutes;
     DiskFull.
     """
@@ -462,8 +476,10 @@ def write_partition(
 
 
 def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
-    """List the paths of a partition's files, in order. table, iteration, stage: name it. Raises DataError where it is
-    missing or its list damaged."""
+    """Return the paths of a partition's files, in order. table, iteration, stage: name it.
+
+    Raises DataError where it is missing or its list damaged.
+    """
     folder = ws.partition(table, iteration, stage)
     found = read_part_list(folder)
     if found is None:
@@ -472,7 +488,7 @@ def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> li
 
 
 def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
-    """List the paths of the files of all partitions of `table`, oldest iteration first. without: iterations left out.
+    """Return the paths of the files of all partitions of `table`, oldest iteration first. without: iterations left out.
 
     Raises DataError for a damaged list.
     """
@@ -483,10 +499,10 @@ def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> l
 
 
 def read_partition(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
-    """Read the rows of a partition, in the order of its files; it reads again where it was replaced meanwhile.
+    """Read the rows of a partition, in the order of its files; retry where it was replaced meanwhile.
 
-    table, iteration, stage: name it. columns: names of those to read; default: all. Raises DataError where it is
-    missing, damaged, of another schema, or being replaced for half a minute.
+    table, iteration, stage: name it. columns: those to read; default: all. Raises DataError where it is missing,
+    damaged or of another schema, or has been replaced again and again for half a minute.
     """
 
     def once() -> pa.Table:
@@ -499,9 +515,9 @@ def read_partition(ws: Workspace, table: str, iteration: int, stage: str, column
 def retry_while_replaced(read: Callable[[], T]) -> T:
     """Return what `read` returns; call it again where a partition was replaced meanwhile.
 
-    read: raises PartMissing for a file that is gone, and must bear to be called again; its other errors are passed on.
-    One that was too slow for its writer several times holds the writer off. Raises PartMissing where a file is lost for
-    good, DataError where the writer does not end within half a minute.
+    read: raises PartMissing for a file that is gone, and can be called several times; its other errors are passed on.
+    After several failed calls, the writer is locked out. Raises PartMissing where a file is really lost, DataError
+    where the writer does not end within half a minute.
     """
     deadline = time.monotonic() + _RETRY_S
     missing, tries = None, 0
@@ -511,34 +527,34 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
             try:
                 return read()
             except PartMissing as error:
-                # The same file missed twice was not lost to a writer, but for good.
+                # The same file missing twice was not removed by a writer: it is lost.
                 if error.where == missing or time.monotonic() > deadline:
                     raise
                 missing, tries = error.where, tries + 1
                 if tries >= _LOCK_AFTER_TRIES and error.folder not in waiting:
                     waiting.add(error.folder)
-                    with suppress(OSError):  # where nothing can be written, there is no lock, and no writer either
+                    with suppress(OSError):  # on a read-only disk there is no lock, and no writer
                         held.enter_context(lock_partition(error.folder, deadline - time.monotonic()))
 
 
 def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read one Parquet file of a table, and check it against its partition's list, its checksums and the schema.
 
-    ws, table: whose. path: of the file. columns: names of those to read; default: all, which hashes the whole file;
-    else its size, its footer and the checksums of the pages read are checked. Raises DataError where it or the list is
-    damaged, or it has other columns than the table; PartMissing where it is gone or not in the list.
+    ws, table: of the file `path`. columns: those to read; default: all, for which the whole file is hashed; else only
+    its size, its footer and the checksums of the pages read are checked. Raises DataError where the file or the list is
+    damaged, or the columns are not the table's; PartMissing where it is gone or not in the list.
     """
     with open_partition_file(table, path, wholly=columns is None) as file, _name_damaged_file(path):
-        data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
+        data = file.read(columns=columns)  # not `read_table`, which would add columns from the path
     _check_schema(ws, table, path, data.schema, columns)
     return data
 
 
 def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
-    """Open a file of `table` to read row groups of; its pages' checksums are checked as they are read.
+    """Open a file of `table` to read row groups of; page checksums are checked as pages are read. Close it after use.
 
-    Close it after use. path: of the file. wholly: check all of its bytes now. Raises DataError where it or its
-    partition's list is damaged, or it is not one of the table's, PartMissing where it is gone or not in the list.
+    path: of the file. wholly: check all of its bytes at once. Raises DataError where the file or its partition's list
+    is damaged, or it belongs to another table; PartMissing where it is gone or not in the list.
     """
     own = {part.name: part for part in read_part_list(path.parent) or ()}.get(path.name)
     if own is None:
@@ -559,7 +575,7 @@ def open_partition_file(table: str, path: Path, *, wholly: bool = False) -> pq.P
 
 
 def _check_schema(ws: Workspace, table: str, path: Path, found: pa.Schema, columns: list[str] | None) -> None:
-    """Hold columns against the table's schema. Raises DataError where they differ."""
+    """Compare columns with the table's schema. Raises DataError where they differ."""
     expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
     if not found.equals(expected):
         raise DataError(
@@ -570,10 +586,9 @@ def _check_schema(ws: Workspace, table: str, path: Path, found: pa.Schema, colum
 
 
 def check_file_schema(ws: Workspace, table: str, path: Path) -> None:
-    """Hold the columns of one Parquet file of a table, and their types, against the schema, by its footer alone.
+    """Compare the columns of one Parquet file of a table, and their types, with the schema; only its footer is read.
 
-    ws, table: whose. path: of the file. Raises DataError where they differ or it is damaged, PartMissing where it is
-    gone.
+    ws, table: of the file `path`. Raises DataError where they differ or it is damaged, PartMissing where it is gone.
     """
     with _name_damaged_file(path):
         schema = pq.read_schema(path)
@@ -581,9 +596,9 @@ def check_file_schema(ws: Workspace, table: str, path: Path) -> None:
 
 
 def find_part_file_fault(path: Path, *, wholly: bool = True) -> DataError | None:
-    """Return the error that says what is wrong with the table file `path`; None where it can be read.
+    """Return the error that describes what is wrong with the table file `path`; None where it can be read.
 
-    wholly: check its rows, not its footer alone.
+    wholly: check its rows, not only its footer.
     """
     try:
         with open_partition_file(path.parts[-4], path, wholly=wholly) as file, _name_damaged_file(path):
@@ -609,9 +624,9 @@ def verify_partition(ws: Workspace, table: str, iteration: int, stage: str) -> N
 
 
 def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage: str) -> set[str]:
-    """Name the contracts that all rows of a partition were checked for when they were written.
+    """Return the names of the contracts that all rows of a partition were found to keep when they were written.
 
-    table, iteration, stage: name it. They still hold where its bytes are as listed (`verify_partition`). Empty where
+    table, iteration, stage: name it. They hold as long as its bytes are as listed (`verify_partition`). Empty where
     there is no such partition. Raises DataError for a damaged list.
     """
     found = read_part_list(ws.partition(table, iteration, stage)) or ()
@@ -619,11 +634,12 @@ def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage:
 
 
 def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """Replace a partition of this workspace by that of `staged`, by hard links; it stays there too. Returns its list.
+    """Replace a partition of `ws` by that of the workspace `staged`, by hard links; the source stays. Return its
+    manifest.
 
-    table, iteration, stage: name it. Both must lie on one file system. Raises DataError where it is missing there, its
-    list is damaged, or another process has been writing it here for ten minutes; OSError where they do not, or a file
-    of it is gone; DiskFull.
+    table, iteration, stage: name it. Both workspaces must lie on one file system. Raises DataError where the source is
+    missing, a list is damaged, or another process has been writing the target for ten minutes; OSError where they lie
+    on two file systems, or a file is gone; DiskFull.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         link_partition_files(staged, writer, table, iteration, stage)
@@ -635,9 +651,8 @@ def link_partition_files(
 ) -> None:
     """Append the files of a partition to `writer` by hard links; both must lie on one file system.
 
-    ws: whose partition. table, iteration, stage: name it. only: the one of its files to take, by its path; default:
-    all. Raises DataError where the partition is missing or its list damaged, OSError where they lie on two file
-    systems or a file is gone.
+    ws, table, iteration, stage: name the partition. only: path of the one file to take; default: all. Raises DataError
+    where the partition is missing or its list damaged, OSError where they lie on two file systems or a file is gone.
     """
     folder = ws.partition(table, iteration, stage)
     for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
@@ -645,9 +660,9 @@ def link_partition_files(
 
 
 def check_all_partitions(ws: Workspace) -> tuple[int, list[DataError]]:
-    """Count the files of all tables' partitions, and list what is wrong with their lists, sizes and footers.
+    """Count the files of all tables' partitions, and list the faults of their lists, sizes and footers.
 
-    Returns both; a partition whose list is damaged adds no files.
+    Returns both; the files of a partition with a damaged list are not counted.
     """
     count, faults = 0, []
     for table in TABLES:
@@ -663,7 +678,8 @@ def check_all_partitions(ws: Workspace) -> tuple[int, list[DataError]]:
 
 
 def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """Read what a partition's list says of its files, without opening them; no files where there is no such partition.
+    """Return what a partition's list says of its files, without opening them; no files where there is no such
+    partition.
 
     table, iteration, stage: name it. Raises DataError for a damaged list.
     """
@@ -671,19 +687,19 @@ def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) ->
     return PartitionManifest(table, tuple(read_part_list(folder) or ()), ws.relative(folder))
 
 
-# Rows are found by a key in bounded memory: a row group whose bounds exclude the wanted keys is not read; of the others
-# the key is read first, and other columns only where it matches. Tables are sorted by their keys.
+# Rows are found by a key in bounded memory: row groups whose statistics exclude the wanted keys are skipped; of the
+# others the key is read first, and other columns only where it matches. Tables are sorted by their keys.
 
-_SCAN_ROWS = 2**17  # rows of a scan, of which few columns are read
+_SCAN_ROWS = 2**17  # rows per batch of a scan, which reads few columns
 
 
 def find_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> pa.Table:
-    """Find the rows of `files` whose `key` is among the wanted, in the files' order; none is an empty table.
+    """Return the rows of `files` whose `key` is among `wanted`, in the files' order; an empty table if there are none.
 
-    table: theirs. key: a column of text by which the table is sorted. wanted: its values; what is not found is no
-    error. columns: to return besides the key, in the table's order. Raises DataError for a damaged or missing file.
+    ws, table: of the files. key: a text column by which the table is sorted. wanted: values; one that is not found is
+    no error. columns: to return besides the key, in the table's order. Raises DataError for a damaged or missing file.
     """
     names = _in_table_order(table, {key, *columns})
     return pa.concat_tables(
@@ -694,10 +710,10 @@ def find_rows(
 def iter_matching_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> Iterator[pa.Table]:
-    """Yield the rows of `files` whose `key` is among the wanted, a table for each row group that has some.
+    """Yield the rows of `files` whose `key` is among `wanted`, a table for each row group that has some.
 
-    table: theirs. key: a column of text by which the table is sorted. wanted: its values. columns: to return besides
-    the key, in the table's order. Raises DataError for a damaged or missing file.
+    ws, table: of the files. key: a text column by which the table is sorted. columns: to return besides the key, in the
+    table's order. Raises DataError for a damaged or missing file.
     """
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())
@@ -715,9 +731,9 @@ def iter_matching_rows(
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the `columns` of all rows of `files`, some rows at a time, in the table's order of columns.
+    """Yield the `columns` of all rows of `files` in batches; the columns come in the table's order.
 
-    table: theirs. Raises DataError for a damaged or missing file.
+    ws, table: of the files. Raises DataError for a damaged or missing file.
     """
     names = _in_table_order(table, columns)
     for path in files:
@@ -732,7 +748,7 @@ def _in_table_order(table: str, columns: Collection[str]) -> list[str]:
 
 
 def _row_groups_that_may_hold(file: pq.ParquetFile, key: str, values: Sequence[str]) -> Iterator[int]:
-    """Numbers of the row groups that one of the values, which ascend, can be in."""
+    """Yield the numbers of the row groups that may hold one of `values`, which ascend."""
     place = file.schema.names.index(key) if file.num_row_groups else 0
     for group in range(file.num_row_groups):
         about = file.metadata.row_group(group).column(place).statistics

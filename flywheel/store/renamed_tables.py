@@ -1,4 +1,4 @@
-"""Map table and column names of earlier versions to today's, and convert rows to today's columns."""
+"""Map table and column names of earlier versions to the present ones, and convert rows to the present columns."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from flywheel.store.schema import TABLES
 from flywheel.utils.errors import DataError
 
 _DECLARED = json.loads(resources.files("flywheel.store").joinpath("renamed_tables.json").read_text(encoding="utf-8"))
-# Tables, views and macros: name in earlier versions -> name of today.
+# Tables, views and macros: name in earlier versions -> present name.
 RENAMED_TABLES: dict[str, str] = _DECLARED["tables"]
-# Table, view or macro of today -> its columns: name in earlier versions -> name of today.
+# Present name of a table, view or macro -> its columns: name in earlier versions -> present name.
 RENAMED_COLUMNS: dict[str, dict[str, str]] = _DECLARED["columns"]
-# Table of today -> column -> what stands for a value that was not written yet when the rows were made; else null.
+# Present name of a table -> column -> default for rows written before the column existed; without one, null.
 _DEFAULTS: dict[str, dict[str, str | float]] = _DECLARED["defaults"]
-_TABLE_NAMES: dict[str, str] = _DECLARED["table_names"]  # table of today -> its column of names of tables
+_TABLE_NAMES: dict[str, str] = _DECLARED["table_names"]  # present name of a table -> its column with table names
 
 
 def describe_renamed_table(name: str) -> str:
-    """Say in words what the table, view or macro `name` of an earlier version is named now; "" for other names."""
+    """Say in words how the table, view or macro `name` of an earlier version is named now; "" for other names."""
     new = RENAMED_TABLES.get(name.lower())
     return f"{name} is named {new} now" if new else ""
 
 
 def describe_renamed_column(name: str, query: str) -> str:
-    """Say in words what the column `name` of an earlier version is named now; "" for other names.
+    """Say in words how the column `name` of an earlier version is named now; "" for other names.
 
-    query: the text in which it stands. A name that columns of other tables have today is described only where the
-    query names the table that has it no more.
+    query: text that names its tables, such as the SQL. A name that some table still has is described only where the
+    query names the table in which it was renamed.
     """
     words = {RENAMED_TABLES.get(word, word) for word in re.findall(r"\w+", query.lower())}
     found = {table: columns[name.lower()] for table, columns in RENAMED_COLUMNS.items() if name.lower() in columns}
@@ -48,15 +48,15 @@ def describe_renamed_column(name: str, query: str) -> str:
 
 
 def is_of_earlier_schema(table: str, schema: pa.Schema) -> bool:
-    """Tell whether rows of `table`, by its name then or now, with `schema` have other columns than it has today."""
+    """Tell whether rows of `table` (old or present name) with `schema` differ from the present columns."""
     return table in RENAMED_TABLES or not schema.equals(TABLES[table])
 
 
 def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
-    """Return `rows` of an earlier version with the columns of today; what they lack is null or a default.
+    """Convert `rows` of an earlier version to the present columns; missing values are null or a default.
 
-    table: its name of today. where: the file, for the error. Raises DataError for columns that no earlier version had,
-    and for values that do not fit the column of today.
+    table: its present name. where: the file, for the error. Raises DataError for columns that no earlier version had,
+    and for values that do not fit the present columns.
     """
     schema, renamed = TABLES[table], RENAMED_COLUMNS.get(table, {})
     rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])

@@ -1,7 +1,7 @@
 """Read and write the routing decisions made after an iteration was routed (`decisions.json`).
 
-The stages `score` and `route` follow the last one, so running them again gives what stands there. The n-th decision
-makes version n of the iteration's stores, which lineage calls `sft@001.n`.
+The stages `score` and `route` follow the last decision, so running them again gives its result. The n-th decision makes
+version n of the iteration's stores, which lineage calls `sft@001.n`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `c
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """Say how trajectories are routed; what is None is as the iteration's own parameters and tasks say.
+    """Say how trajectories are routed; where a field is None, the iteration's own parameters and tasks decide.
 
-    threshold: every score is held against it. scorers: who judges, in all domains. band: a score from its low end on
-    and below its high end is doubted, and its trajectory quarantined.
+    threshold: replaces the threshold of every task. scorers: names of the scorers, for all domains. band: trajectories
+    with a score in [low, high) are doubted, and quarantined.
     """
 
     threshold: float | None = None
@@ -35,7 +35,8 @@ class RoutingRule:
     band: tuple[float, float] | None = None
 
     def apply_to(self, own: Settings) -> Settings:
-        """Return the iteration's parameters `own` with the scorers of this rule; `own` stays."""
+        """Return a copy of the iteration's parameters `own` with the scorers of this rule, or `own` itself if it names
+        none."""
         if self.scorers is None:
             return own
         routing = own.routing.model_copy(update={"scorers": {"default": list(self.scorers)}})
@@ -46,11 +47,11 @@ class RoutingRule:
 class RoutingDecision:
     """Record that an iteration was routed again.
 
-    rule: from then on. at: when, as ISO 8601. routes: sha256 of the files of `routes` that it was decided from. moved:
-    `domain`, `from`, `to` and `trajectories`. mended: the table, the expressions, the condition and the number of rows;
-    empty where none were. looked: of a sample that people looked at (`maintenance/route_review.py`) why the look
-    `ended`, and what was `asked`, a mapping a trajectory, with what was said of it; empty where none was asked for.
-    stale: recorded stages that had read the version before.
+    rule: in force from then on. at: time, ISO 8601. routes: sha256 of the files of `routes` before the decision. moved:
+    rows of `domain`, `from`, `to` and `trajectories`. mended: the table, expressions, condition and number of repaired
+    rows; {} for none. looked: of a review by people (`maintenance/route_review.py`) why it `ended`, and what was
+    `asked`, one mapping per trajectory with its label; {} where there was none. stale: recorded stages that read the
+    version before.
     """
 
     rule: RoutingRule
@@ -68,20 +69,20 @@ def decisions_path(ws: Workspace, iteration: int) -> Path:
 
 
 def init_decisions(ws: Workspace, iteration: int) -> None:
-    """Write an empty list of decisions for `iteration`. An existing file stays. Raises DiskFull."""
+    """Write an empty list of decisions for `iteration`; an existing file stays. Raises DiskFull."""
     if not decisions_path(ws, iteration).exists():
         write_decisions(ws, iteration, ())
 
 
 def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]:
-    """Read the iteration's decisions, oldest first; none where it is of a version that recorded none.
+    """Read the iteration's decisions, oldest first; () for an iteration of an early version, without the file.
 
     Raises DataError for a damaged file.
     """
     try:
         raw = json.loads(decisions_path(ws, iteration).read_text(encoding="utf-8"))["decisions"]
         decided = tuple(parse_decision(one) for one in raw)
-        human_verdicts(decided)  # what people said can be read too
+        human_verdicts(decided)  # raises where people's verdicts are damaged
         return decided
     except FileNotFoundError:
         return ()
@@ -91,21 +92,19 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
 
 
 def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
-    """Replace the decisions of `iteration` by `decided`, oldest first; with them `store_version` changes. Raises
-    DiskFull."""
+    """Replace the decisions of `iteration` by `decided`, oldest first; it changes `store_version`. Raises DiskFull."""
     write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
 
 
 def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
-    """Make a decision of the JSON object `raw`, which has a decision's fields. Raises KeyError, TypeError or
-    AttributeError where it is none."""
+    """Make a decision from the JSON object `raw`. Raises KeyError, TypeError or AttributeError where it is none."""
     rule = {name: tuple(value) if isinstance(value, list) else value for name, value in raw["rule"].items()}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
     return RoutingDecision(**{**values, "rule": RoutingRule(**rule)})
 
 
 def current_routing_rule(ws: Workspace, iteration: int) -> RoutingRule:
-    """Return the rule of the iteration's last routing decision; where there is none, one whose parts are all None.
+    """Return the rule of the iteration's last routing decision; without a decision, a rule of None only.
 
     Raises DataError for a damaged file.
     """
@@ -113,7 +112,7 @@ def current_routing_rule(ws: Workspace, iteration: int) -> RoutingRule:
 
 
 def store_version(ws: Workspace, iteration: int) -> int:
-    """Return the version of the stores of `iteration`: how many decisions it had; 0 as they were first routed.
+    """Return the version of the stores of `iteration`: its number of decisions, 0 as first routed.
 
     Raises DataError for a damaged file.
     """
@@ -121,10 +120,10 @@ def store_version(ws: Workspace, iteration: int) -> int:
 
 
 def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, tuple[bool, str]]:
-    """Collect, by trajectory_id, what people said when routes were reviewed: whether it solved its task, and who.
+    """Return people's verdicts from reviews of routes: trajectory_id -> (whether it solved its task, reviewer).
 
-    It holds whatever rule comes later. decided: the iteration's decisions, oldest first. The last verdict of a
-    trajectory counts; labels but solved and not solved are left out.
+    They hold whatever rule comes later. decided: the iteration's decisions, oldest first. The last verdict of a
+    trajectory counts; labels other than solved and not solved are left out.
     """
     asked = (row for one in decided for row in one.looked.get("asked", ()) if row["label"] in (SOLVED, NOT_SOLVED))
     return {row["trajectory_id"]: (row["label"] == SOLVED, row["reviewer"]) for row in asked}

@@ -1,13 +1,13 @@
 """Declare every table of the flywheel as a pyarrow schema (columns: `tables.sql`), and the records of two of them.
 
-`Step` and `Trajectory` are the rows of their tables, a field a column: what the rollout records is what scorers judge
-and what training learns from. What each means says `catalog/table_comments.sql`, as for all tables. None: unknown, or
-without meaning for this kind of step. A new column is a field, a line
-where it is filled, and one more for `FORMAT` (config/workspace.py): then `flywheel workspace migrate` adds it to files.
+`Step` and `Trajectory` are rows of their tables, with a field per column: what the rollout records is what scorers
+judge and training learns from. `catalog/table_comments.sql` says what each column means, as for all tables. None means
+unknown, or without meaning for this kind of step. A new column needs a field, the line where it is filled, and a higher
+`FORMAT` (config/workspace.py), so that `flywheel workspace migrate` adds it to existing files.
 
-Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come from
-the path (hive), so they are not columns of the files. Rows are sorted by the columns in `SORT_KEYS`.
-Each file carries `schema_version` and `table` in its metadata.
+Tables are stored as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come
+from the path (hive partitioning), so they are not columns of the files. Rows are sorted by the columns in `SORT_KEYS`.
+Each file has `schema_version` and `table` in its metadata.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ import pyarrow as pa
 
 from flywheel.utils.confidence_intervals import wilson_interval
 
-ALL_DOMAINS = "all"  # of a row of `metrics` that is of no domain alone
+ALL_DOMAINS = "all"  # domain of a row of `metrics` that covers all domains
 NO_COLUMN = {"column": False}  # metadata of a field that no table holds
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: what was seen (by its hash), thought, done, and what followed."""
+    """Hold one step: what was seen (by its hash), thought and done, and what followed."""
 
     trajectory_id: str
     step: int
@@ -64,7 +64,7 @@ class Step:
     misclick: bool | None = None
     state_score: float | None = None
 
-    # What no table holds: RL reads it from the episode, and forgets it with the batch.
+    # Fields that no table has: RL reads them from the episode, and drops them with the batch.
     sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
     """Of each token at the temperature that it was sampled at, where the policy says so."""
     version: int | None = field(default=None, metadata=NO_COLUMN)
@@ -73,7 +73,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode's row: of which task it is, who acted, how it ended."""
+    """Hold one episode's row: which task it is, who acted, how it ended."""
 
     trajectory_id: str
     task_id: str
@@ -100,19 +100,19 @@ class Trajectory:
 
 
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
-    """Name a trajectory by where it comes from: `t` and 19 hex digits of a hash of the arguments.
+    """Derive a trajectory's id from its origin: `t` and 19 hex digits of a hash of the arguments.
 
-    A resumed run makes the same names, and neither loses nor repeats one. iteration, task_id: in which, and which task,
-    is played. sample: number of the attempt at the task. policy_version: digest of the weights.
+    A resumed run derives the same ids, so it neither loses nor repeats a trajectory. iteration, task_id: what is
+    played. sample: number of the attempt at the task. policy_version: digest of the weights.
     """
     text = f"{iteration}|{task_id}|{sample}|{policy_version}"
     return "t" + hashlib.sha256(text.encode()).hexdigest()[:19]
 
 
 def session_trajectory_id(iteration: int, task_id: str, session: str) -> str:
-    """Name the trajectory that a person's session becomes in an iteration, in the form of `make_trajectory_id`.
+    """Derive the id of the trajectory made from a person's session, in the form of `make_trajectory_id`.
 
-    iteration: that ingests it. task_id: of its task. session: its folder's name.
+    iteration: the one that ingests it. task_id: of its task. session: name of its folder.
     """
     return make_trajectory_id(iteration, task_id, 0, f"human-{session}")
 
@@ -120,7 +120,7 @@ def session_trajectory_id(iteration: int, task_id: str, session: str) -> str:
 SCHEMA_VERSION = 1
 T = TypeVar("T")
 
-# Types of columns, by their names in SQL.
+# Types of columns, by their SQL names.
 SQL_TYPES: dict[str, pa.DataType] = {
     "VARCHAR": pa.string(),
     "BLOB": pa.binary(),
@@ -136,7 +136,7 @@ SQL_TYPES |= {f"{name}[]": pa.list_(SQL_TYPES[name]) for name in ("INTEGER", "UB
 _WORD = {"word": "VARCHAR", "start_s": "DOUBLE", "end_s": "DOUBLE", "confidence": "FLOAT"}
 _WORDS = f"STRUCT({', '.join(f'{name} {kind}' for name, kind in _WORD.items())})[]"
 SQL_TYPES[_WORDS] = pa.list_(pa.struct([(name, SQL_TYPES[kind]) for name, kind in _WORD.items()]))
-# Of a record's fields.
+# Types of a record's fields.
 _FIELD_TYPES: dict[Any, pa.DataType] = {
     str: SQL_TYPES["VARCHAR"],
     int: SQL_TYPES["INTEGER"],
@@ -151,7 +151,8 @@ _NOT_NULL |= {"step", "utterance", "event"}  # numbers within a trajectory
 
 
 def _schema(table: str, columns: str | type) -> pa.Schema:
-    """columns: as SQL declares them, or a record. They are nullable unless named in `_NOT_NULL`."""
+    """Make the schema of a table. columns: SQL declarations, or a record class. Columns are nullable unless in
+    `_NOT_NULL`."""
     if isinstance(columns, type):
         kinds = record_columns(columns)
     else:
@@ -162,8 +163,10 @@ def _schema(table: str, columns: str | type) -> pa.Schema:
 
 
 def record_columns(record: type) -> dict[str, pa.DataType]:
-    """List the columns that a record's fields declare, name -> type, in order. record: a dataclass. Raises LookupError
-    for a field of a type that has no column's."""
+    """Return the columns that a record's fields declare, name -> type, in order.
+
+    record: a dataclass. Raises LookupError for a field whose type no column has.
+    """
     hints = get_type_hints(record)
     stored = [field.name for field in dataclasses.fields(record) if field.metadata.get("column", True)]
     return {name: _FIELD_TYPES.get(hints[name]) or _FIELD_TYPES[get_args(hints[name])[0]] for name in stored}
@@ -174,7 +177,7 @@ _DECLARED = dict(re.findall(r"CREATE TABLE (\w+) \(\s+(.*?)\s+\);", re.sub(r"--.
 COLUMNS: dict[str, str | type] = {"tasks": _DECLARED["tasks"], "trajectories": Trajectory, "steps": Step} | _DECLARED
 TABLES: dict[str, pa.Schema] = {table: _schema(table, columns) for table, columns in COLUMNS.items()}
 
-# By its first column, where it is not said here.
+# A table is sorted by its first column unless named here.
 SORT_KEYS: dict[str, tuple[str, ...]] = {table: (schema.names[0],) for table, schema in TABLES.items()} | {
     "steps": ("trajectory_id", "step"),
     "utterances": ("trajectory_id", "utterance"),
@@ -188,9 +191,9 @@ SORT_KEYS: dict[str, tuple[str, ...]] = {table: (schema.names[0],) for table, sc
 
 
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
-    """Return the row of `table` for a record such as a `Step`: its fields that are columns, in their order.
+    """Return the row of `table` for a record such as a `Step`: the fields that are columns, in the columns' order.
 
-    Raises AttributeError where a column is no field of it, KeyError for an unknown table.
+    Raises AttributeError where the record lacks a column, KeyError for an unknown table.
     """
     return {name: getattr(record, name) for name in TABLES[table].names}
 
@@ -198,9 +201,9 @@ def record_to_row(table: str, record: Any) -> dict[str, Any]:
 def record_from_row(table: str, kind: type[T], row: Mapping[str, Any]) -> T:
     """Make a record of class `kind` from a row of `table`.
 
-    kind: a dataclass. row: columns that it lacks are None, lists become tuples; what is neither a column nor a field is
-    left out (`iteration`). Raises TypeError where a column is no field of `kind`, and where a field that is no column
-    and has no default is not in `row`; KeyError for an unknown table.
+    kind: a dataclass. row: columns that it lacks become None, lists become tuples; a key that is neither column nor
+    field (`iteration`) is left out. Raises TypeError where a column is no field of `kind`, or where a field that is no
+    column and has no default is not in `row`; KeyError for an unknown table.
     """
     columns, others = _names(table, kind)
     values = {name: row.get(name) for name in columns} | {name: row[name] for name in others if name in row}
@@ -209,14 +212,14 @@ def record_from_row(table: str, kind: type[T], row: Mapping[str, Any]) -> T:
 
 @cache
 def _names(table: str, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A table's columns, and the record's fields that are none; found out once, not for each of a million rows."""
+    """Return a table's columns, and the record's other fields; cached, since there may be a million rows."""
     columns = tuple(TABLES[table].names)
     return columns, tuple(field.name for field in dataclasses.fields(kind) if field.name not in columns)
 
 
 def empty_table(table: str) -> pa.Table:
-    """Make a table of the schema of `table` without rows, as an empty partition is stored. Raises KeyError for no
-    table's name."""
+    """Make a table of the schema of `table` without rows, as an empty partition is stored. Raises KeyError for an
+    unknown name."""
     return TABLES[table].empty_table()
 
 
@@ -232,9 +235,9 @@ def metric_row(
 ) -> dict[str, Any]:
     """Build one row of the table `metrics`: a mapping of its columns.
 
-    name: of the figure. value: written as null where it is not finite, so that SQL can average. domain: by default all.
-    step: of a curve; 0 for a single figure. low, high: ends of its confidence interval. n: cases that it rests on. Of
-    these None is not known.
+    name: of the metric. value: stored as null where it is not finite, so that SQL can average. domain: default: all.
+    step: x of a curve; 0 for a single value. low, high: ends of its confidence interval, n: number of cases behind it;
+    None where unknown.
     """
     value = float(value) if math.isfinite(value) else None
     return {"domain": domain, "name": name, "step": step, "value": value, "low": low, "high": high, "n": n}
@@ -245,8 +248,8 @@ def fraction_metric_row(
 ) -> dict[str, Any]:
     """Build a row of `metrics`, as `metric_row`, for the fraction `successes` / `n`, with its 95% Wilson interval.
 
-    name: of the figure. n: cases; of 0, value and interval are null. domain: by default all. step: of a curve; 0 for
-    a single figure.
+    name: of the metric. n: number of cases; where it is 0, value and interval are null. domain: default: all. step: x
+    of a curve; 0 for a single value.
     """
     low, high = wilson_interval(successes, n) if n else (None, None)
     value = successes / n if n else math.nan

@@ -1,10 +1,10 @@
 """Merge specialists that are adapters of one base: W + sum_k w_k s_k B_k A_k, the weighted sum of their products.
 
-The sum of products is one product, of the factors side by side: it needs no approximation, and has the rank of all of
-them together. The best approximation of a rank (Eckart and Young 1936) comes from the small core between them.
+The sum of products is one product of the concatenated factors: exact, with the sum of their ranks as its rank. The best
+approximation of a lower rank (Eckart and Young 1936) is computed from a small matrix between the factors.
 
-A DoRA (Liu et al. 2024) has rows c_k (W + s_k B_k A_k), c_k = m_k / |W + s_k B_k A_k|. The mean of several is again a
-DoRA, exactly: with c = sum_k w_k c_k it is c (W + (sum_k w_k c_k s_k B_k A_k) / c).
+A DoRA (Liu et al. 2024) has rows c_k (W + s_k B_k A_k), c_k = m_k / |W + s_k B_k A_k|. The weighted mean of several is
+exactly a DoRA again: with c = sum_k w_k c_k it is c (W + (sum_k w_k c_k s_k B_k A_k) / c).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FIX = "merge adapters that were trained on one base with the same targets"
 
 @dataclass(frozen=True)
 class MergedAdapter:
-    """Tell what was written. rank: of each module's product. error: what that rank leaves out of the exact sum, in
-    Frobenius norms over all modules, relative to the sum; 0 for the exact one. worst, worst_error: the module that
-    loses most by itself, and how much."""
+    """Describe a merged adapter. rank: of each module's product. error: norm of what that rank leaves out of the exact
+    sum, relative to the norm of the sum (Frobenius, over all modules); 0 for the exact sum. worst, worst_error: name
+    and relative error of the module with the largest error."""
 
     rank: int
     error: float
@@ -50,10 +50,10 @@ class MergedAdapter:
 
 
 class _Adapter:
-    """An adapter's factors by module, as they are multiplied: B has the scaling within."""
+    """Hold an adapter's factors by module."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ModelError for one that cannot be read, or whose parts do not belong together."""
+        """Read the adapter in `folder`. Raises ModelError if it cannot be read, or its tensors do not fit together."""
         self.folder, self.config = folder, checkpoint.read_adapter_config(folder)
         self.base, self.rank = checkpoint.adapter_base_digest(folder), self.config["r"]
         self.tensors = read_adapter_tensors(folder)
@@ -68,7 +68,7 @@ class _Adapter:
                 raise ModelError(what, where=folder, fix="copy the adapter again")
 
     def factors(self, module: str) -> tuple[Tensor, Tensor]:
-        """B [out, rank] and A [rank, in] of a module, in float64."""
+        """Return a module's factors in float64: B [out, rank], multiplied by the scaling, and A [rank, in]."""
         parts = self.parts[module]
         return self.scaling * parts["lora_B"].double(), parts["lora_A"].double()
 
@@ -80,15 +80,15 @@ class _Adapter:
 def merge_adapters(
     folders: Sequence[Path], weights: Sequence[float], out: Path, rank: int | None = None
 ) -> MergedAdapter:
-    """Write the weighted sum of adapters as one adapter of their base to the folder `out`; tell its rank and error.
+    """Write the weighted sum of adapters to the folder `out` as one adapter of their base; return its rank and error.
 
-    folders: of the adapters, LoRA or DoRA, of any ranks and scalings. weights: one an adapter, 0 or more, sum 1. out:
-    written whole or not at all. rank: None writes the exact sum, with the ranks of all that have a weight together and
-    the scaling 1; a number the best approximation of that rank, with alpha and rsLoRA as the first that has a weight,
-    so that training goes on with it: both factors get the root of each singular value, and where there are fewer of
-    these than the rank, the rest of it begins as a new adapter does. One adapter alone comes out as it is. Raises
-    ModelError for adapters of another base, with other modules or shapes, that cannot be read or are not finite, or a
-    sum that is not; DiskFull.
+    folders: of the adapters, LoRA or DoRA, of any ranks and scalings. weights: one per adapter, 0 or more, sum 1. out:
+    written whole or not at all. rank: None writes the exact sum; its rank is the sum of the ranks of adapters with a
+    weight above 0, its scaling 1. A number writes the best approximation of that rank, with alpha and rslora of the
+    first adapter with a weight above 0, so that training can continue: each factor gets the square root of each
+    singular value; where there are fewer of these than `rank`, the other rows and columns begin as in a new adapter. If
+    only one adapter has a weight above 0, and `rank` is None or its own, it is copied. Raises ModelError for adapters
+    of different bases, modules or shapes, that cannot be read or are not finite, or whose sum is not; DiskFull.
     """
     base = checkpoint.base_checkpoint(folders[0])
     adapters = [_Adapter(folder) for folder in folders]
@@ -134,11 +134,11 @@ def merge_adapters(
 
 
 def adapter_distance(one: Path, other: Path) -> float | None:
-    """Return by how much two adapters differ: |B A - B' A'| / |B A| in Frobenius norms over all modules, scalings
-    within.
+    """Return how much two adapters differ: |B A - B' A'| / |B A| in Frobenius norms over all modules, with their
+    scalings.
 
-    one, other: their folders. None where they cannot be compared by their products: of another base, with other
-    modules or shapes, a DoRA, or `one` without effect. Raises ModelError for one that cannot be read.
+    one, other: folders of the adapters. None where their products cannot be compared: different bases, modules or
+    shapes, a DoRA, or `one` without effect. Raises ModelError for an adapter that cannot be read.
     """
     first, second = _Adapter(one), _Adapter(other)
     try:
@@ -167,7 +167,7 @@ def _check_same_base(first: _Adapter, other: _Adapter) -> None:
 
 
 def _base_weight(layers: Mapping[str, Any], module: str, adapter: _Adapter) -> Tensor:
-    """A linear layer's weight, in float64."""
+    """Return the weight of the base's linear layer `module`, in float64. Raises ModelError for another shape."""
     weight = getattr(layers.get(module), "weight", None)
     if weight is None or tuple(weight.shape) != adapter.shape(module):
         raise ModelError(f"the base has no layer {module} of that shape", where=adapter.folder, fix=_FIX)
@@ -177,8 +177,8 @@ def _base_weight(layers: Mapping[str, Any], module: str, adapter: _Adapter) -> T
 def _sum_products(
     used: Sequence[tuple[float, _Adapter]], module: str, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The sum as factors [out, ranks], [ranks, in]; and c [out], by which rows of the base are multiplied, where its
-    weight is given."""
+    """Return the weighted sum as factors [out, ranks] and [ranks, in]; and c [out], the factors of the base's rows, if
+    the base's `weight` is given (DoRA)."""
     lefts, rights, rows = [], [], None
     for share, one in used:
         b, a = one.factors(module)
@@ -196,9 +196,10 @@ def _sum_products(
 def _approximate(
     left: Tensor, right: Tensor, rank: int, scaling: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, float, float]:
-    """Factors of the best approximation divided by the scaling; the squared norms of what it leaves out, and of all."""
+    """Return B and A of the best approximation of left @ right with `rank` and `scaling`, and the squared norms of what
+    it leaves out, and of the whole."""
     u, values, v = _singular_parts(left, right)
-    # What is below rounding would be two columns near 0, which no training moves.
+    # A singular value below rounding would make a row and a column near 0, which training cannot change.
     n = min(rank, int((values > values.max() * torch.finfo(torch.float32).eps).sum()))
     root = (values[:n] / scaling).sqrt()
     b, into = torch.zeros(len(left), rank, dtype=torch.float64), right.shape[1]
@@ -208,7 +209,8 @@ def _approximate(
 
 
 def _singular_parts(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The singular value decomposition of left @ right, which is never made: u [out, n], values [n], v [n, in]."""
+    """Return the singular value decomposition of left @ right, without that product: u [out, n], values [n], v [n,
+    in]."""
     outer, core = torch.linalg.qr(left)
     inner, other = torch.linalg.qr(right.T)
     u, values, v = torch.linalg.svd(core @ other.T, full_matrices=False)

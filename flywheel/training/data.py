@@ -1,8 +1,9 @@
 """Build the examples that CT, SFT and RL train on, draw them from the training stores, and serve them in batches.
 
-An `Example` is one step: its prompt as the rollout built it, and its response. RL builds examples of whole episodes
-(`build_agent_examples`). CT and SFT train on a `SupervisedDataset`: `MixtureDataset.draw` counts what an iteration's
-manifest names, draws from the counts, and reads what was drawn alone, so memory and time go with the draw.
+An `Example` is one step: its prompt, built as in the rollout, and its response. RL builds examples of whole episodes
+(`build_agent_examples`). CT and SFT train on a `SupervisedDataset`: `MixtureDataset.draw` counts the steps that an
+iteration's manifest names, draws from the counts, and reads only the drawn steps, so memory and time depend on the
+number of examples and not on the size of the stores.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """One step to train on. trajectory_id, step: where it comes from; of general data the sample_id, and 0. domain: of
+    """Hold one step to train on. trajectory_id, step: its origin; for general data the sample_id, and 0. domain: of
     its trajectory, or "general".
 
-    prompt: encoded, or the function that encodes it. response: token ids [response], the end token included where it
-    was sampled. logprobs: [response], as sampled, at temperature 1; None for human steps and general data. For RL,
-    sampled_logprobs: the same at the temperature it was sampled at, where the policy reports them; version: how many
-    training steps the weights that sampled it had had; None: the newest weights.
+    prompt: encoded, or a function that encodes it. response: token ids [response], the end token included where it was
+    sampled. logprobs: [response], as sampled, at temperature 1; None for people's steps and general data. For RL,
+    sampled_logprobs: the same at the sampling temperature, where the policy reports them; version: number of training
+    steps of the weights that sampled it; None: the newest weights.
     """
 
     prompt: EncodedSequence | Callable[[], EncodedSequence]
@@ -60,8 +61,8 @@ class Example:
 
     @property
     def context(self) -> EncodedSequence:
-        """The prompt, encoded at each access and not cached: pixels are a hundred times the size of the PNG. Raises as
-        `Encoder.encode`, and DataError or BadInput where a screen is missing or the prompt does not fit."""
+        """Return the encoded prompt. It is encoded at each access, as its pixels take a hundred times the memory of the
+        PNG. Raises as `Encoder.encode`, DataError where a screen is missing, BadInput where the prompt does not fit."""
         return self.prompt() if callable(self.prompt) else self.prompt
 
 
@@ -77,10 +78,10 @@ def build_agent_examples(
 ) -> list[Example]:
     """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step).
 
-    steps: of all of them, in any order. images: PNG by sha256. encoder: of the model to train. settings: block
-    `policy`. parse_errors: also include steps that are not `is_trainable`, which RL needs. summarizer: as the
-    rollout's, for steps without a stored digest (a human's); None: by rules. Raises DataError for a step without its
-    screen or any observation, BadInput as `build_context`.
+    steps: of all trajectories, in any order. images: PNG by sha256. encoder: of the model to train. settings: block
+    `policy`. parse_errors: also include steps that are not `is_trainable`, which RL needs. summarizer: as in the
+    rollout, for steps without a stored digest (a person's); None: by rules. Raises DataError for a step that has
+    neither screen nor observation, or whose screen is missing, BadInput as `build_context`.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -100,7 +101,8 @@ def build_agent_examples(
 def build_step_example(
     trajectory: Trajectory, step: Step, prompt: EncodedSequence | Callable[[], EncodedSequence], encoder: Encoder
 ) -> Example:
-    """Build the example of one step from its prompt. A step without token ids is encoded from its raw_text."""
+    """Build the example of one step of `trajectory`. prompt: encoded, or a function that encodes it. A step without
+    token ids is encoded from its raw_text."""
     response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
     logprobs = step.logprobs if step.token_ids else None
     return Example(
@@ -116,7 +118,7 @@ def build_step_example(
 
 
 def is_trainable(step: Step) -> bool:
-    """Return whether imitation learns from the step: not from text without an action, nor from a person's slip."""
+    """Tell whether CT and SFT may learn from a step: not from a text without an action, nor from a person's slip."""
     return not (step.parse_error or step.misclick)
 
 
@@ -130,7 +132,8 @@ def _build_context(history: PromptHistory, step: Step, images: Mapping[str, byte
 def build_general_examples(
     rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> list[Example]:
-    """Build examples of rows of `grounding_examples`, sorted by sample_id: a screen, a question, the answer's text.
+    """Build an example of each row of the table `grounding_examples` (a screen, a question, an answer), sorted by
+    sample_id.
 
     images: PNG by sha256. encoder: of the model to train. settings: block `policy`.
     """
@@ -158,18 +161,18 @@ def _get_screen(images: Mapping[str, bytes], sha256: str, where: str) -> bytes:
 
 
 class SupervisedDataset(Protocol):
-    """What `train_supervised` trains on: `len(dataset)` batches, one a gradient step.
+    """Give `train_supervised` its batches: `len(dataset)` of them, one per gradient step.
 
-    A data set of another kind is a class with these three members. Each of several training processes gets a pickled
-    copy, so batch i must hold the same examples in every process, and each time that it is asked for.
+    Any class with these three members can be trained on. Each training process gets a pickled copy, so batch i must
+    have the same examples in every process and at every call.
     """
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what all batches hold: a killed run resumes where it is the same."""
+        """Return a digest of all batches' contents: a killed run resumes only with an equal one."""
 
     def __len__(self) -> int:
-        """Number of batches."""
+        """Return the number of batches."""
 
     def get_batch(self, index: int) -> Sequence[Example]:
         """Return batch `index`, 0 <= index < len(self); the loss is the mean over all its response tokens."""
@@ -177,7 +180,7 @@ class SupervisedDataset(Protocol):
 
 @dataclass(frozen=True)
 class ShuffledDataset:
-    """Examples in random order, each once; the last batch may be smaller than `batch_size`."""
+    """Serve examples in random order, each once; the last batch may be smaller than `batch_size`."""
 
     examples: Sequence[Example]
     batch_size: int
@@ -199,8 +202,9 @@ class ShuffledDataset:
 
 @dataclass(frozen=True)
 class MixtureDataset(ShuffledDataset):
-    """Hold steps of a training store mixed with general data. drawn: which, in the order of `examples`. left_out: how
-    many more were drawn, whose instruction and screen alone do not fit the prompt."""
+    """Hold steps of a training store mixed with general data. drawn: references of `examples`, in the same order.
+    left_out: number of further drawn steps, left out because their instruction and screen alone do not fit into the
+    prompt."""
 
     drawn: Sequence[ExampleRef] = field(repr=False)
     left_out: int = 0
@@ -221,14 +225,15 @@ class MixtureDataset(ShuffledDataset):
         weights: Mapping[str, float] | None = None,
         demonstrations: float = 0.0,
     ) -> Self:
-        """Draw `training.num_examples` examples of the store `ct` or `sft` and of the general data, then read them.
+        """Draw `training.num_examples` examples from the store `ct` or `sft` and from general data, then read them.
 
-        ws: the workspace. manifest: what may be read. encoder: of the model to train. settings: blocks `policy` and
-        `language_model` are read. training: block `ct` or `sft`. folder: screens are copied to it, and read from it for
-        as long as the data set is used. mix_seed decides what is drawn, order_seed the batches. weights: of a step in
-        the mix, by its trajectory's source, 1 where it is not named. demonstrations: share of the agent's steps that
-        are people's, from the store `ct`, 0 <= demonstrations < 1. Raises DataError where a file or a screen that was
-        drawn is missing or damaged, BadInput for a `language_model.endpoint` that is not an address, DiskFull.
+        ws: the workspace. manifest: names the files that may be read. encoder: of the model to train. settings: blocks
+        `policy` and `language_model` are read. training: block `ct` or `sft`. folder: gets copies of the screens, which
+        are read from it as long as the data set is used. mix_seed: decides what is drawn. order_seed: decides the
+        batches. weights: weight of a step in the mix, by its trajectory's source; 1 for other sources. demonstrations:
+        share of demonstrations, drawn from the store `ct`, among the steps of trajectories, 0 <= demonstrations < 1.
+        Raises DataError where a drawn file or screen is missing or damaged, BadInput for a `language_model.endpoint`
+        that is not an address, DiskFull.
         """
         agent = load_weighted_steps(ws, manifest, store, weights or {})
         if demonstrations:
@@ -241,31 +246,32 @@ class MixtureDataset(ShuffledDataset):
 
     @property
     def trajectory_samples(self) -> Counter[str]:
-        """How many examples are steps of each trajectory, by its id; a step that was drawn twice is two."""
+        """Count the examples of each trajectory, by its id; a step that was drawn twice counts twice."""
         return Counter(one.name for one in self.drawn if not one.general)
 
     @property
     def n_agent(self) -> int:
-        """How many examples are steps of trajectories; the others are general data."""
+        """Count the examples that are steps of trajectories; the others are general data."""
         return sum(not one.general for one in self.drawn)
 
 
 def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
     """Cut a random order of `count` indices into batches of size `batch`. Equal arguments give equal batches.
 
-    Not sorted by length: lengths go with kinds of examples, and batches of one kind pull the model to and fro.
+    Examples are not sorted by length: length depends on the kind of example, and batches of one kind each would pull
+    the weights back and forth.
     """
     order = np.random.default_rng(seed).permutation(count).tolist()
     return [order[start : start + batch] for start in range(0, count, batch)]
 
 
-# Sources of demonstrations: recorded here, and taken in from other data sets. A step of each weighs the same.
+# Sources of demonstrations: recordings of this workspace, and imported data sets. Steps of both have equal weight.
 _DEMONSTRATIONS = {"recording": 1.0, "import": 1.0}
 
 
 class ExampleRef(NamedTuple):
-    """An example that was drawn and not yet read. name: its trajectory_id, or the sample_id of general data. number:
-    its place among the trajectory's trainable steps."""
+    """Refer to an example. name: its trajectory_id, or the sample_id of general data. number: its index among the
+    trajectory's trainable steps. general: whether it is general data."""
 
     name: str
     number: int
@@ -274,8 +280,9 @@ class ExampleRef(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightedSteps:
-    """What examples are drawn from, [names] each; general data count as trajectories of one step. steps: how many are
-    trainable. weights: of one of these steps beside those of other names."""
+    """Hold what examples are drawn from, three columns of equal length. names: trajectory_ids, or the sample_ids of
+    general data, each of which counts as one step. steps: number of trainable steps. weights: weight of one of these
+    steps in a draw."""
 
     names: Sequence[str]
     steps: np.ndarray
@@ -283,17 +290,18 @@ class WeightedSteps:
 
     @property
     def total(self) -> int:
-        """Number of steps."""
+        """Return the number of steps."""
         return int(self.steps.sum())
 
     @property
     def weight(self) -> float:
-        """Sum of the weights of all steps."""
+        """Return the sum of the weights of all steps."""
         return float(self.steps @ self.weights)
 
 
 def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float) -> WeightedSteps:
-    """Join the two so that a draw takes the share `share`, 0 < share < 1, of people's steps, where there are both."""
+    """Join two sources so that a draw takes the share `share`, 0 < share < 1, from `people`; if one source has no
+    steps, return the other."""
     if not own.total or not people.total:
         return own if own.total else people
     weight = share / (1 - share) * own.weight / people.weight
@@ -304,11 +312,12 @@ def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float
 def draw_mixture(
     agent: WeightedSteps, general: WeightedSteps, settings: SupervisedSettings, seed: int
 ) -> list[ExampleRef]:
-    """Draw settings.num_examples examples, the share settings.agent_fraction from `agent`, the rest general, shuffled.
+    """Draw settings.num_examples examples, shuffled: the share settings.agent_fraction from `agent`, the rest from
+    `general`.
 
-    Within its source a step comes as often as its weight asks, rounded up or down. Few agent steps are repeated
-    settings.max_repeats times on average at most; general data take the rest. Where one source is empty (an early
-    iteration has no agent data) the other fills the mix, and the log says so.
+    Within its source a step is drawn in proportion to its weight, rounded up or down. If there are few agent steps,
+    each is drawn at most settings.max_repeats times on average, and general data fill up the rest. If one source is
+    empty (an early iteration has no agent data), the other fills the mix, and a warning is logged.
     """
     n = settings.num_examples
     of_agent = min(round(n * settings.agent_fraction), settings.max_repeats * agent.total)
@@ -322,10 +331,10 @@ def draw_mixture(
 
 
 def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) -> list[tuple[str, int]]:
-    """Draw n steps by systematic sampling: each comes floor or ceil of n weight / sum of weights times.
+    """Draw n steps by systematic sampling: a step is drawn n x weight / (sum of weights) times, rounded up or down.
 
-    On a line each step has a piece as long as its weight, those of a trajectory side by side, the trajectories in
-    random order; points at equal distances choose.
+    On a line each step has an interval as long as its weight, with the steps of a trajectory next to one another and
+    the trajectories in random order; n points at equal distances choose the steps. Returns (name, step number) pairs.
     """
     if not pool.total or not n:
         return []
@@ -340,10 +349,10 @@ def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) 
     return [(pool.names[i], number) for i, number in zip(chosen.tolist(), numbers.tolist(), strict=True)]
 
 
-_FILTER_COLUMNS = ("trajectory_id", "parse_error", "misclick")  # what `is_trainable` reads
-# In neither prompts nor examples. All columns but these are read, so a new one needs no change here.
+_FILTER_COLUMNS = ("trajectory_id", "parse_error", "misclick")  # what `is_trainable` needs
+# Columns that neither prompts nor examples need. All others are read, so a new column needs no change here.
 _UNUSED_COLUMNS = {
-    "raw_text",  # a person's alone
+    "raw_text",  # `_load_texts` reads it, for people's steps only
     *("author", "x", "y", "x2", "y2", "prompt_tokens", "logprobs", "weight_version"),
     *("reward", "terminated", "truncated", "started_at", "ended_at"),
 }
@@ -354,15 +363,15 @@ _TRAJECTORY_COLUMNS = ("trajectory_id", "task_id", "domain", "instruction")
 def load_weighted_steps(
     ws: Workspace, manifest: TrainingManifest, store: str, weights: Mapping[str, float], other: float = 1.0
 ) -> WeightedSteps:
-    """Count the trainable steps of the store `ct` or `sft` that the manifest names, sorted by trajectory_id.
+    """Count the trainable steps of each trajectory in the store `ct` or `sft`, sorted by trajectory_id.
 
-    weights: of a step, by its trajectory's source; `other` where it is not named. Trajectories of weight 0 are left
-    out. Reads a few narrow columns, a row group at a time.
+    manifest: names the files to read. weights: weight of a step, by its trajectory's source; `other` for other sources.
+    Trajectories of weight 0 are left out. Reads a few narrow columns, one row group at a time.
     """
     kept = []
     for rows in partitions.scan_columns(ws, store, manifest.paths(ws, store), ("trajectory_id", "source", "weight")):
         sources = rows["source"].to_pylist()
-        near = rows["weight"].to_numpy()  # near-duplicates share the weight of one
+        near = rows["weight"].to_numpy()  # near-duplicates together have the weight of one trajectory
         own = np.array([weights.get(source, other) for source in sources]) * near
         kept.append(rows.select(["trajectory_id"]).append_column("weight", pa.array(own)).filter(pa.array(own > 0)))
     if not kept:
@@ -377,11 +386,11 @@ def load_weighted_steps(
 
 
 def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
-    """Count the trainable steps by trajectory, one table (trajectory_id, steps) a row group."""
+    """Count the trainable steps of each trajectory: one table (trajectory_id, steps) per row group."""
     kind = pa.schema([("trajectory_id", pa.string()), ("steps", pa.int64())])
     found = [kind.empty_table()]
     for rows in partitions.scan_columns(ws, "steps", manifest.paths(ws, "steps"), _FILTER_COLUMNS):
-        # `is_trainable`, by columns.
+        # `is_trainable`, computed on columns.
         broken = pc.not_equal(pc.fill_null(rows["parse_error"], ""), "")
         sound = pc.invert(pc.or_(broken, pc.fill_null(rows["misclick"], False)))
         counts = rows["trajectory_id"].filter(sound).value_counts()
@@ -390,7 +399,7 @@ def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
 
 
 def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> WeightedSteps:
-    """List the general data of the newest iteration, sorted by sample_id, of equal weight."""
+    """List the general data of the manifest's own iteration, sorted by sample_id, with equal weights."""
     files = _newest_files(ws, manifest, "grounding_examples")
     parts = partitions.scan_columns(ws, "grounding_examples", files, ("sample_id",))
     names = [name for rows in parts for name in rows["sample_id"].to_pylist()]
@@ -398,7 +407,7 @@ def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> Weighted
 
 
 def _newest_files(ws: Workspace, manifest: TrainingManifest, table: str) -> list[Path]:
-    """Of the newest iteration's synthesis."""
+    """Return the files of `table` that the stage `synthesize` of the manifest's own iteration wrote."""
     own = (manifest.iteration, "synthesize")
     return [ws.resolve(shard.path) for shard in manifest.shards(table) if (shard.iteration, shard.stage) == own]
 
@@ -411,11 +420,11 @@ def load_examples(
     settings: Settings,
     folder: Path,
 ) -> list[Example]:
-    """Read the examples that were drawn, in that order.
+    """Read the examples of `drawn`, in that order.
 
-    Rows are held in memory. Screens are copied to `folder`, and read and encoded each time that a prompt is asked for,
-    by whichever process asks. A person's step whose instruction and screen alone pass policy.max_context_tokens is left
-    out, with a warning: which are too long depends on the model's tokens. Raises as `MixtureDataset.draw`.
+    Rows are kept in memory. Screens are copied to `folder`, and each access to a prompt reads and encodes them, in
+    whichever process it happens. A person's step whose instruction and screen alone exceed policy.max_context_tokens is
+    left out with a warning: this depends on the model's tokeniser. Arguments and errors as in `MixtureDataset.draw`.
     """
     found = _load_drawn(ws, manifest, drawn, encoder, settings, folder)
     return [found[one] for one in drawn if one in found]
@@ -448,7 +457,7 @@ def _load_agent_examples(
     for one in drawn:
         numbers[one.name].append(one)
     trajectories = _load_trajectories(ws, manifest, numbers.keys())
-    begun: dict[ExampleRef, list[Step]] = {}  # of each the steps of its trajectory up to it
+    begun: dict[ExampleRef, list[Step]] = {}  # example -> its trajectory's steps, up to its own
     for name, steps in _load_histories(ws, manifest, numbers.keys()).items():
         to_learn = [place for place, step in enumerate(steps) if is_trainable(step)]
         ends = {one: to_learn[one.number] + 1 for one in numbers[name]}
@@ -477,7 +486,7 @@ def _load_agent_examples(
 def _encode_agent_prompt(
     encoder: Encoder, images: ImageFile, settings: Settings, trajectory: Trajectory, steps: Sequence[Step]
 ) -> EncodedSequence:
-    """Encode the prompt of the last of `steps`, a trajectory's first ones."""
+    """Encode the prompt of the last of `steps`. steps: a trajectory's steps from the first on."""
     summarizer, policy = open_summarizer(settings), settings.policy
     history = PromptHistory(trajectory.instruction, images, policy, count=encoder.count, summarizer=summarizer)
     for step in steps[:-1]:
@@ -496,7 +505,7 @@ def _load_trajectories(ws: Workspace, manifest: TrainingManifest, names: Collect
 
 
 def _load_histories(ws: Workspace, manifest: TrainingManifest, names: Collection[str]) -> dict[str, list[Step]]:
-    """Read the steps of trajectories, in order; those of people without their texts."""
+    """Read the steps of the trajectories `names`, in order, without `raw_text`."""
     found = defaultdict(list)
     files = manifest.paths(ws, "steps")
     for part in partitions.iter_matching_rows(ws, "steps", files, "trajectory_id", names, _STEP_COLUMNS):
@@ -506,9 +515,9 @@ def _load_histories(ws: Workspace, manifest: TrainingManifest, names: Collection
 
 
 def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Settings) -> list[Step]:
-    """Return the steps, each with the digest of older ones that its prompt shows, as rollouts store it.
+    """Return the steps, each with the digest of older steps that its prompt shows, as rollouts store it.
 
-    Only here is a language model asked to write the digests of people's steps.
+    For people's steps this is the only place that asks a language model for digests.
     """
     if not settings.policy.summary_max_chars:
         return list(steps)
@@ -523,7 +532,8 @@ def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Setti
 
 
 def _load_texts(ws: Workspace, manifest: TrainingManifest, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Read what was said at steps without tokens (people's), given as (trajectory_id, number)."""
+    """Read `raw_text` of steps without token ids (people's), by (trajectory_id, step). wanted: these keys. Raises
+    DataError where one has no text."""
     names = {name for name, _ in wanted}
     files = manifest.paths(ws, "steps") if names else ()
     rows = partitions.find_rows(ws, "steps", files, "trajectory_id", names, ("step", "raw_text")).to_pylist()

@@ -1,8 +1,8 @@
-"""Compute the memory of training and of answering from a checkpoint's config.json and the settings, without torch.
+"""Estimate the memory of training and of inference from a checkpoint's config.json and the settings, without torch.
 
-Each formula says what the code allocates at that place: `policy/model.py` (loading), `training/modeling` (what a pass
-keeps for the gradient), `training/distributed/engine.py` (gradients, AdamW, saved state), `policy/inference` (keys and
-values). `flywheel bench plan` holds them against measured peaks. Sizes are bytes unless a name says otherwise.
+Each formula describes what the code allocates: `policy/model.py` (loading), `training/modeling` (tensors kept for the
+gradient), `training/distributed/engine.py` (gradients, AdamW, saved state), `policy/inference` (keys and values).
+`flywheel bench plan` compares the estimates with measured peaks. Sizes are bytes unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from flywheel.utils.errors import ModelError
 Device = Literal["cpu", "cuda"]
 
 MIB = 1 << 20
-SINGLE, HALF = 4, 2  # bytes of a number
-_NF4 = 0.5 + 1 / 64 + SINGLE / (64 * 256)  # of one in 4 bits: blocks of 64 share a scale of a byte, 256 of them another
-_LOGITS = 1 << 24  # numbers of the logits that are held at once (`policy_forward.py`)
+SINGLE, HALF = 4, 2  # bytes of a float32 and of a bfloat16 number
+# Bytes of a number in NF4: 4 bits; a block of 64 numbers has a scale of one byte, 256 blocks have a float32 scale.
+_NF4 = 0.5 + 1 / 64 + SINGLE / (64 * 256)
+_LOGITS = 1 << 24  # logits that are in memory at once (`policy_forward.py`)
 _SCREEN_CACHE = 256 * MIB  # `policy_forward.SCREEN_CACHE_BYTES`
 _BLOCK = 64  # tokens that buffers of keys and values grow by (`inference/cache.py`)
-SMALL = 100_000_000  # parameters below which a CPU makes passes side by side (`policy/devices.py`)
-PROCESS = {"cpu": 500 * MIB, "cuda": 600 * MIB}  # Python with its libraries; the context of CUDA and its libraries'
+SMALL = 100_000_000  # parameters below which a CPU makes passes in parallel (`policy/devices.py`)
+PROCESS = {"cpu": 500 * MIB, "cuda": 600 * MIB}  # Python with its libraries; CUDA's context and libraries
 
-# Fields of config.json that a checkpoint may leave out: the library's own.
+# The library's defaults for fields that config.json may leave out.
 _VISION = {
     "qwen2_vl": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4},
     "qwen2_5_vl": {"depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "out_hidden_size": 3584},
@@ -37,8 +38,9 @@ _VISION_ALIKE = {"num_heads": 16, "in_channels": 3, "patch_size": 14, "temporal_
 
 @dataclass(frozen=True)
 class VisionShape:
-    """width: of a patch. inner: of the feed-forward part, gated in Qwen2.5-VL. out: width of a token. merge: patches
-    along a side of a token. levels: of deepstack. pixels: values of a patch."""
+    """Hold the sizes of a vision tower. width: of a patch's hidden state. inner: of the feed-forward part, gated in
+    Qwen2.5-VL. out: width of an image token. patch: its side in pixels. merge: patches along a side of an image token.
+    levels: of deepstack. pixels: values per patch. places: entries of the position embedding; 0: none."""
 
     depth: int
     width: int
@@ -55,30 +57,31 @@ class VisionShape:
 
     @property
     def linears(self) -> list[tuple[int, int]]:
-        """(in, out) of a block's linear layers."""
+        """Return (in, out) of a block's linear layers."""
         fed = [(self.width, self.inner)] * (2 if self.gated else 1) + [(self.inner, self.width)]
         return [(self.width, 3 * self.width), (self.width, self.width), *fed]
 
     @property
     def merger(self) -> list[tuple[int, int]]:
-        """(in, out) of the linear layers from patches to tokens, of all levels."""
+        """Return (in, out) of the linear layers from patches to image tokens: of all mergers, deepstack's too."""
         joined = self.width * self.merge**2
         return [(joined, joined), (joined, self.out)] * (1 + self.levels)
 
     @property
     def parameters(self) -> int:
-        """How many numbers the vision tower has, its mergers included."""
+        """Count the parameters of the vision tower, mergers included."""
         norm = self.width * (2 if self.layer_norm else 1)
         block = sum(i * o + o for i, o in self.linears) + 2 * norm
         embed = self.pixels * self.width + self.places * self.width + (self.width if self.places else 0)
-        joined = 2 * self.width * self.merge**2  # of a deepstack merger's norm, which is over joined patches
+        joined = 2 * self.width * self.merge**2  # the norm of a deepstack merger, which is over merged patches
         return embed + self.depth * block + sum(i * o + o for i, o in self.merger) + norm + self.levels * joined
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What of a checkpoint of the Qwen-VL family decides about memory. width: of a token; inner: of the feed-forward
-    part; head: width of an attention head."""
+    """Hold the sizes of a Qwen-VL model that determine its memory. width: of a token's hidden state. inner: of the
+    feed-forward part. head: width of an attention head. tied: whether input and output embeddings are one table.
+    biased: whether queries, keys and values have biases. normed_heads: whether queries and keys are normalised."""
 
     layers: int
     width: int
@@ -94,8 +97,8 @@ class ModelShape:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelShape:
-        """Read the content of a config.json, also one in which the language model's fields are not a block of their
-        own. Raises ModelError where it lacks a size, or has one that is none."""
+        """Read the sizes from a config.json, with the language model's fields in `text_config` or at the top level.
+        Raises ModelError where a size is missing or invalid."""
         try:
             made = cls._read(config)
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
@@ -154,13 +157,13 @@ class ModelShape:
 
     @property
     def linears(self) -> list[tuple[int, int]]:
-        """(in, out) of the linear layers of a layer of the language model."""
+        """Return (in, out) of the linear layers in a layer of the language model."""
         attention = [(self.width, self.queries), *[(self.width, self.keys)] * 2, (self.queries, self.width)]
         return [*attention, *[(self.width, self.inner)] * 2, (self.inner, self.width)]
 
     @property
     def embedding(self) -> int:
-        """Numbers of the table of embeddings, and of the head where that is another."""
+        """Count the parameters of the input embedding; the output embedding has as many, where it is a second table."""
         return self.vocabulary * self.width
 
     @property
@@ -175,11 +178,11 @@ class ModelShape:
 
     @property
     def kv_numbers(self) -> int:
-        """Numbers of the keys and values of one token."""
+        """Count the numbers of one token's keys and values, over all layers."""
         return 2 * self.layers * self.keys
 
     def adapter_parameters(self, adapter: AdapterSettings) -> dict[str, int]:
-        """Numbers of an adapter, by target."""
+        """Count the parameters of an adapter, by target."""
         of = {
             "language_model": self.linears * self.layers,
             "merger": self.vision.merger,
@@ -191,7 +194,8 @@ class ModelShape:
         }
 
     def linear_parameters(self) -> int:
-        """Numbers of all linear layers but the head: what 4 bits apply to, and bfloat16 copies are made of."""
+        """Count the weights of all linear layers but the output embedding: those that NF4 quantises, and that have
+        bfloat16 copies under autocast."""
         every = [*self.linears * self.layers, *self.vision.linears * self.vision.depth, *self.vision.merger]
         return sum(i * o for i, o in every)
 
@@ -202,10 +206,10 @@ def _side(size: int | list[int]) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """Describe the largest micro-batch of a training. tokens, responses: in it. scores: pairs of a query and a key that
-    attention computes a number for, padding included. screens: in it, of `patches` each. samples: screens whose pixels
-    are in memory together. seen: different screens over the whole training. passes: micro-batches of a gradient step.
-    beside: how many of them are made side by side."""
+    """Describe the largest micro-batch of a training. tokens, responses: its tokens, and those of responses. scores:
+    its attention scores per head, padding included. screens: its screens, with `patches` patches each. samples: screens
+    whose pixels are in memory together. seen: different screens of the whole training. passes: micro-batches per
+    gradient step and process. beside: how many of them run in parallel."""
 
     tokens: int
     responses: int
@@ -231,16 +235,16 @@ def largest_workload(
     seen: int = 0,
     beside: int = 1,
 ) -> Workload:
-    """Find the largest micro-batch that samples of one length make.
+    """Compute the largest micro-batch of samples that all have the same length.
 
-    chosen: block of the training. tokens: of a sample. responses: those of its answer. screens: that it shows, of
-    `patches` each. batch: samples of a gradient step. samples: in memory at once; 0: as many. seen: different screens
-    of the whole training. beside: passes that are made side by side.
+    chosen: block `ct`, `sft` or `rl`. tokens: tokens of a sample. responses: tokens of its response. screens: screens
+    of a sample, with `patches` patches each. batch: samples of a gradient step. samples: samples in memory at once; 0:
+    those of `batch`. seen: different screens of the whole training. beside: passes that run in parallel.
     """
     mine = -(-batch // (chosen.processes * beside))
     if chosen.pack_tokens:
         packed = min(max(chosen.pack_tokens // tokens, 1), mine) * tokens
-        # Samples that are shorter than the longest show more screens in as many tokens.
+        # Shorter samples have more screens in the same number of tokens.
         shown = min(mine * screens, max(screens, packed * model.vision.merge**2 // max(1, patches)))
     else:
         packed, shown = min(mine, chosen.micro_batch) * tokens, min(mine, chosen.micro_batch) * screens
@@ -260,8 +264,8 @@ def largest_workload(
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """The memory of a training process on its device. host: of the machine's memory beside it, where the device is a
-    GPU. peak: the most at once, of a gradient step, of loading (`loading`) and of saving the state (`saving`)."""
+    """Hold the memory of a training process on its device. step, loading, saving: peaks of a gradient step, of loading,
+    and of saving the state; `peak` is the largest. host: the machine's memory, where the device is a GPU."""
 
     process: int
     weights: int
@@ -287,7 +291,7 @@ class TrainingMemory:
 
 
 def count_trained(model: ModelShape, chosen: TrainingSettings, adapter: AdapterSettings) -> tuple[int, int]:
-    """Count (the parameters that a training changes, those of the adapter that it has in memory)."""
+    """Return (number of trained parameters, number of the adapter's parameters in memory; 0 without an adapter)."""
     if adapter.method == "none":
         return model.parameters - (model.vision.parameters if chosen.freeze_vision else 0), 0
     parts = model.adapter_parameters(adapter)
@@ -307,19 +311,19 @@ def plan_training(
 ) -> TrainingMemory:
     """Compute the memory of one training process.
 
-    work: its largest micro-batch. chosen: block of the training. adapter: block `adapter`. value_model: whether RL has
-    one. held_to_form: whether answers are held to the form of an action. disk_bytes: of the checkpoint's weights files,
-    which loading maps into memory.
+    work: its largest micro-batch. chosen: block `ct`, `sft` or `rl`. adapter: block `adapter`. value_model: whether RL
+    trains a value model. held_to_form: whether guided decoding constrains the answers. disk_bytes: of the checkpoint's
+    weights files, which loading maps into memory.
     """
     whole, on_cpu = adapter.method == "none", device == "cpu"
     half = chosen.compute_dtype == "bfloat16" or (not whole and adapter.base_dtype == "nf4")
     trained, adapters = count_trained(model, chosen, adapter)
     loaded = weights = _base_bytes(model, adapter) + SINGLE * adapters
     gradients, optimizer = SINGLE * trained, (2 if chosen.optimizer == "adamw_8bit" else 2 * SINGLE) * trained
-    moved = 0  # of ZeRO's state, what lies in the machine's memory
+    moved = 0  # ZeRO's state that is offloaded to the machine's memory
     if chosen.engine == "deepspeed":
-        optimizer = (optimizer + SINGLE * trained) // chosen.processes  # it has its own copy of the weights
-        gradients *= 2  # and a buffer
+        optimizer = (optimizer + SINGLE * trained) // chosen.processes  # with ZeRO's own copy of the weights
+        gradients *= 2  # with ZeRO's buffer
         if chosen.zero_stage > 1:
             gradients //= chosen.processes
         if chosen.zero_stage == 3:
@@ -329,7 +333,7 @@ def plan_training(
             optimizer, weights = 0, 0 if chosen.zero_stage == 3 else weights
 
     activations = _kept_for_gradient(model, work, chosen, adapter, device, half)
-    if half and whole:  # float32 weights that are multiplied in bfloat16 have a copy until the gradient is done
+    if half and whole:  # autocast keeps bfloat16 copies of float32 weights until the gradient is computed
         activations += HALF * (model.linear_parameters() + model.embedding)
     rows = min(work.responses, max(1, _LOGITS // model.vocabulary))
     logits = (7 if held_to_form else 5) * SINGLE * rows * model.vocabulary
@@ -340,23 +344,23 @@ def plan_training(
     else:
         features = 0
     value = 0
-    if value_model:  # its weights, gradients and AdamW's means
+    if value_model:  # its weights, gradients and AdamW's moments
         value = 4 * SINGLE * (model.width * (model.width + 2) + 4 * model.width + 1)
 
-    # The gradient of the head is there until that of the embeddings joins it; chunks of the logits add up to it.
+    # The output embedding's gradient is separate until the input embedding's is added; each chunk of logits adds to it.
     table, widest = (SINGLE * n if whole else 0 for n in (model.embedding, max(i * o for i, o in model.linears)))
     heads = table * (2 if work.responses > rows else 1)
     passing = work.beside * (activations + max(logits, _layer_temporary(model, work, half)) + heads)
-    if work.passes > 1:  # else the values that a gradient needs are gone by the time that all gradients are there
+    if work.passes > 1:  # with one pass, its activations are freed by the time that all gradients exist
         passing += gradients * (work.beside + 1 if work.beside > 1 else 1) + widest
     stepping = gradients + table
-    if on_cpu:  # AdamW's root and its quotient, a parameter at a time
+    if on_cpu:  # AdamW's temporary square root and quotient, one parameter at a time
         stepping = gradients + 2 * max(table, widest)
-    if chosen.engine == "torch" and chosen.processes > 1:  # sent as one tensor
+    if chosen.engine == "torch" and chosen.processes > 1:  # the gradients are exchanged as one flat copy
         stepping = max(stepping, 2 * gradients)
     most = max(passing, stepping)
     fixed = PROCESS[device] + weights + optimizer + value + features + (screens if on_cpu else 0)
-    own = SINGLE * (model.parameters if whole else adapters)  # copied into the state that is saved, as AdamW's means
+    own = SINGLE * (model.parameters if whole else adapters)  # copied into the saved state, like AdamW's moments
     return TrainingMemory(
         PROCESS[device],
         weights,
@@ -380,7 +384,7 @@ def _tower_learns(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
 
 
 def _mapped(disk_bytes: int, weights: int) -> int:
-    """Bytes of the files that are in memory beside the weights: of weights in the files' own type they are the same."""
+    """Return the bytes of mapped files in addition to the weights: 0 where the weights keep the files' dtype."""
     return disk_bytes if abs(disk_bytes - weights) > weights / 10 else 0
 
 
@@ -396,7 +400,7 @@ def _base_bytes(model: ModelShape, adapter: AdapterSettings) -> int:
 def _kept_for_gradient(
     model: ModelShape, work: Workload, chosen: TrainingSettings, adapter: AdapterSettings, device: Device, half: bool
 ) -> int:
-    """Bytes that a pass over the micro-batch keeps for its gradient, but for the logits."""
+    """Return the bytes that a pass over the micro-batch keeps for its gradient, without the logits."""
     whole = adapter.method == "none"
     layer = work.tokens * _layer_token_bytes(model, adapter, half, fused=device == "cuda" or not chosen.pack_tokens)
     if device == "cpu" and chosen.pack_tokens:
@@ -404,13 +408,13 @@ def _kept_for_gradient(
     if chosen.gradient_checkpointing:
         kept = model.layers * work.tokens * model.width * (HALF if half and not whole else SINGLE) + layer
     else:
-        # The last layer is computed for the responses alone; of the others' tokens it needs keys and values.
+        # The last layer is computed for the responses only; of the other tokens it needs keys and values.
         last = (work.responses + 0.25 * (work.tokens - work.responses)) / work.tokens if chosen.pack_tokens else 1
         kept = int((model.layers - 1 + last) * layer)
     if _tower_learns(chosen, adapter):
         seen, size = model.vision, HALF if half else SINGLE
         block = work.screens * work.patches * _block_patch_bytes(seen, size)
-        if device == "cpu" and chosen.pack_tokens and not seen.gated:  # Qwen3-VL's screens attend by kept scores
+        if device == "cpu" and chosen.pack_tokens and not seen.gated:  # attention over Qwen3-VL's screens keeps scores
             block += SINGLE * seen.heads * work.screens * work.patches**2
         blocks = seen.depth if not chosen.gradient_checkpointing else 1
         kept += blocks * block + (work.screens * work.patches * seen.width * size * (seen.depth - blocks))
@@ -419,42 +423,42 @@ def _kept_for_gradient(
 
 
 def _layer_token_bytes(model: ModelShape, adapter: AdapterSettings, half: bool, *, fused: bool) -> int:
-    """Bytes that a layer of the language model keeps for each token.
+    """Return the bytes that a layer of the language model keeps for each token.
 
-    half: whether products are bfloat16. fused: whether attention is torch's kernel, which keeps its result and a copy
-    of keys and values for each head that asks.
+    half: whether products are bfloat16. fused: whether attention is torch's fused kernel, which keeps its result and a
+    copy of keys and values for each query head.
     """
     whole, size = adapter.method == "none", HALF if half else SINGLE
     width, inner, asked, held = model.width, model.inner, model.queries, model.keys
     norms = SINGLE * 2 * width
-    # What goes into the linear layers: in float32 one tensor for all that read it, in bfloat16 a copy each.
+    # Inputs of the linear layers: in float32 layers share one tensor, in bfloat16 each has a copy.
     inputs = HALF * (5 * width + asked + inner) if half else SINGLE * (2 * width + asked + inner)
     heads = (SINGLE if half and whole else size) * (asked + held) + size * held
     if model.normed_heads:
         heads += SINGLE * (asked + held) + (HALF * (asked + held) if half and whole else 0)
     if fused:
         heads += size * (asked + 2 * (asked - held))
-    fed = size * 3 * inner  # gate, its activation, and what it is multiplied by
+    fed = size * 3 * inner  # gate, its activation, and the up projection
     low = 0 if whole else size * 7 * adapter.rank
     return norms + inputs + heads + fed + low
 
 
 def _block_patch_bytes(vision: VisionShape, size: int) -> int:
-    """Bytes that a block of the vision tower keeps for each patch, where it learns. size: of a number."""
+    """Return the bytes that a trained block of the vision tower keeps for each patch. size: bytes of a number."""
     norms = SINGLE * (2 if vision.layer_norm else 4) * vision.width + 2 * size * vision.width
     attention = size * 7 * vision.width
     return norms + attention + size * (4 if vision.gated else 2) * vision.inner
 
 
 def _layer_temporary(model: ModelShape, work: Workload, half: bool) -> int:
-    """Bytes that the gradient of a layer takes for a moment."""
+    """Return the temporary bytes of a layer's backward pass."""
     return (HALF if half else SINGLE) * work.tokens * (3 * model.inner + 2 * model.width)
 
 
 @dataclass(frozen=True)
 class AnsweringMemory:
-    """The memory of a policy that answers, on its device. kv_token: bytes of the keys and values of one token; cache:
-    those of all rows; kept: what is kept of prompts and screens; loading: the peak while weights are loaded."""
+    """Hold the memory of a policy in inference, on its device. kv_token: keys and values of one token. cache: those of
+    all rows. kept: caches of prompt prefixes and screen features. loading: the peak while weights are loaded."""
 
     process: int
     weights: int
@@ -479,11 +483,11 @@ _PREFILL = 8192  # tokens of prompts in one pass (`inference/engine.py`)
 def plan_answering(
     model: ModelShape, policy: PolicySettings, device: Device, disk_bytes: int = 0, *, swaps: bool = False
 ) -> AnsweringMemory:
-    """Compute the memory of a policy that answers policy.max_num_seqs requests together, prompts and answers as long as
-    the settings let them be.
+    """Compute the memory of a policy that answers policy.max_num_seqs requests together, with prompts and answers of
+    the greatest length.
 
     policy: block `policy`. disk_bytes: of the checkpoint's weights files, which loading maps into memory. swaps:
-    whether new weights are loaded while the old ones answer, as RL does.
+    whether new weights are loaded while the old ones are in memory, as in RL.
     """
     size = HALF if policy.dtype == "bfloat16" else SINGLE
     weights, token = size * model.parameters, size * model.kv_numbers
@@ -492,7 +496,7 @@ def plan_answering(
     cache = rows * length * token
     together = min(rows, max(1, _PREFILL // policy.max_context_tokens)) * policy.max_context_tokens
     prefill = together * (token + size * (3 * model.inner + 4 * model.width))
-    growing = cache // 2  # the buffers that larger ones take the place of
+    growing = cache // 2  # the old buffers, while they are copied to larger ones
     loading = PROCESS[device] + weights + (weights + cache if swaps else 0)
     if device == "cpu":
         loading += _mapped(disk_bytes, weights)

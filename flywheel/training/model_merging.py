@@ -17,17 +17,17 @@ from flywheel.training.adapter_merging import MergedAdapter, merge_adapters
 from flywheel.utils.errors import BadInput, ModelError
 from flywheel.utils.files import atomic_folder, disk_full_errors, remove_unfinished
 
-# Files that must be equal besides the tensors, and entries in them that do not count: a library's own.
+# Files that must be equal besides the tensors, and entries in them that may differ: the library's own notes.
 _ALIKE = ("config.json", "preprocessor_config.json", "tokenizer.json")
 _INCIDENTAL = frozenset({"_name_or_path", "transformers_version", "processor_class", "torch_dtype", "dtype"})
 _ONE = "merge checkpoints that were trained from one"
 
 
 class _CheckpointTensors:
-    """The tensors of a checkpoint by name, in one file or in shards; read one at a time."""
+    """Read the tensors of a checkpoint by name, from one file or shards, one tensor at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ModelError for a file that cannot be read, or a tensor that two files hold."""
+        """List the tensors. Raises ModelError for a file that cannot be read, or a tensor that two files hold."""
         self.folder, self.files = folder, checkpoint.weight_files(folder)
         self.file_of: dict[str, Path] = {}
         for file in self.files:
@@ -38,7 +38,7 @@ class _CheckpointTensors:
                     self.file_of[name] = file
 
     def tensor(self, name: str) -> Tensor:
-        """Raises ModelError for one that is not finite."""
+        """Read a tensor. Raises ModelError where it is not finite."""
         with _open_weights(self.file_of[name]) as opened:
             found = opened.get_tensor(name)
         if found.is_floating_point() and not torch.isfinite(found.float()).all():
@@ -46,7 +46,7 @@ class _CheckpointTensors:
         return found
 
     def shape(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Shape and type, from the header alone."""
+        """Return shape and dtype of a tensor, from the file's header."""
         with _open_weights(self.file_of[name]) as opened:
             part = opened.get_slice(name)
             return tuple(part.get_shape()), str(part.get_dtype())
@@ -57,15 +57,17 @@ def merge_checkpoints(
 ) -> MergedAdapter | None:
     """Write the weighted mean of checkpoints, theta = sum_k w_k theta_k, to the folder `out` (section 2.6).
 
-    folders: of the checkpoints; what is not a weight is copied from the first. Adapters are merged as adapters
-    (`merge_adapters`), and what was written is told. weights: one a checkpoint, 0 or more, sum 1. out: written whole or
-    not at all, replaced where it is there; missing folders above it are made, and what a killed call left beside it is
-    removed. rank: of a merged adapter; None: the exact sum. The sum is taken in float64 and stored in the checkpoints'
-    type, in shards as the first one's: no more is in memory than one of these and one tensor. Integer tensors must be
-    equal. Raises BadInput for no checkpoints, another number of weights, weights that are not finite, negative, or do
-    not sum to 1, and a rank of whole checkpoints; ModelError for a checkpoint that cannot be read, checkpoints of
-    different tensors, shapes, types or configurations, adapters beside whole checkpoints, a weight that is not finite,
-    and a mean that the type cannot hold; DiskFull, and as `merge_adapters`.
+    folders: of the checkpoints; other files than weights are copied from the first. Adapters are merged by
+    `merge_adapters`, whose result is returned; else None is. weights: one per checkpoint, 0 or more, sum 1. out:
+    written whole or not at all, replaced where it exists; missing parent folders are made, and unfinished folders of a
+    killed call are removed. rank: of a merged adapter; None: the exact sum.
+
+    The sum is computed in float64 and stored in the checkpoints' dtype, in shards like the first checkpoint's: memory
+    holds one shard and one tensor. Integer tensors must be equal. Raises BadInput for no checkpoints, another number of
+    weights, weights that are not finite, are negative or do not sum to 1, and a rank with whole checkpoints; ModelError
+    for a checkpoint that cannot be read, checkpoints with different tensors, shapes, dtypes or configurations, a mix of
+    adapters and whole checkpoints, a tensor that is not finite, and a mean that the dtype cannot hold; DiskFull, and as
+    `merge_adapters`.
     """
     if len(folders) != len(weights) or not folders:
         raise BadInput(f"{len(folders)} checkpoints but {len(weights)} weights", where="merge")
@@ -111,7 +113,7 @@ def _same_tensors(first: _CheckpointTensors, other: _CheckpointTensors) -> None:
 
 
 def _same_settings(first: Path, other: Path) -> None:
-    """The files that say how the weights are to be used."""
+    """Raise ModelError where the files with the model's configuration differ."""
     for file in _ALIKE:
         if (first / file).is_file() != (other / file).is_file():
             raise ModelError(f"only one of the checkpoints has {file}", where=other, fix=_ONE)
@@ -122,7 +124,8 @@ def _same_settings(first: Path, other: Path) -> None:
 
 
 def _first_difference(one: Any, other: Any, path: str = "") -> str:
-    """The first entry in which two JSON values differ; "" where they are alike."""
+    """Return the path of the first entry in which two JSON values differ; "" where they are equal. path: of the values
+    within their file."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for name in sorted((one.keys() | other.keys()) - _INCIDENTAL):
             below = f"{path}.{name}".lstrip(".")

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 OnMetric = Callable[[Mapping[str, Any]], None]  # called with {"step", "steps", "loss", "lr", "probability"} each step
 
-_STATE_FORMAT = 4  # of the state on disk: that of another one is not taken up
+_STATE_FORMAT = 4  # format of the saved state: a state of another format is not resumed
 _FREE_SETTINGS = {"processes", "device"}  # settings that may differ in a resumed run
 
 
@@ -46,16 +46,16 @@ def train_supervised(
 ) -> list[float]:
     """Train a checkpoint on each batch once, write the result to `out_folder`, and return the loss of each step.
 
-    model_folder: the checkpoint, or an adapter. out_folder: replaced where it is there. dataset: its batches, in order.
-    settings: block `ct` or `sft`. adapter: block `adapter`; with a method, the result is an adapter. seed: of a new
-    adapter. state_folder: a killed run that is called again with the same arguments resumes from the state
-    in it (saved every `save_every` steps) and ends with the same weights and losses; the state of other arguments is
-    not taken up, and the caller deletes it. on_metric: called after each step that is taken in this call, with its step
-    (from 1), steps, loss, lr and probability (mean of the response tokens'). Raises ModelError for a checkpoint that
-    cannot be loaded; TrainingError where the data set is empty, DeepSpeed is asked for and not installed, the saved
-    state is damaged or does not fit, the loss is not finite, or one of several processes ends or is late (on the nodes
-    of a cluster WorkerLost, and ClusterError where a node cannot take part); DataError, BadInput or PolicyError where a
-    prompt cannot be encoded (`Example.context`); DiskFull.
+    model_folder: a whole checkpoint, or an adapter. out_folder: replaced where it exists. dataset: its batches are
+    trained in order. settings: block `ct` or `sft`. adapter: block `adapter`; with a method, the result is an adapter.
+    state_folder: the state is saved in it every `save_every` steps. A killed run that is called again with the same
+    arguments resumes from there, and ends with the same weights and losses; a state of other arguments is ignored. The
+    caller deletes the folder. seed: of a new adapter. on_metric: called after each step of this call with step (from
+    1), steps, loss, lr and probability (mean over the response tokens). Raises ModelError for a checkpoint that cannot
+    be loaded; TrainingError where the data set is empty, DeepSpeed is set and not installed, the saved state is damaged
+    or does not fit, the loss is not finite, or one of several processes ends or times out (on the nodes of a cluster
+    WorkerLost, and ClusterError where a node cannot take part); DataError, BadInput or PolicyError where a prompt
+    cannot be encoded (`Example.context`); DiskFull.
     """
     name = out_folder.name
     steps = len(dataset)
@@ -83,7 +83,7 @@ def train_supervised(
 
 
 class SupervisedTrainer(engines.TrainState):
-    """Trains in one process of CT and SFT, with the whole data set, encoding a batch as it comes."""
+    """Train in one process of CT or SFT, with the whole data set; each batch is encoded when it is trained."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SupervisedTrainer(engines.TrainState):
         self.dataset, self.settings, self.name, self.begun = dataset, settings, name, folder
         self.encoder = Encoder.from_folder(folder)
         self.policy = load_trained_policy(folder, settings, adapter, seed)
-        # What dropout leaves out is drawn in the order of the passes.
+        # Dropout draws its masks in the order of the passes, which must not be parallel then.
         at_once = 1 if adapter.dropout else count_parallel_passes(self.policy)
         keeps = freeze_vision_tower(self.policy, settings)
         self.reader = PolicyForward(
@@ -133,7 +133,7 @@ class SupervisedTrainer(engines.TrainState):
 
 
 def cosine_learning_rate(step: int, steps: int, settings: SupervisedSettings) -> float:
-    """Return the learning rate of a step, 0 <= step < steps: linear warmup, then a cosine down to a tenth of it."""
+    """Return the learning rate of a step, 0 <= step < steps: linear warmup to settings.lr, then a cosine to a tenth."""
     warm = max(1, round(settings.warmup * steps))
     if step < warm:
         return settings.lr * (step + 1) / warm

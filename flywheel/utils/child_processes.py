@@ -20,12 +20,12 @@ from pathlib import Path
 import psutil
 
 # Browsers and the servers of pages end with this process, with all their children, even after `kill -9`: the kernel
-# kills the process when its parent dies (`setpriv --pdeathsig`, where there is one), and a guard, a shell that waits on
-# a pipe held by this process alone, kills the whole process group.
+# kills the process when its parent dies (by `setpriv --pdeathsig`, where that program exists), and a guard, a shell
+# that waits on a pipe which only this process holds, kills the whole process group.
 
 _END_TIMEOUT_S = 5.0
 # $0: the process group, $1: its folder, $2: "" or a text in the environment of all its processes, even of those that
-# left the group. A line on the pipe means an orderly end; the pipe's end without one, that this process died.
+# left the group. A line on the pipe means an orderly end; the end of the pipe without a line, that this process died.
 _GUARD_SCRIPT = (
     'trap "" INT TERM HUP; read -r _ || { kill -9 -- "-$0"; '
     '[ -z "$2" ] || for one in $(grep -lsF -- "$2" /proc/[0-9]*/environ); do '
@@ -38,9 +38,9 @@ def limit_command(command: Sequence[str], megabytes: int, more: str = "", redire
 
     command: program and arguments. megabytes: most private memory (MiB, `ulimit -d`). more: further limits, as shell
     code that ends in `;`. redirect: redirections, as shell code. Returns the command to run, by `/bin/sh`. Without the
-    program `setpriv` it lives on after this process.
+    program `setpriv` the command survives this process.
     """
-    # The shell sets the limits and is replaced.
+    # The shell sets the limits, then exec replaces it by the command.
     shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
     setpriv = shutil.which("setpriv")
     killed_with_us = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
@@ -48,9 +48,10 @@ def limit_command(command: Sequence[str], megabytes: int, more: str = "", redire
 
 
 class ProcessGuard:
-    """End the process group `leader` (a process id) and remove its `folder` where this process dies before `release`.
+    """End the process group `leader` (a process id) and remove its `folder` if this process dies before `release`.
 
-    mark: a text in the environment of all its processes, by which those that left the group are ended too; "": none.
+    mark: a text in the environment of all its processes, by which the guard also ends those that left the group; "":
+    none.
     """
 
     def __init__(self, leader: int, folder: Path, mark: str = "") -> None:
@@ -73,33 +74,33 @@ class ProcessGuard:
 
 
 def kill_process_group(leader: int) -> None:
-    """Kill (SIGKILL) all processes of a group; one that is gone, or another user's, is left alone.
+    """Kill (SIGKILL) all processes of a group; a group that has ended, or of another user, is ignored.
 
-    leader: its process id, which is the group's.
+    leader: process id of its leader, which is the group's id.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def kill_marked_processes(mark: str) -> None:
-    """Kill (SIGKILL) all processes whose environment holds the text `mark`, which is not empty; those that are gone, or
-    another user's, are left alone."""
+    """Kill (SIGKILL) all processes whose environment contains the text `mark`, which must not be empty; processes that
+    have ended, or of another user, are ignored."""
     for pid in list_marked_processes(mark):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 async def wait_group_gone(leader: int) -> None:
-    """Kill what is left of the process group of `leader` (a process id) until none is there, or 5 seconds are over.
+    """Kill the process group of `leader` (a process id) until no process is left, or 5 seconds are over.
 
-    A dying process has its folder open until then.
+    Until then a dying process may have files of its folder open.
     """
     await _kill_until_gone(lambda: list_process_group(leader), lambda: kill_process_group(leader))
 
 
 async def wait_marked_gone(mark: str) -> None:
-    """Kill the processes whose environment holds the text `mark`, which is not empty, until none is there, or 5 seconds
-    are over."""
+    """Kill the processes whose environment contains the text `mark`, which must not be empty, until none is left, or 5
+    seconds are over."""
     await _kill_until_gone(lambda: list_marked_processes(mark), lambda: kill_marked_processes(mark))
 
 
@@ -112,15 +113,15 @@ async def _kill_until_gone(left: Callable[[], list[int]], kill: Callable[[], Non
 
 
 async def reap_process(process: subprocess.Popen) -> None:
-    """Wait for a killed `process` and reap it; one that the kernel cannot end within 5 seconds is left to it."""
+    """Wait for a killed `process` and reap it; give up after 5 seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_TIMEOUT_S):
-            while process.poll() is None:  # noqa: ASYNC110 (the kernel tells nobody)
+            while process.poll() is None:  # noqa: ASYNC110 (there is no event to wait for)
                 await asyncio.sleep(0.002)
 
 
 def list_process_group(leader: int) -> list[int]:
-    """List the process ids of the group of `leader` (a process id), without dead ones that wait to be reaped."""
+    """List the process ids of the group of `leader` (a process id), without zombies."""
     found = []
     for told in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -131,7 +132,7 @@ def list_process_group(leader: int) -> list[int]:
 
 
 def list_marked_processes(mark: str) -> list[int]:
-    """List the process ids of those whose environment holds the text `mark`, whatever group they have moved to."""
+    """List the ids of processes whose environment contains the text `mark`, whatever group they have moved to."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError, ValueError):
@@ -140,18 +141,18 @@ def list_marked_processes(mark: str) -> list[int]:
     return found
 
 
-# Each private folder has a lock that the kernel releases when the process that made it ends. So a folder left by a
-# `kill -9` can be told from one in use even where process ids are reused, and is removed at the next start.
+# Each private folder has a lock that the kernel releases when its owner ends. So a folder that a `kill -9` left behind
+# can be told from one in use, even where process ids are reused, and is removed at the next start.
 
 _FOLDER_PREFIX = "flywheel-{kind}-"
 _FOLDER_KINDS = ("chromium", "server")
 _LOCK_FILE = "owner.lock"
-_MIN_AGE_S = 60.0  # a younger folder without a lock may be one that is just being made
+_MIN_AGE_S = 60.0  # a younger folder without a lock may belong to a process that is about to lock it
 
 
 class PrivateFolder:
-    """Make a folder, at `path`, which lasts until `remove` or the end of this process. kind: chromium or server; it
-    stands in the folder's name."""
+    """Make a temporary folder, at `path`, and own it until `remove` or the end of this process. kind: chromium or
+    server, part of the folder's name."""
 
     def __init__(self, kind: str = "chromium") -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX.format(kind=kind)))
@@ -159,7 +160,7 @@ class PrivateFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Remove the folder; may be called twice. What a dying browser writes after that is removed at the next
+        """Remove the folder; may be called twice. Files that a dying browser writes afterwards are removed at the next
         start."""
         lock, self._lock = self._lock, -1
         if lock < 0:
@@ -169,8 +170,8 @@ class PrivateFolder:
 
 
 def remove_abandoned_folders() -> list[Path]:
-    """Remove the folders (`PrivateFolder`) whose owners are gone, as far as that can be done; returns them, by path.
-    Folders of other users are left alone."""
+    """Remove this user's `PrivateFolder` folders whose owners have ended, as far as possible; return their paths,
+    sorted."""
     removed = list_abandoned_folders()
     for folder in removed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -178,8 +179,7 @@ def remove_abandoned_folders() -> list[Path]:
 
 
 def list_abandoned_folders() -> list[Path]:
-    """List, by path, the folders (`PrivateFolder`) that `remove_abandoned_folders` would remove: of this user, whose
-    owners are gone."""
+    """List the paths of this user's `PrivateFolder` folders whose owners have ended, sorted."""
     here = Path(tempfile.gettempdir())
     found = [folder for kind in _FOLDER_KINDS for folder in here.glob(_FOLDER_PREFIX.format(kind=kind) + "*")]
     return [folder for folder in sorted(found) if _is_abandoned(folder)]
@@ -212,10 +212,9 @@ _MB = 1 << 20
 class ProcessMemory:
     """Hold the memory of one process.
 
-    kind: renderer (pages), gpu-process, utility, zygote; browser for the first one.
-
-    mb: MiB of its own, with its share of what several processes map (PSS, proportional set size); or all that it maps
-    (RSS), which is more, where that was enough to know.
+    kind: Chromium's process type: renderer (pages), gpu-process, utility, zygote; browser for the first process; "" for
+    a process without a type. mb: MiB of its own memory and its share of memory that several processes map (PSS,
+    proportional set size); or its resident size (RSS), which is larger, where that is exact enough.
     """
 
     pid: int
@@ -224,12 +223,11 @@ class ProcessMemory:
 
 
 def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0) -> dict[int, list[ProcessMemory]]:
-    """Measure the memory of each process of `pids` and of all its descendants, by pid; an empty list for a lost one.
+    """Measure the memory of each process of `pids` and of all its descendants, by pid; an empty list if it has ended.
 
-    One that ends meanwhile or may not be read is left out. one_mb, all_mb: MiB. Where no process of a family maps more
-    than `one_mb`, and all together no more than `all_mb`, the mapped sizes are enough. Else the kernel is asked for the
-    share of pages that several map, which takes up to a tenth of a second for a browser, and the browser waits
-    meanwhile.
+    A process that ends meanwhile or may not be read is left out. one_mb, all_mb: MiB. If no process of a family has a
+    resident size above `one_mb`, nor all together above `all_mb`, these sizes are returned. Else the proportional size
+    is measured, which takes up to a tenth of a second for a browser, and stops the browser meanwhile.
     """
     processes: dict[int, psutil.Process] = {}
     children: dict[int | None, list[psutil.Process]] = defaultdict(list)
@@ -239,7 +237,7 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
     found = {}
     for pid in pids:
         family, mapped, found[pid] = [processes[pid]] if pid in processes else [], {}, []
-        for one in family:  # which grows meanwhile
+        for one in family:  # the loop appends to `family`
             family += children[one.pid]
             with contextlib.suppress(psutil.Error):
                 mapped[one] = one.memory_info().rss / _MB
@@ -254,8 +252,8 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
 
 
 def measure_nameless_files(pids: Iterable[int]) -> dict[int, float]:
-    """Measure the open files of processes that have no name in any folder: deleted ones, and those in memory alone
-    (memfd). Returns MiB by the number of the device that they lie on."""
+    """Measure the open files of processes that are in no folder: deleted files, and files in memory (memfd). Returns
+    MiB by device number."""
     found: dict[tuple[int, int], float] = {}
     for pid in pids:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
@@ -267,7 +265,7 @@ def measure_nameless_files(pids: Iterable[int]) -> dict[int, float]:
 
 
 def measure_folder(folder: Path) -> float:
-    """Measure what the files below `folder` take of the disk, in MiB; of an empty one, and of a folder, 4 KiB."""
+    """Measure the disk space of files and folders below `folder`, in MiB; each takes at least 4 KiB."""
     taken: dict[int, int] = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -277,17 +275,17 @@ def measure_folder(folder: Path) -> float:
     return sum(taken.values()) / _MB
 
 
-MAX_OUTPUT_BYTES = 64_000  # bytes of output that are kept, the newest
+MAX_OUTPUT_BYTES = 64_000  # newest bytes of output that are kept
 _MAX_FILE_MB = 1024
 
 
 class ChildProgram:
-    """Run a program of a page's server: its output is bounded, and it ends with all that it started.
+    """Run a program, such as the server of a page, with bounded output; it ends with all processes that it started.
 
-    command: program and arguments. working: its folder. environment: all of its variables; ours are not among them.
-    megabytes: most private memory (MiB). file_mb: the largest file that it may write (MiB), 1 GiB at most. It must be
-    made in the event loop's own thread, since the kernel ends it with the thread that started it. Raises OSError where
-    it cannot be started.
+    command: program and arguments. working: its working directory. environment: all of its variables; those of this
+    process are not inherited. megabytes: most private memory (MiB). file_mb: largest file that it may write (MiB), 1024
+    at most. Call it in the event loop's thread, as the kernel kills the program when the thread that started it ends.
+    Raises OSError where it cannot be started.
     """
 
     def __init__(
@@ -318,7 +316,8 @@ class ChildProgram:
 
     @property
     def code(self) -> int | None:
-        """Exit status; None while it runs. It is not reaped before `gone`, so that its id stays its group's."""
+        """Return the exit status; None while it runs. The process is not reaped before `gone`, so that its id is not
+        reused."""
         if self.process.returncode is not None:
             return self.process.returncode
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -328,29 +327,30 @@ class ChildProgram:
 
     @property
     def said(self) -> str:
-        """Its output so far, the newest `MAX_OUTPUT_BYTES` of it."""
+        """Return the output so far, its newest `MAX_OUTPUT_BYTES`."""
         return bytes(self._said).decode("utf-8", "replace").strip()
 
     @property
     def last_words(self) -> str:
-        """The last lines of its output, in one line."""
+        """Return the last lines of the output, joined to one line."""
         lines = [line.strip() for line in self.said.splitlines() if line.strip()]
         return " | ".join(lines[-5:])[-600:] or "it said nothing"
 
     async def done(self) -> int:
-        """Wait for its end and the end of its output, and return its exit status. The caller keeps the deadline."""
+        """Wait for the end of the program and of its output, and return its exit status. It has no timeout of its
+        own."""
         await asyncio.wait([self._hearing])
-        while (code := self.code) is None:  # noqa: ASYNC110 (the kernel tells nobody)
+        while (code := self.code) is None:  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.002)
         return code
 
     def kill(self) -> None:
-        """Kill it with its group, without waiting; once it has ended nothing happens."""
-        if self.process.returncode is None:  # else its number may be another's by now
+        """Kill the program with its group, without waiting for the end."""
+        if self.process.returncode is None:  # once it is reaped, another process may have its id
             kill_process_group(self.pid)
 
     async def gone(self) -> None:
-        """End it with its group, and stop reading its output."""
+        """Kill the program with its group, wait for the end, and stop reading its output."""
         if self.process.returncode is None:
             self.kill()
             await wait_group_gone(self.pid)

@@ -10,15 +10,15 @@ import numpy as np
 
 
 def format_difference(value: float, low: float | None = None, high: float | None = None) -> str:
-    """Write a difference of shares, and its interval where there is one, as `+0.05 [-0.07, +0.17]`: with as many digits
-    wherever people read it, so that no two places tell two figures."""
+    """Format a difference of shares, and its interval where there is one, as `+0.05 [-0.07, +0.17]`. All pages use this
+    function, so that they show equal numbers of digits."""
     return f"{value:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Compute Wilson's score interval of a proportion (Wilson 1927), as (low, high); (0, 1) where n is 0.
 
-    successes: how many of the `n` trials succeeded. confidence: coverage, in (0, 1).
+    successes: number of successes in `n` trials. confidence: coverage, in (0, 1).
     """
     if n == 0:
         return 0.0, 1.0
@@ -36,8 +36,8 @@ def newcombe_paired_interval(
     """Compute the interval of a paired difference of proportions, new - old, as (low, high).
 
     both, gained, lost, neither: numbers of pairs with success in both, only in the new, only in the old, in neither.
-    confidence: coverage, in (0, 1). Newcombe 1998, Statistics in Medicine 17, method 10: unlike a bootstrap it keeps a
-    width where no pair differs, and covers well for few pairs. (-1, 1) where there are no pairs.
+    confidence: coverage, in (0, 1). Newcombe 1998, Statistics in Medicine 17, method 10: unlike a bootstrap interval it
+    has a width above 0 where no pair differs, and covers well for few pairs. (-1, 1) where there are no pairs.
     """
     n = both + gained + lost + neither
     if n == 0:
@@ -63,12 +63,11 @@ def _spread(one: float, other: float, phi: float) -> float:
 def bootstrap_mean_interval(
     values: Sequence[float], *, seed: int, confidence: float = 0.95, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of a mean, as (low, high).
+    """Compute the percentile bootstrap interval of a mean, as (low, high); for graded scores, or several episodes per
+    task.
 
-    For graded scores, or several episodes a task.
-
-    values: [n]. seed: of the draws. confidence: coverage, in (0, 1). resamples: how many draws of n values. Infinite
-    where there are no values.
+    values: [n]. seed: of the draws. confidence: coverage, in (0, 1). resamples: number of draws of n values each.
+    Returns (-inf, inf) for no values.
     """
     data = np.asarray(values, dtype=np.float64)
     if len(data) == 0:

@@ -1,6 +1,6 @@
-"""Keep the user and password of a workspace's servers in a file that its owner alone can read.
+"""Store the user and password of a workspace's servers in a file that only its owner can read.
 
-A page in a browser reaches servers of this machine, and so does whoever else works on it; neither reads this file.
+Web pages in a local browser and other users of the machine can connect to its servers, but cannot read this file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ USER = "flywheel"
 
 
 def workspace_credentials(folder: Path) -> str:
-    """Return `flywheel:PASSWORD`, user and password of a workspace's servers; made and kept at the first call.
+    """Return `flywheel:PASSWORD`, user and password of a workspace's servers; the first call makes and stores them.
 
-    folder: the workspace's `.flywheel`. A password that others could have read is replaced. Raises
-    DiskFull.
+    folder: the workspace's `.flywheel`. A password in a file that other users can read is replaced. Raises DiskFull.
     """
     path = credentials_path(folder)
     with contextlib.suppress(FileNotFoundError):
@@ -33,14 +32,14 @@ def workspace_credentials(folder: Path) -> str:
 
 
 def credentials_path(folder: Path) -> Path:
-    """Return the path of the file with user and password, there or not. folder: the workspace's `.flywheel`."""
+    """Return the path of the file with user and password, which may not exist. folder: the workspace's `.flywheel`."""
     return folder / "auth"
 
 
 def write_private_file(path: Path, text: str, *, over: bool = True) -> None:
-    """Write `text` to `path`, whole or not at all, at no moment readable by other users. Missing folders are made.
+    """Write `text` to `path`, whole or not at all; other users can never read it. Missing folders are made.
 
-    over: replace a file that is there; else raises FileExistsError for it. Raises DiskFull.
+    over: replace an existing file; False raises FileExistsError for one. Raises DiskFull.
     """
     with disk_full_errors(path), atomic_file(path, over=over) as temporary:
         temporary.touch(0o600)
@@ -48,12 +47,12 @@ def write_private_file(path: Path, text: str, *, over: bool = True) -> None:
 
 
 def basic_auth_header(secret: str) -> str:
-    """Build the value of the header Authorization. secret: `user:password`."""
+    """Build the value of an Authorization header. secret: `user:password`."""
     return "Basic " + base64.b64encode(secret.encode()).decode()
 
 
 def is_valid_basic_auth(secret: str, header: str) -> bool:
-    """Tell in constant time whether an Authorization header is the right one.
+    """Tell, in constant time, whether an Authorization header has the right user and password.
 
     secret: `user:password`. header: its value, `Basic ...`; "" where there is none.
     """

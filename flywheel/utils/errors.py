@@ -1,6 +1,6 @@
 """Define the errors: each says in one line what went wrong, where, and how to fix it.
 
-The command turns them into exit codes: `BadInput` is 2, every other `FlywheelError` is 1.
+The command line turns them into exit codes: 2 for `BadInput` and its subclasses, 1 for every other `FlywheelError`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 
 
 class FlywheelError(Exception):
-    """Something failed that the user can understand and act on.
+    """Signal a failure that the user can understand and act on.
 
     what: the fact, without blame ("the Parquet file is cut off").
     where: the file, parameter, page or stage concerned.
@@ -34,94 +34,95 @@ class FlywheelError(Exception):
         return " ".join(line.split())
 
     def __reduce__(self):
-        # Keyword-only arguments do not survive pickling by themselves, and tasks may run in other processes.
+        # Keyword-only arguments are lost by the default pickling, and tasks may run in other processes.
         return partial(type(self), where=self.where, fix=self.fix), (self.what,)
 
 
 class BadInput(FlywheelError):
-    """The user gave something that cannot be used: a parameter, a file, a folder."""
+    """Signal that the user gave something that cannot be used: a parameter, a file, a folder."""
 
     exit_code = 2
 
 
 class DataError(FlywheelError):
-    """A dataset file is missing, cut off, or does not match its schema."""
+    """Signal that a dataset file is missing, cut off, or does not match its schema."""
 
 
 class QueryTimeout(FlywheelError):
-    """A query was not answered within its deadline."""
+    """Signal that a query was not answered within its time limit."""
 
 
 class ContractBroken(FlywheelError):
-    """A data contract that spans tables does not hold."""
+    """Signal that a data contract over several tables does not hold."""
 
 
 class EnvError(FlywheelError):
-    """An environment failed (a crash, not an end of the task). Never scored: retried in a fresh one."""
+    """Signal that an environment crashed, which is no end of the task: the episode is not scored, but played again in a
+    fresh environment."""
 
 
 class EnvTimeout(EnvError):
-    """An environment did not answer within its deadline."""
+    """Signal that an environment did not answer within its timeout."""
 
 
 class PolicyError(FlywheelError):
-    """The policy could not answer."""
+    """Signal that the policy could not answer."""
 
 
 class PolicyTimeout(PolicyError):
-    """The policy did not answer within its deadline."""
+    """Signal that the policy did not answer within its timeout."""
 
 
 class PolicyBusy(PolicyError):
-    """The policy's queue is full: the request was not taken."""
+    """Signal that the policy's queue is full and the request was not accepted."""
 
 
 class ModelError(BadInput):
-    """A model folder that cannot be loaded."""
+    """Signal a checkpoint that cannot be used."""
 
 
 class TrainingError(FlywheelError):
-    """Training cannot go on (no samples, a loss that is not finite)."""
+    """Signal that training cannot continue (no samples, a loss that is not finite)."""
 
 
 class ShardBusy(FlywheelError):
-    """Another worker has been at a shard for too long."""
+    """Signal that another worker has held a shard for too long."""
 
 
 class ClusterError(FlywheelError):
-    """The machines that shards are to be done on cannot do them."""
+    """Signal that the machines of a cluster cannot run the shards."""
 
 
 class HeadLost(ClusterError):
-    """The head of the cluster does not answer."""
+    """Signal that the head of the cluster does not answer."""
 
 
 class WorkerLost(ClusterError):
-    """A worker ended, or gave no sign of life, before its shard was done."""
+    """Signal that a worker ended, or sent no heartbeat, before its shard was done."""
 
 
 class DiskFull(FlywheelError):
-    """No space is left where the workspace lies."""
+    """Signal that the disk is full."""
 
 
 def first_line(text: str) -> str:
-    """Return the first line that is not blank, from its first sign on, at most 200 characters; "" where `text` has
-    none."""
+    """Return the first line of `text` that is not blank, without leading blanks and cut to 200 characters; "" where
+    there is none."""
     return (text.strip().splitlines() or [""])[0][:200]
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not blank, less the blanks at its ends, and of that at most 200 characters.
+    """Return the last line of `text` that is not blank, stripped and cut to 200 characters; "" where there is none.
 
-    A traceback has its reason there. "" where `text` has no such line.
+    In a traceback this line is the reason.
     """
     return (text.strip().splitlines() or [""])[-1].strip()[:200]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Suggest, in words for an error's `fix`, what an unknown name was meant to be: the nearest of the known `names`,
-    if one is near, and all of them."""
-    import difflib  # not at the start of every command
+    """Return an error's `fix` for an unknown `name`: the most similar of the known `names`, if one is similar, and all
+    of them."""
+    import difflib  # imported here, not at the start of every command
 
     names = list(names)
     near = difflib.get_close_matches(str(name), names, 1)
@@ -130,10 +131,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def errors_of_setting(name: str) -> Iterator[None]:
-    """Name a parameter in the errors of bad input that are raised within the block.
+    """Add a parameter's name to each BadInput that is raised within the block.
 
-    name: dotted, as in `params.yaml`. Raises the same kind of BadInput again, with the name in its place; as it is
-    where it has the name already.
+    name: dotted, as in `params.yaml`. Raises the same class of BadInput, with the name in `where`; an error that
+    contains the name already passes unchanged.
     """
     try:
         yield
@@ -146,9 +147,9 @@ def errors_of_setting(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_of_place(place: object) -> Iterator[None]:
-    """Turn the system's refusal of a path that the user named into bad input.
+    """Raise BadInput for any OSError within the block, which makes files at a path that the user named.
 
-    place: the path, for the message. Raises BadInput for any OSError of the block.
+    place: the path, for the message.
     """
     try:
         yield
@@ -160,8 +161,8 @@ def errors_of_place(place: object) -> Iterator[None]:
 class Finding:
     """Hold one finding of `flywheel doctor`.
 
-    name: of what was looked for. state: ok, missing (something does not work without it) or optional (not there, and
-    not needed here). detail: what was found. fix: what to type; "" where nothing is to be done.
+    name: of the checked thing. state: ok, missing (something does not work without it) or optional (missing, but not
+    needed here). detail: what was found. fix: what to type; "" where nothing is to be done.
     """
 
     name: str
@@ -171,9 +172,10 @@ class Finding:
 
 
 def run_diagnostic(name: str, look: Callable[[], str]) -> Finding:
-    """Run one check of the machine. name: of what is looked for. look: returns what it found, as a line, or raises.
+    """Run one check of the machine. name: of the checked thing. look: returns what it found, in one line, or raises.
 
-    Returns a finding `ok`, or `missing` with what a FlywheelError says and how to fix it; other errors are raised.
+    Returns a finding `ok`, or, if `look` raises a FlywheelError, `missing` with its message and fix. Raises other
+    errors.
     """
     try:
         return Finding(name, "ok", look())

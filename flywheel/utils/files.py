@@ -1,7 +1,7 @@
-"""Write files and folders whole or not at all: under a hidden name beside their place, then renamed.
+"""Write files and folders whole or not at all: as a hidden temporary file in the same folder, then renamed.
 
-Nothing is flushed to the disk first (no fsync). A killed process leaves what was there before; after a loss of power a
-file may be cut off, which DVC's checksums detect in data and models, and readers in the rest.
+Nothing is flushed to the disk (no fsync). If the process is killed, the old file stays; after a power failure a file
+may be cut off, which DVC's checksums detect in data and models, and readers in other files.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ _FULL_BYTES = 2**20
 
 
 def expand_home(path: str) -> Path:
-    """Put the home in place of a leading `~` or `~user`; of a user that this machine does not know, `path` stays."""
+    """Replace a leading `~` or `~user` by the home folder; for an unknown user `path` stays unchanged."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  Path's own raises RuntimeError
 
 
 @contextmanager
 def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
-    """Yield a temporary path to write to, which replaces `path` at the end of the block, or is removed where that
-    fails.
+    """Yield a temporary path to write to; at the end of the block it replaces `path`, or is removed if the block fails.
 
-    Missing folders are made. over: False raises FileExistsError at the end where `path` is there by then.
+    Missing folders are made. over: False raises FileExistsError at the end of the block where `path` exists by then.
     """
     temporary = _temporary_path(path)
     try:
@@ -49,17 +48,17 @@ def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder to fill; at the end of the block it replaces the folder `path` with all in it.
+    """Yield an empty temporary folder to fill; at the end of the block it replaces the folder `path` and its contents.
 
-    It is removed where the block fails; `path` stays then. Missing folders above `path` are made. A kill while an old
-    folder is replaced may leave none.
+    If the block fails, it is removed and `path` stays. Missing parent folders are made. A kill in the moment of
+    replacement may leave no folder at `path`.
     """
     temporary = _temporary_path(path)
     temporary.mkdir()
     try:
         yield temporary
         if path.exists():
-            shutil.rmtree(path)  # a folder cannot be renamed over another: here alone a kill leaves none
+            shutil.rmtree(path)  # a folder cannot be renamed over another; a kill after this line leaves none
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -67,10 +66,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] = DataError) -> Iterator[None]:
-    """Hold a lock file that one process has at a time; a second hold within the same process waits too.
+    """Hold a lock file exclusively within the block; a second hold within the same process waits too.
 
-    path: the file; it and its folder are made. seconds: how long to wait for it. what: what another holder is doing,
-    for the message, after "another process has been". kind: of the error. Raises `kind` where the wait is over.
+    path: the file; it and its folder are made. seconds: timeout of the wait for the lock. what: what another holder
+    does, for the message, after "another process has been". kind: class of the error. Raises `kind` on timeout.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
@@ -89,16 +88,16 @@ def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] =
 
 
 def remove_unfinished(folder: Path, name: str = "*") -> None:
-    """Remove what killed processes left of unfinished files and folders. Call it only where no one else writes them.
+    """Remove the temporary files and folders that killed processes left in `folder`. Call it only while nobody writes.
 
-    folder: where they lie. name: of the finished file, or a pattern.
+    name: of the finished file, or a pattern.
     """
     for path in folder.glob(f".{name}.*.part"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _temporary_path(path: Path) -> Path:
-    """A name of its own for every writer, as two may write the same."""
+    """Return a temporary path next to `path`, unique to each writer, as two may write the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
 
@@ -110,27 +109,24 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` to the file `path` as JSON for people (indented, sorted), whole or not at all.
+    """Write `value` to the file `path` as readable JSON (indented, sorted), whole or not at all.
 
-    Missing folders are made. Raises DiskFull, TypeError for what JSON has no form for.
+    Missing folders are made. Raises DiskFull, TypeError for values that JSON cannot represent.
     """
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def sha256_file(path: Path) -> str:
-    """Hash the contents of the file `path` as they are now, in hex.
-
-    Of files that stay as they are, `cached_sha256` remembers it.
-    """
+    """Return the SHA-256 of the file `path`, in hex. For files that rarely change see `cached_sha256`."""
     return _sha256((path,))
 
 
 def cached_sha256(*paths: Path) -> str:
-    """Hash the contents of `paths`, one after the other, in hex; read once in a process while they stay as they are.
+    """Return the SHA-256 of the contents of `paths`, one after the other, in hex; a process reads unchanged files once.
 
-    Whether they do is judged as DVC judges it: by inode, size and times. A file that changed within the last moments
-    before it is read may change again unseen (clocks of file systems are coarse), and is read each time. Raises
-    FileNotFoundError for one that is missing.
+    A change is detected as in DVC: by inode, size and times. Files that changed within the last 2 s are read at each
+    call, as a further change could go unnoticed (clocks of file systems are coarse). Raises FileNotFoundError for a
+    missing file.
     """
     statuses = [path.stat() for path in paths]
     signature = tuple(map(file_signature, statuses))
@@ -143,7 +139,7 @@ def cached_sha256(*paths: Path) -> str:
 
 
 def remember_sha256(path: Path, sha256: str) -> None:
-    """Remember the hash of a file that this process has just written, for `cached_sha256`; it is not checked.
+    """Cache the hash of a file that this process has just written, for `cached_sha256`; the hash is not checked.
 
     sha256: of the file `path`, in hex.
     """
@@ -156,18 +152,16 @@ _cache: dict[tuple[Path, ...], tuple[_Signature, str]] = {}
 
 
 def file_signature(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return what stays while a file does: inode, size, and when content and metadata were changed (ns).
-
-    status: of `os.stat`.
-    """
+    """Return a file's inode, size, and times of the last change of content and of metadata (ns): equal as long as the
+    file does not change. status: from `os.stat`."""
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def is_changed_just_now(statuses: Iterable[os.stat_result]) -> bool:
-    """Tell whether a file changed within the last 2 s: a later change may leave its `file_signature` as it is.
+    """Tell whether a file changed within the last 2 s: a further change may then not change its `file_signature`.
 
-    The clocks of file systems are that coarse. statuses: of `os.stat`, one a file, taken before the files are read.
-    False for no files.
+    The clocks of file systems are that coarse. statuses: from `os.stat`, one per file, taken before the files are read.
+    Returns False for no files.
     """
     return time.time_ns() - max((status.st_ctime_ns for status in statuses), default=0) <= _COARSE_NS
 
@@ -182,14 +176,14 @@ def _sha256(paths: Iterable[Path]) -> str:
 
 @contextmanager
 def disk_full_errors(where: Path) -> Iterator[None]:
-    """Turn the error of a full disk within the block into DiskFull, which says what to do; other errors pass.
+    """Raise DiskFull, which says what to do, for the error of a full disk within the block; other errors pass.
 
-    where: a path on that disk, there or not. Any error counts while the disk has less than 1 MiB left.
+    where: a path on that disk, which may not exist. With less than 1 MiB left on the disk, every error counts as one.
     """
     try:
         yield
     except Exception as error:
-        # Some libraries raise errors of their own for it (torch.save a RuntimeError).
+        # Some libraries raise other errors for a full disk (torch.save a RuntimeError).
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         there = next(folder for folder in (where, *where.resolve().parents) if folder.exists())
         if not full and shutil.disk_usage(there).free >= _FULL_BYTES:

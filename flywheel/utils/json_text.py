@@ -1,4 +1,4 @@
-"""Read JSON that other programs wrote: what Python's reader lets pass in silence is refused."""
+"""Read JSON of other programs strictly: duplicate names, NaN and infinite numbers are refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def parse_foreign_json(text: bytes) -> Any:
     """Parse a JSON text in UTF-8, with a byte-order mark or without.
 
-    Raises ValueError for text that is not UTF-8 or not JSON, a field that stands twice in an object, a number that is
-    not finite, and nests too deep to read.
+    Raises ValueError for text that is not UTF-8 or not JSON, a name that occurs twice in an object, a number that is
+    not finite, and too deep nesting.
     """
     try:
         return json.loads(
@@ -32,10 +32,10 @@ def parse_foreign_json(text: bytes) -> Any:
 
 
 def iter_json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line of a file of JSON lines with its number, from 1.
+    """Yield the number (from 1) and the bytes of each line of a file of JSON lines.
 
-    Lines end at U+000A alone: other signs that end lines may stand within a text. Lines of blanks are left out, and so
-    is a byte-order mark. Raises OSError where the file cannot be read.
+    Only U+000A ends a line: a JSON text may contain other line separators. Blank lines and a byte-order mark are left
+    out. Raises OSError where the file cannot be read.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -45,7 +45,7 @@ def iter_json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def refuse_doubled_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its (name, value) pairs. Raises ValueError where a name stands twice: one value would be
+    """Build an object from its (name, value) pairs. Raises ValueError where a name occurs twice, as one value would be
     lost."""
     made = dict(pairs)
     if len(made) < len(pairs):
@@ -55,7 +55,7 @@ def refuse_doubled_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_constant(name: str) -> None:
-    """Raise ValueError for `NaN` and its like, which Python's reader of JSON takes."""
+    """Raise ValueError for `NaN`, `Infinity` and `-Infinity`, which Python's JSON parser accepts."""
     raise ValueError(f"{name} is not JSON")
 
 
@@ -67,7 +67,7 @@ def _finite(text: str) -> float:
 
 
 def describe_first_fault(error: ValidationError) -> str:
-    """Say in a line what is wrong first: the field, dotted from the outermost one, and what was expected of it."""
+    """Describe the first fault in one line: the dotted path of the field, and what was expected there."""
     fault = error.errors(include_url=False)[0]
     said = "Input should be an object" if fault["type"] in ("model_type", "dataclass_type") else fault["msg"]
     return f"{'.'.join(map(str, fault['loc'])) or 'the whole'}: {said}"

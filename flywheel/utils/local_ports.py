@@ -1,4 +1,4 @@
-"""Take ports of this machine for servers, without loading a server."""
+"""Bind ports of this machine for servers, without importing a server library."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flywheel.utils.errors import BadInput
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-_QUEUE = 2048  # connections that wait to be taken, as uvicorn has it
+_QUEUE = 2048  # backlog of connections that wait to be accepted, as in uvicorn
 
 
 def bypass_proxies_on_loopback() -> None:
-    """Let neither this process nor those it starts ask servers of this machine through a proxy of the environment.
+    """Set NO_PROXY so that this process and its subprocesses connect to servers of this machine without a proxy.
 
-    Libraries obey HTTP_PROXY and the like for 127.0.0.1 too, unless NO_PROXY names it.
+    Libraries use HTTP_PROXY and similar variables for 127.0.0.1 too, unless NO_PROXY names it.
     """
     if any(name.lower() in _PROXIES for name in os.environ):
         hosts = [host for name in ("no_proxy", "NO_PROXY") for host in os.environ.get(name, "").split(",") if host]
@@ -27,12 +27,12 @@ def bypass_proxies_on_loopback() -> None:
 
 
 def check_connection_variables() -> None:
-    """Check that connections can be made with the proxies and certificates that the environment names. Raises BadInput
-    naming the variables where libraries could make none at all."""
+    """Check that an HTTP client can be made with the proxies and certificates that the environment names. Raises
+    BadInput, which names the variables, where it cannot."""
     named = [name for name in os.environ if name.lower() in _PROXIES or name in _CERTIFICATES]
     if not named:
         return
-    import httpx  # only here: few have such variables, and it takes a tenth of a second
+    import httpx  # imported here, as it takes a tenth of a second and few environments have such variables
 
     try:
         httpx.Client().close()
@@ -46,33 +46,33 @@ def check_connection_variables() -> None:
 
 
 def bind_free_port() -> socket.socket:
-    """Return a socket at a free port of 127.0.0.1, for a `LocalServer`; it does not listen yet."""
+    """Return a socket that is bound to a free port of 127.0.0.1, for a `LocalServer`; it does not listen yet."""
     return bind_local_port(0)
 
 
 def bind_local_port(port: int) -> socket.socket:
-    """Bind a socket to a port of 127.0.0.1, and return it. port: 0 takes a free one. Raises BadInput where it is in
-    use, OSError where this user may not take it.
+    """Bind a socket to a port of 127.0.0.1, and return it. port: 0 takes a free one. Raises BadInput where the port is
+    in use, OSError where this user may not bind it.
 
-    It listens already, unless `port` is 0. The protocol is named so that asyncio turns Nagle's algorithm off on what it
-    accepts: with it, each answer of a head and a body waits 40 ms for the other side's delayed acknowledgement.
+    The socket listens already, unless `port` is 0. It is made with IPPROTO_TCP, so that asyncio turns Nagle's algorithm
+    off for accepted connections: with that algorithm, each response of header and body waits 40 ms for the client's
+    delayed acknowledgement.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if port:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was given back a moment ago is free
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed a moment ago is free
     with errors_of_port(port):
         listener.bind(("127.0.0.1", port))
         if port:
-            listener.listen(_QUEUE)  # two may have bound themselves; one can listen
+            listener.listen(_QUEUE)  # two sockets may be bound to the port, but only one can listen
     return listener
 
 
 @contextlib.contextmanager
 def errors_of_port(port: int, host: str = "127.0.0.1", more: str = "") -> Iterator[None]:
-    """Turn "address in use" within the block into bad input.
+    """Raise BadInput for the error "address in use" within the block; other errors pass.
 
-    port, host: where the block binds. more: what else the user may type, for the message. Raises BadInput where another
-    program has the port; other errors pass.
+    port, host: where the block binds. more: a further remedy, for the message.
     """
     try:
         yield

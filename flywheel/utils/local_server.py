@@ -1,7 +1,7 @@
 """Serve ASGI applications on this machine: the worlds, folders of files, `flywheel model serve`, Prefect's server.
 
-A web page that the engineer's own browser has open can send requests to them too, by a name of its own that it gives
-an address of this machine. So each answers to its own host and origin alone.
+Any web page in the engineer's browser can send requests to these servers, also under a host name of its own that
+resolves to this machine (DNS rebinding). So each server checks the headers Host and Origin.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _START_S = 20.0
 
 
 class OwnHostOnly:
-    """Let `application` be asked by an address of this machine and one of its `ports`, and by its own pages alone.
+    """Wrap `application` to accept requests only for a loopback host with one of `ports`, and from its own pages.
 
-    What comes by another name, or from another site's page, is refused with 421 or 403. Pages without an origin, such
-    as a sandboxed frame's, are let through: they cannot read an answer.
+    Requests with another Host are refused with 421, with another site's Origin with 403. A missing or null origin, such
+    as a sandboxed frame's, is accepted: such a page cannot read the response.
     """
 
     def __init__(self, application: ASGIApp, ports: Sequence[int]) -> None:
@@ -50,16 +50,16 @@ class OwnHostOnly:
 
 
 class LocalServer:
-    """Run one uvicorn server in the running loop. application: what it serves; listeners: sockets, bound already.
+    """Run one uvicorn server for `application` in the running event loop. listeners: bound sockets.
 
-    Where all are of this machine alone it answers as `OwnHostOnly`. grace_s: seconds that answers still have when it is
-    told to stop.
+    If all listeners have loopback addresses, `OwnHostOnly` checks the requests. grace_s: seconds that running requests
+    get when the server stops.
     """
 
     def __init__(self, application: ASGIApp, listeners: Sequence[socket.socket], grace_s: int = 1) -> None:
         self._listeners = list(listeners)
         addresses = [listener.getsockname()[:2] for listener in listeners]
-        # A server for others has a key, and does not know its names.
+        # A server for other machines has an API key, and does not know its host names.
         if all(ipaddress.ip_address(host).is_loopback for host, _ in addresses):
             application = OwnHostOnly(application, [port for _, port in addresses])
         self._server = _QuietServer(
@@ -74,10 +74,10 @@ class LocalServer:
         )
 
     async def start(self, where: str = "", error: type[FlywheelError] = EnvError) -> asyncio.Task[None]:
-        """Start the server and return, once it answers, the task that ends with it.
+        """Start the server; once it answers, return the task that ends with it.
 
-        where: what is served, for the message. error: kind of error. Raises `error` where the server ended, or does not
-        answer within `_START_S`.
+        where: name of the server, for the message. error: class of the error. Raises `error` where the server ends, or
+        does not answer within `_START_S`.
         """
         self._running = asyncio.create_task(self._server.serve(sockets=self._listeners))
         try:
@@ -98,7 +98,7 @@ class LocalServer:
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves the process's signal handlers alone: they belong to the command."""
+    """Run uvicorn without its signal handlers: the command has its own."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""End processes in order: by SIGTERM, with their parent, beside a background thread; trim their memory."""
+"""End processes cleanly on SIGTERM or with their parent, run periodic background calls, and limit heap memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 # The command imports this module at its start: asyncio, ctypes, multiprocessing and subprocess are imported where used.
 
-_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of `mallopt`, from glibc's malloc.h
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # parameters of `mallopt`, from glibc's malloc.h
 _LARGE = 1 << 20  # bytes
-_END_S = 10  # for a thread or a process to end in
-_AGAIN_S = 0.1  # by then Python has left the callback in which the exception was lost
+_END_S = 10  # wait for the end of a thread or process
+_AGAIN_S = 0.1  # after this time Python has left the callback in which the exception was lost
 
 T = TypeVar("T")
 
 
 def exit_with_parent() -> None:
-    """End this process, and so the daemons that it has started, as soon as its parent has died.
+    """End this process, and so its daemon processes, as soon as its parent has died.
 
-    Call it in a process that `multiprocessing` has started; elsewhere it has no effect but a traceback. What the
-    parent's end interrupts is not cleaned up.
+    Call it in a process that `multiprocessing` has started; elsewhere it only prints a traceback. The process ends
+    without any cleanup.
     """
     import multiprocessing
 
@@ -41,27 +41,28 @@ def exit_with_parent() -> None:
 
 
 def limit_malloc_arenas() -> None:
-    """Let two heaps serve all threads, where the C library can.
+    """Limit glibc's malloc to two heaps for all threads; no effect with other C libraries.
 
-    Else each thread has a heap of its own, which keeps what it freed: 300 MB for forty threads that answer questions.
+    By default each thread has its own heap, which keeps freed memory: 300 MB for forty threads that answer requests.
     """
     _call_libc("mallopt", _M_ARENA_MAX, 2)
 
 
 def return_large_blocks() -> None:
-    """Let this process give each freed block of a megabyte or more back to the machine, where the C library can.
+    """Make glibc return each freed block of a megabyte or more to the system; no effect with other C libraries.
 
-    Else glibc comes to keep those of up to 32 MB in a heap that grows full of holes: a training of large tensors then
-    takes twice the memory that it holds. It costs a large model's step little, and a small one's much.
+    By default glibc raises that threshold up to 32 MB, and keeps smaller blocks in a heap that becomes fragmented:
+    training with large tensors then takes twice the memory that it uses. This slows a large model's step little, a
+    small model's much.
     """
     _call_libc("mallopt", _M_MMAP_THRESHOLD, _LARGE)
 
 
 def trim_heap() -> None:
-    """Give freed memory back to the machine, where the C library can.
+    """Return freed memory to the system, with glibc; no effect with other C libraries.
 
-    glibc keeps it in a heap of each thread, and a model opens threads of its own: each one that is opened and closed
-    would leave a few hundred MB of freed screens behind.
+    glibc keeps freed memory in a heap of each thread, and each loaded model starts threads: without this call each
+    model that was opened and closed leaves a few hundred MB of freed screens.
     """
     _call_libc("malloc_trim", 0)
 
@@ -75,10 +76,11 @@ def _call_libc(name: str, *arguments: int) -> None:
 
 @contextlib.contextmanager
 def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[None]:
-    """Call `look` in a daemon thread, in the caller's context, `every_s` seconds after the end of its last call.
+    """Call `look` repeatedly during the block, in a daemon thread with the caller's context, with pauses of `every_s`
+    seconds.
 
-    The first call comes after `every_s` seconds. One that raises is the last; its traceback goes to stderr, the block
-    goes on. It stops at the end of the block, which waits up to 10 seconds for a call that has begun.
+    The first call comes after `every_s` seconds. A call that raises is the last one: its traceback goes to stderr, and
+    the block continues. The end of the block waits up to 10 seconds for a running call.
     """
     over = threading.Event()
 
@@ -96,7 +98,7 @@ def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[Non
 
 
 def terminate_process(process: subprocess.Popen) -> None:
-    """End `process` by SIGTERM, by SIGKILL where that does not end it in 10 seconds, and reap it; its children live."""
+    """End `process` by SIGTERM, or by SIGKILL after 10 seconds, and reap it; its children are not ended."""
     import subprocess
 
     if process.poll() is None:
@@ -108,25 +110,25 @@ def terminate_process(process: subprocess.Popen) -> None:
             process.wait(_END_S)
 
 
-# SIGTERM, which `systemctl stop`, a scheduler or `docker stop` sends, ends a run as Ctrl-C does: as an exception. One
-# from a signal handler is raised wherever Python happens to be, and is lost in some places: in the callback of a weak
-# reference and in `__del__` Python logs it and goes on (`raise_on_sigterm` sends the signal again), and a task of
-# asyncio stores it (`run_until_sigterm` raises nothing within the loop).
+# SIGTERM, which `systemctl stop`, a scheduler or `docker stop` sends, ends a run by an exception, as Ctrl-C does. A
+# signal handler's exception is raised wherever Python happens to be, and some places lose it: in the callback of a weak
+# reference and in `__del__` Python logs it and continues (so `raise_on_sigterm` sends the signal again), and a task of
+# asyncio stores it (so `run_until_sigterm` raises nothing within the loop).
 
 
 class Terminated(BaseException):
-    """Say that SIGTERM came. No `Exception`, so that no step's own handling of errors takes it for one."""
+    """Signal that SIGTERM came. It is no `Exception`, so that error handling within a run does not catch it."""
 
-    signal = signal.SIGTERM  # Prefect's exception of this kind has it too
+    signal = signal.SIGTERM  # Prefect's exception for signals has this attribute too
 
 
 @contextmanager
 def raise_on_sigterm() -> Iterator[None]:
     """Raise Terminated in the main thread of this process when SIGTERM comes within the block.
 
-    Call it in the main thread; elsewhere it raises ValueError. The handler before is back at the end of the block.
-    A process that was forked from this one ends at once. Prefect, which takes the signal while a flow runs, marks its
-    runs and then sends it again.
+    Call it in the main thread; elsewhere it raises ValueError. The end of the block restores the earlier handler. A
+    process that was forked from this one ends at once by the signal. While a flow runs, Prefect handles the signal: it
+    marks its runs and then sends the signal again.
     """
     here = os.getpid()
 
@@ -152,11 +154,11 @@ def raise_on_sigterm() -> Iterator[None]:
 
 
 def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does, but end it in order on SIGTERM. Returns what `work` returns.
+    """Run the coroutine `work` as `asyncio.run` does, but cancel it on SIGTERM. Returns what `work` returns.
 
-    The main task is cancelled; once the loop is over, the handler that the signal had before is called, so that nothing
-    is raised within the loop. A second SIGTERM calls that handler at once. Outside the main thread, or where the signal
-    had no handler, it is `asyncio.run`. Raises what `work` raises and what that handler does (Terminated within
+    SIGTERM cancels the main task; after the loop has ended, the signal's earlier handler is called, so that it raises
+    nothing within the loop. A second SIGTERM calls that handler at once. Outside the main thread, or without an earlier
+    handler, it is plain `asyncio.run`. Raises what `work` and that handler raise (Terminated within
     `raise_on_sigterm`).
     """
     import asyncio
@@ -178,7 +180,7 @@ def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
             came = True
             if not task.done():
                 task.cancel()
-                loop.call_soon_threadsafe(lambda: None)  # it may be waiting
+                loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which may be waiting
 
         signal.signal(signal.SIGTERM, cancel)
         return await work
@@ -192,13 +194,13 @@ def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _end_by_signal(number: int) -> None:
-    """End this process by a signal, at once."""
+    """End this process at once by the signal's default action."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def _signal_behind(error: BaseException | None) -> int | None:
-    """The signal whose handler raised this error, if one did."""
+    """Return the signal whose handler raised `error`; None for another error."""
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT
     return None if isinstance(error, Exception) else getattr(error, "signal", None)

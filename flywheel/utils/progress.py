@@ -1,4 +1,4 @@
-"""Pass progress lines from deep inside a stage to whoever shows them."""
+"""Pass progress lines from any code of a stage to the listener that shows them."""
 
 from __future__ import annotations
 
@@ -12,69 +12,69 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, l
 
 
 def report_progress(stage: str, line: str) -> None:
-    """Pass one short line about the `stage` of that name to the listener; the next line may replace it.
+    """Pass one short line about the stage named `stage` to the listener; the next line may replace it.
 
-    Each line is passed: call it a few times a second at most. Nothing happens where there is no listener; what one
-    raises reaches the caller.
+    Every line is passed on, so call it a few times per second at most. Without a listener it does nothing. Raises what
+    the listener raises.
     """
     _listener.get()(stage, line)
 
 
 class Announcement(str):
-    """A line that must be read: it is printed wherever it is shown, and nothing replaces it."""
+    """Hold a line that must be read: it is printed, and no later line replaces it."""
 
 
 class ShardProgress(str):
-    """A line about a shard that is partly done. shard: its name; share: how much of it is done, 0 to 1."""
+    """Hold a line about a shard in progress. shard: its name. share: done part of it, 0 to 1."""
 
     shard: str = ""
     share: float = 0.0
 
 
 class TimeLeft(str):
-    """A line about how long the iteration goes on. seconds: as far as is known."""
+    """Hold a line about the remaining time of an iteration. seconds: the estimate."""
 
     seconds: float = 0.0
 
 
 def report_time_left(seconds: float) -> None:
-    """Pass on how many `seconds` the iteration at work goes on, by what its stages took before."""
+    """Pass the estimate of the running iteration's remaining time, in seconds, to the listener. It is based on the
+    earlier durations of its stages."""
     line = TimeLeft(f"about {format_duration(seconds)} left, by what the stages took before")
     line.seconds = seconds
     _listener.get()("run", line)
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration in the unit that suits it: `42 s`, `3.5 min`, `2.1 h`."""
+    """Format a duration in a suitable unit: `42 s`, `3.5 min`, `2.1 h`."""
     size, unit = (3600, "h") if seconds >= 7200 else (60, "min") if seconds >= 120 else (1, "s")
     return f"{seconds / size:.{int(size > 1)}f} {unit}"
 
 
 def report_shard_progress(stage: str, line: str, shard: str, share: float) -> None:
-    """Pass a line about a shard to the listener, and how much of the shard is done.
+    """Pass a line about a shard to the listener, and the done part of the shard.
 
     stage, shard: their names. line: short; the next one may replace it. share: in [0, 1].
     """
-    part = ShardProgress(line)  # fields are set afterwards, as pickle does: lines come from other processes too
+    part = ShardProgress(line)  # no constructor arguments: lines of other processes are unpickled without them
     part.shard, part.share = shard, share
     _listener.get()(stage, part)
 
 
 def announce(stage: str, line: str) -> None:
-    """Pass a line that matters to the listener: something to do, a decision, a file restored.
+    """Pass an important line to the listener, as an `Announcement`: something to do, a decision, a restored file.
 
-    stage: name of the stage, or of the part that it comes from. It is an `Announcement`: nothing replaces it.
+    stage: name of the stage, or of the part of the program that the line comes from.
     """
     _listener.get()(stage, Announcement(line))
 
 
 @contextmanager
 def add_listener(listener: Listener) -> Iterator[None]:
-    """Call `listener(stage, line)` for each line within the block, after the listener that is there already.
+    """Call `listener(stage, line)` for each line within the block, after the existing listener.
 
-    Lines of this context alone: tasks of asyncio inherit it, a thread started by hand has none. It also gets
-    `ShardProgress` and `Announcement`, which are lines with more to tell. What it raises, whoever reports the line
-    gets.
+    It holds for this context (contextvars) only: asyncio's tasks inherit it, a thread started directly does not. `line`
+    may be a `ShardProgress`, `Announcement` or `TimeLeft`. Errors of the listener are raised where a line is reported.
     """
     before = _listener.get()
 
@@ -88,9 +88,9 @@ def add_listener(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def replace_listener(listener: Listener) -> Iterator[None]:
-    """Call `listener(stage, line)` for each line within the block, instead of the listener that is there.
+    """Call `listener(stage, line)` for each line within the block, instead of the existing listener.
 
-    Lines of this context alone, of all kinds, as for `add_listener`.
+    Context, kinds of lines and errors are as in `add_listener`.
     """
     token = _listener.set(listener)
     try:

@@ -1,7 +1,8 @@
-"""Relay bytes between a port and a socket file; also runs as a program of its own.
+"""Relay bytes between a port and a Unix socket file; can also run as a program.
 
-As a program it makes a server reachable whose network has no way out: it listens at the socket file, starts the server
-and ends with it: `stream_relay.py SOCKET PORT COMMAND ...`. It needs nothing but Python.
+As a program, `stream_relay.py SOCKET PORT COMMAND ...`, it makes a server reachable that runs in an isolated network:
+it listens at the socket file, starts the server by COMMAND, relays to its PORT, and ends when the server ends. It needs
+only Python's standard library.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _CHUNK = 2**16
 async def relay_connection(
     connect: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Relay bytes between an accepted connection and a new one, both ways, until the new one ends.
+    """Relay bytes between an accepted connection and a new one, in both directions, until the new one ends.
 
-    connect: opens the new connection. reader, writer: of the accepted one; closed at the end, and at once where
-    `connect` raises OSError, which is not raised on. What the accepted side still sends after the end is dropped.
+    connect: opens the new connection; if it raises OSError, the accepted one is closed, and the error is not passed on.
+    reader, writer: of the accepted connection; closed at the end. Bytes that it sends after that are dropped.
     """
     try:
         theirs, ours = await connect()
@@ -55,7 +56,7 @@ async def _serve_socket_file(door: str, port: int, command: list[str]) -> None:
     async with await asyncio.start_unix_server(partial(relay_connection, connect), door):
         server = await asyncio.create_subprocess_exec(*command)
         code = await server.wait()
-        os._exit(code if code >= 0 else 128 - code)  # at once: nothing reads what is still relayed
+        os._exit(code if code >= 0 else 128 - code)  # at once: bytes that are still relayed have no reader
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Read and write YAML as people type parameters: `5e-4` is a number, and no name stands twice."""
+"""Read and write YAML as people type parameters: `5e-4` is a number, and duplicate names are refused."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import yaml
 
 
 def format_yaml_inline(value: Any) -> str:
-    """Format `value` in one line as it is typed in YAML: `[1, 2]`, `0.5`, `''`. A text with line breaks is quoted, with
-    `\\n` for each.
+    """Format `value` as YAML in one line: `[1, 2]`, `0.5`, `''`. A text with line breaks is quoted, with `\\n` for each
+    break.
 
-    Raises yaml.YAMLError for what YAML has no plain form for.
+    Raises yaml.YAMLError for values that `yaml.safe_dump` cannot represent.
     """
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
     line = text.removesuffix("\n").removesuffix("\n...")
-    return json.dumps(value, ensure_ascii=False) if "\n" in line else line  # YAML as well
+    return json.dumps(value, ensure_ascii=False) if "\n" in line else line  # JSON is YAML
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse the one document in `text`; None where there is none.
+    """Parse the only document in `text`; None where there is none.
 
-    Raises yaml.YAMLError, also for a name that stands twice.
+    Raises yaml.YAMLError for invalid YAML, several documents, and a duplicate name.
     """
     try:
         return yaml.load(text, _Loader)
@@ -34,7 +34,7 @@ def parse_yaml(text: str) -> Any:
         raise yaml.YAMLError(str(error)) from None
 
 
-class _Loader(yaml.SafeLoader):  # libyaml's, ten times as fast, ends the process at a text that is nested deeply
+class _Loader(yaml.SafeLoader):  # not libyaml's CSafeLoader, ten times as fast, which crashes on deep nesting
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if twice := {name for name in names if names.count(name) > 1}:

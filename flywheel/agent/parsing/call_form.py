@@ -1,4 +1,4 @@
-"""Parse and write actions as function calls, `click(point='<point>52 31</point>')`, and parse commands."""
+"""Parse and write actions as function calls, `click(point='<point>52 31</point>')`; parse commands, `TYPE [text]`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flywheel.agent.parsing import lexing, normalise
 from flywheel.agent.parsing.lexing import ParseFailure, RawCall, ambiguous_text, fold_name, unsupported_action
 from flywheel.agent.parsing.normalise import MAX_KEYS
 
-# Fast path: a call in exactly the form that this module writes, as a trained model mostly does, read without looking
-# for slips. It gives what the tolerant reader below gives, or None; a test compares the two.
+# Fast path for a call in exactly the form that this module writes, to which a trained model mostly keeps. It returns
+# what the tolerant parser below returns, or None; a test compares the two.
 
-_NUMBER = r"(\d{1,6}|0\.\d{1,4})"  # the second in a space of fractions alone
+_NUMBER = r"(\d{1,6}|0\.\d{1,4})"  # the second form only in a space of fractions
 _SPOT = rf"'(?:<point>|<\|box_start\|>\(|\(){_NUMBER}[ ,]{_NUMBER}(?:</point>|\)<\|box_end\|>|\))'"
 _TEXT = r"'([^'\\]*(?:\\.[^'\\]*)*)'"
-# How a field of an action is written, where it is no text that stands under the field's own name.
+# Patterns of the fields that are not written as a text under the field's own name.
 _PLAIN_FIELDS = {
     "point": rf"(?:point|start_box)={_SPOT}",
     "start_point": rf"start_(?:point|box)={_SPOT}",
@@ -44,7 +44,7 @@ _PLAIN_FORMS = {
 
 
 def parse_plain_call(text: str, start: int, space: CoordinateSpace) -> Action | None:
-    """Parse the one action of `text[start:]`, all of it; None where it is not written plainly."""
+    """Parse all of `text[start:]` as one plainly written action; None for anything else."""
     bracket = text.find("(", start, start + _LONGEST_NAME)
     form = _PLAIN_FORMS.get(text[start:bracket]) if bracket > 0 else None
     if form is None:
@@ -66,7 +66,7 @@ _BARE_END = re.compile(r"\(\)\s*\Z")
 
 
 def _plain_value(name: str, first: str, more: Iterator[str], space: CoordinateSpace) -> Any:
-    """The value of a field, of whose groups `first` is the first; None where it needs the tolerant reader."""
+    """Return the value of a field from its groups, `first` and then `more`; None where it needs the tolerant parser."""
     match name:
         case "point" | "start_point" | "end_point":
             return _point(first, next(more), space)
@@ -120,24 +120,24 @@ _IMPORT = re.compile(r"import pyautogui")
 # Beginning of a value without a name: a word without quotes is a variable, which has no value here.
 _VALUE = re.compile(r"[rRuUbB]{1,2}['\"]|['\"‘’“”＇＂<\[(（{\d.-]")
 _PREFIX = re.compile(r"[rRuUbB]{1,2}(?=['\"])")
-# Behind the last value of a call whose bracket is missing: the end, and the tags that wrapped the call.
+# Allowed after the last value of a call whose bracket is missing: the tags that wrapped the call, then the end.
 _OPEN_END = re.compile(r"(?:\s|`|</[\w:]{1,20}>|<\|\w{1,20}\|>)*\Z")
 _PLAIN_LIST = re.compile(r"[^='\"]{2,}")
-# Within a text: what looks like a further parameter.
+# What looks like a further parameter within a text.
 _SWALLOWED = re.compile(r"(?:(?<!\\)['\"]\s*,?|,)\s*\b([A-Za-z_]+)\s*(?:[=＝]\s*['\"]?|['\"])")
 _WITHOUT_QUOTES = frozenset(
     {"point", "start_point", "end_point", "start_box", "end_box", "box", "bbox", "direction", "time"}
 )
 _SEVERAL = frozenset({"hotkey", "press", "typewrite", "key"})
 _MOST_PARAMETERS = 8  # of a call; no action has more than three
-_MOST_ACTIONS = 8  # actions that are read behind the first
+_MOST_ACTIONS = 8  # actions that are read after the first
 _MOST_GESTURES = 12  # calls within a call
 
 
 class _Value(NamedTuple):
     said: Any
     position: int
-    complete: bool = True  # False for a word or number, which may be half of one where the text ends
+    complete: bool = True  # False for a bare word or number at the end of the text, which may be cut
 
 
 def begins_call(text: str, at: int) -> bool:
@@ -151,14 +151,17 @@ def _known(call: re.Match[str]) -> bool:
 
 
 def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
-    """Parse the call that begins at `start`; returns it, and where it ends. Raises ParseFailure."""
+    """Parse the call that begins at `start`; return it and the offset of its end. Raises ParseFailure.
+
+    Calls of code that sleep first are skipped; calls that together are one action are joined.
+    """
     call = CALL_START.match(text, start)
     if call is None or not _known(call):
         word = _WORD.match(text, start)[0][:40]
         raise ParseFailure(f"unknown action {word!r}" if word else "the action is empty", start)
     spent: set[str] = set()
     raw, end = _call(text, call, spent)
-    for _ in range(_MOST_ACTIONS):  # code sleeps before and between
+    for _ in range(_MOST_ACTIONS):  # code may sleep before it acts
         further = find_next_call(text, end) if raw.tool == "time" else -1
         if further < 0:
             break
@@ -169,13 +172,13 @@ def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
 
 
 def find_next_call(text: str, at: int) -> int:
-    """Find where a further call begins behind one that ended at `at`; -1 where there is none."""
+    """Return the offset of a further call after one that ended at `at`; -1 where there is none."""
     at = _BETWEEN.match(text, at).end()
     return at if begins_call(text, at) else -1
 
 
 def check_nothing_follows(text: str, at: int) -> None:
-    """Check that behind a call that ended at `at` no other is made, but one that waits. Raises ParseFailure."""
+    """Check that only calls that wait follow a call that ended at `at`. Raises ParseFailure for anything else."""
     for _ in range(_MOST_ACTIONS):
         at = _BETWEEN.match(text, at).end()
         if not begins_call(text, at):
@@ -191,19 +194,19 @@ def _waits(call: RawCall) -> bool:
     return call.tool == "time" or normalise.ACTION_OF_SYNONYM.get(fold_name(call.name)) == "wait"
 
 
-_JOINED = frozenset({"hover", "type", "press"})  # actions of code that may be the first part of one
+_JOINED = frozenset({"hover", "type", "press"})  # first calls of actions that code makes of several
 
 
 def _joined(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall, int]:
-    """In code several calls may be one action: the mouse is moved, then used where it is; a text is typed, then sent;
-    keys are held while another is pressed. What is prepared so, and is none, is refused."""
+    """Join calls of code that are one action: the mouse is moved, then used there; a text is typed, then sent; keys are
+    held while another is pressed. Raises ParseFailure where the calls after a move or a held key do not fit."""
     moves = fold_name(said.name) in ("move_to", "moveto")
     if not (moves or said.tool) or normalise.ACTION_OF_SYNONYM.get(fold_name(said.name)) not in _JOINED:
         return said, end
     first, values, _ = normalise.normalise_call(said)
     if first not in _JOINED:  # pyautogui's `press` lets the key go
         return said, end
-    calls: list[tuple[RawCall, int]] = []  # each with where it ends
+    calls: list[tuple[RawCall, int]] = []  # each with the offset of its end
     at = end
     while len(calls) < (2 * MAX_KEYS if first == "press" else 1):
         at = _BETWEEN.match(text, at).end()
@@ -238,7 +241,7 @@ def _is_enter(call: RawCall) -> bool:
 
 
 def _used(point: Any, said: RawCall, then: RawCall) -> RawCall:
-    """What is done where the mouse was moved to."""
+    """Join a move of the mouse to `point` (`said`) with the call that uses it there (`then`)."""
     name, values, _ = normalise.normalise_call(then)
     if name == "drag" and fold_name(then.name) in ("drag_to", "dragto"):
         target = values.pop("point", values.get("end_point"))
@@ -249,7 +252,7 @@ def _used(point: Any, said: RawCall, then: RawCall) -> RawCall:
 
 
 def _held(said: RawCall, calls: list[tuple[RawCall, int]]) -> tuple[RawCall, int]:
-    """Keys go down, one may be pressed, and they go up: keys together."""
+    """Join calls that hold keys, press at most one more and release them to a hotkey; return it and where it ends."""
     names, keys = [], []
     for call in (said, *(call for call, _ in calls)):
         name, values, _ = normalise.normalise_call(call)
@@ -278,7 +281,7 @@ def _call(text: str, call: re.Match[str], spent: set[str], depth: int = 0) -> tu
 def _arguments(
     text: str, at: int, called: str, spent: set[str], depth: int
 ) -> tuple[dict[str, Any], tuple[Any, ...], dict[str, int], int]:
-    """The arguments by name, those without one, where they stand, and where the call ends."""
+    """Return a call's named arguments, its positional ones, offsets of the named ones, and the offset of its end."""
     values: dict[str, Any] = {}
     places: dict[str, int] = {}
     inline: list[Any] = []
@@ -287,7 +290,7 @@ def _arguments(
         end = _END.match(text, at)
         if end:
             return values, tuple(inline), places, end.end()
-        # Of keys without names there may have been more.
+        # A list of positional keys may have been cut.
         whole_so_far = value is not None and value.complete and not (inline and called in _SEVERAL)
         whole_so_far = whole_so_far and text[at : at + 1] not in (",", "，")
         if whole_so_far and _OPEN_END.match(text, at):
@@ -309,7 +312,7 @@ def _arguments(
 
 
 def _value(text: str, at: int, name: str, spent: set[str], depth: int) -> tuple[_Value, int]:
-    """A quoted string, a list or an object, or an unquoted point, number or word."""
+    """Read a quoted string, a list, an object, or a bare point, number or word; return it and the offset of its end."""
     prefix = _PREFIX.match(text, at) if text[at : at + 1].isalpha() else None
     start = prefix.end() if prefix else at
     if start < len(text) and text[start] in lexing.QUOTES:
@@ -335,7 +338,7 @@ def _string(text: str, at: int, name: str, spent: set[str], *, raw: bool) -> tup
         return _Value(_content(text[at + 3 : end], at + 3, raw), at + 3), end + 3
     if name in _WITHOUT_QUOTES:
         end = lexing.find_next_quote(text, at)
-        if end < 0:  # a point says itself where it ends
+        if end < 0:  # a point has an end mark of its own
             point = _UNQUOTED_END.match(text, at + 1)
             if point and _OPEN_END.match(text.replace(")", " "), point.end()):
                 return _Value(point[0], at + 1), len(text)
@@ -351,7 +354,7 @@ def _string(text: str, at: int, name: str, spent: set[str], *, raw: bool) -> tup
 
 
 def _check_text(text: str, at: int, end: int) -> None:
-    """Raises ParseFailure where quotes within a text say that it may end elsewhere."""
+    """Raise ParseFailure where quotes within a text show that it may end elsewhere."""
     inner, quote = text[at + 1 : end], text[at]
     if quote not in inner and "," not in inner:
         return
@@ -366,7 +369,7 @@ def _content(written: str, at: int, raw: bool) -> str:
 
 
 def _gestures(text: str, at: int, spent: set[str]) -> tuple[_Value, int]:
-    """A list of calls."""
+    """Read a list of calls."""
     calls, begin = [], at
     for _ in range(_MOST_GESTURES):
         at = _SEPARATOR.match(text, at).end()
@@ -384,7 +387,7 @@ _BOX_NAMES = {"point": "start_box", "start_point": "start_box", "end_point": "en
 
 
 def format_call(action: Action, grammar: Grammar) -> str:
-    """Write the action in the one form that `grammar` has for it. Raises TypeError for what is no action."""
+    """Write the action as a call, in the form of `grammar`. Raises TypeError for what is no action."""
     if type(action) not in act.ACTION_NAMES:
         raise TypeError(f"not an action: {action!r}")
     names = {"keys": "key"} | (_BOX_NAMES if grammar.form in ("ui_tars_1_5", "ui_tars_1_0") else {})
@@ -410,7 +413,7 @@ def _spot(point: Point, grammar: Grammar) -> str:
             return f"({x},{y})"
     if grammar.space.kind == "norm1":
         return f"<point>{x:.4f} {y:.4f}</point>"
-    # In a space of two digits numbers are written with both, so that each point takes the same number of tokens.
+    # In a grid of at most 100 cells numbers have two digits, so that each point takes the same number of tokens.
     width = 2 if grammar.space.kind == "grid" and grammar.space.x.size <= 100 else 1
     return f"<point>{x:0{width}d} {y:0{width}d}</point>"
 
@@ -442,7 +445,7 @@ def begins_command(text: str, at: int) -> bool:
 
 
 def parse_command(text: str, start: int) -> tuple[RawCall, int]:
-    """Parse the command that begins at `start`; returns it, and where it ends. Raises ParseFailure."""
+    """Parse the command that begins at `start`; return it and the offset of its end. Raises ParseFailure."""
     fields = _FIELDS.match(text, start)
     if fields:
         return _fields(text, fields), len(text)
@@ -465,7 +468,7 @@ def parse_command(text: str, start: int) -> tuple[RawCall, int]:
 
 
 def _fields(text: str, fields: re.Match[str]) -> RawCall:
-    """`key:value` between tabs; a point is text as well."""
+    """Parse fields `key:value` between tabs; a point stays a text."""
     values: dict[str, str] = {}
     written = text[fields.end() :].split("\t")
     if len(written) > _MOST_FIELDS:

@@ -25,7 +25,7 @@ ONLY_THOUGHT = "only thinking"  # the thinking does not end, so nothing that was
 
 
 class ParseFailure(Exception):
-    """Signal a text that cannot be parsed; `parser.parse_response` turns it into a value. position: in the text."""
+    """Signal a text that cannot be parsed; `parser.parse_response` turns it into a value. position: offset in it."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)
@@ -209,7 +209,7 @@ def parse_numbers(text: str) -> list[float]:
     return [float(number) for number in _NUMBER.findall(numbers[1])] if numbers else []
 
 
-# Keys as models write them, one or several pressed together, to words in lower case and back.
+# Keys: from the names that models write, alone or combined, to words in lower case and back.
 
 MODIFIERS = frozenset(SYNONYMS["modifiers"].split())
 _SIGNS: dict[str, str] = SYNONYMS["signs"]
@@ -251,7 +251,7 @@ def split_keys(text: str, at: int = 0) -> list[str]:
 
 
 def _without_commas(text: str, at: int) -> str:
-    """A comma between two keys separates them (`ctrl, c`, `ctrl,c`); behind a plus, or alone, it is the key."""
+    """Replace commas between keys by spaces (`ctrl, c`, `ctrl,c`); a comma after a plus, or alone, is itself a key."""
     words = text.split()
     if "," in words[1:-1] or (words and len(words[-1]) > 1 and words[-1][-1] == "," and words[-1][-2] != "+"):
         raise ambiguous_text(f"the key comma, or one that separates? {text[:40]!r}", at)
@@ -259,7 +259,7 @@ def _without_commas(text: str, at: int) -> str:
 
 
 def _hyphened(word: str, at: int) -> list[str]:
-    """`ctrl-c` -> ctrl, c; other hyphens belong to the name of the key."""
+    """Split `ctrl-c` into ctrl and c; other hyphens belong to the name of a key."""
     if "-" in word and len(word) > 1:
         first, _, rest = word.partition("-")
         if first in MODIFIERS and rest:
@@ -294,7 +294,7 @@ _END_TAG = re.compile(r"\s*(?:</[\w:]{1,20}>|`{3}|<\||\Z)")
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
 
-STRICT_JSON = json.JSONDecoder(strict=False, parse_constant=refuse_constant)  # which takes no slips but line ends
+STRICT_JSON = json.JSONDecoder(strict=False, parse_constant=refuse_constant)  # allows real line ends, no other slip
 
 
 def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
@@ -317,7 +317,7 @@ class _JsonReader:
         self.text = text
         self.paths = paths
         self.spent: set[str] = set()
-        self.cut = False  # the text ends with a word or a number, which may be half of one
+        self.cut = False  # whether the text ends with a word or a number, which may be half of one
 
     def value(self, at: int, depth: int) -> tuple[Any, int]:
         at = _skip_space(self.text, at)

@@ -19,8 +19,8 @@ DIRECTIONS = ("up", "down", "left", "right")
 
 @dataclass(slots=True)
 class CallArguments:
-    """The arguments of one call, by the grammar's parameter names: texts, numbers, lists and mappings. at: where the
-    call begins. places: where in the text its values stand, where that is known."""
+    """Hold the arguments of one call. name: the action. values: texts, numbers, lists and mappings, by the grammar's
+    parameter names. at: offset of the call in the text. space: what points mean. places: known offsets of values."""
 
     name: str
     values: dict[str, Any]
@@ -32,7 +32,7 @@ class CallArguments:
         return self.places.get(name, self.at)
 
     def need(self, *names: str) -> str:
-        """Return the first of the names that is given. Raises ParseFailure where none is."""
+        """Return the first of `names` that has a value. Raises ParseFailure where none has one."""
         for name in names:
             if name in self.values:
                 return name
@@ -60,7 +60,7 @@ class CallArguments:
         return tuple(keys)
 
     def point(self, *names: str) -> Point:
-        """Return the point that two numbers name, or the middle of the box that four do."""
+        """Return the point of two numbers, or the middle of the box of four. Raises ParseFailure for anything else."""
         name = self.need(*names)
         value, place = self.values[name], self.place(name)
         numbers = to_numbers(value)
@@ -69,7 +69,7 @@ class CallArguments:
         axes = (self.space.x, self.space.y)
         for index, number in enumerate(numbers):
             axis = axes[index % 2]
-            # An integer of a thousand digits is no float, so it is compared before anything is computed.
+            # An integer of a thousand digits cannot become a float, so it is compared before anything is computed.
             if not 0 <= number <= axis.size:
                 written = f"{number:g}" if isinstance(number, float) or abs(number) < 1e15 else "a huge number"
                 raise ParseFailure(f"{written} lies outside 0..{axis.last}", place)
@@ -82,7 +82,7 @@ class CallArguments:
 
 
 def to_numbers(value: Any) -> list[float]:
-    """List the numbers of a point or a box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, or a text."""
+    """List the numbers of a point or box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, a text."""
     if isinstance(value, str):
         return lexing.parse_numbers(value)
     if type(value) is list and len(value) == 2 and type(value[0]) is type(value[1]) is int:
@@ -99,7 +99,7 @@ def to_numbers(value: Any) -> list[float]:
 
 
 def to_text(value: Any, at: int) -> str:
-    """Return `value` as a text. at: its place, for the error. Raises ParseFailure where it is none."""
+    """Convert a text, number or mapping to text. at: its offset, for the error. Raises ParseFailure for the rest."""
     if isinstance(value, str):
         return value
     if type(value) in (int, float):
@@ -121,7 +121,7 @@ def describe_value(value: Any) -> str:
 
 
 def build_action(arguments: CallArguments) -> Action:
-    """Build the action. Raises ParseFailure for a missing or bad argument, and for an unknown name."""
+    """Build the action of a call. Raises ParseFailure for a missing or bad argument, and for an unknown name."""
     if arguments.name not in _BUILDERS:
         raise ParseFailure(f"unknown action {arguments.name[:40]!r}", arguments.at)
     kind, readers = _BUILDERS[arguments.name]
@@ -169,7 +169,7 @@ def _tool(arguments: CallArguments) -> Action:
     raise ParseFailure(f"the arguments of a tool are not a JSON object: {reason}", arguments.place("arguments"))
 
 
-# How a field of an action is read: from which parameters, the best first.
+# Field of an action -> how it is read, from the first of some parameters that is given.
 _FIELDS: dict[str, Callable[[CallArguments], Any]] = {
     "point": lambda arguments: arguments.point("point", "start_point"),
     "start_point": lambda arguments: arguments.point("start_point", "point"),
@@ -191,7 +191,7 @@ KNOWN_ACTIONS = tuple(_BUILDERS)
 
 COMPUTER_TOOLS = frozenset(SYNONYMS["computer_tools"].split())
 CODE_LIBRARIES = frozenset(SYNONYMS["code_libraries"].split())
-PYAUTOGUI = "pyautogui"  # whose functions take more by position, and whose `press` lets the key go again
+PYAUTOGUI = "pyautogui"  # its functions take more positional arguments, and its `press` also releases the key
 ACTION_OF_SYNONYM = {name: name for name in KNOWN_ACTIONS} | {
     word: name for name, words in SYNONYMS["actions"].items() for word in words.split()
 }
@@ -209,7 +209,7 @@ FAILURE_STATUSES = frozenset({"failure", "fail", "failed", "infeasible", "imposs
 
 
 def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
-    """Name the arguments that have no names, by the order that the form has for them."""
+    """Name the positional arguments of a call, by their order. name: of the action, folded. Raises ParseFailure."""
     given, known = call.inline, ACTION_OF_SYNONYM.get(name, name)
     if known == "hotkey" or (known in ("press", "release")):
         if known == "press" and call.tool == PYAUTOGUI and len(given) == 2 and lexing.is_number(given[1]):
@@ -240,9 +240,9 @@ def _placed(known: str, name: str, given: tuple[Any, ...], call: RawCall) -> dic
             raise ParseFailure("a drag takes two points", call.at)
         return {"start_point": point, "end_point": rest[0]}
     if known == "drag":
-        return {"end_point": point}  # then the time that it takes
+        return {"end_point": point}  # what follows is its duration
     if known == "click" and call.tool == PYAUTOGUI and len(rest) in (1, 2) and lexing.is_number(rest[0]):
-        return {"point": point, "clicks": rest[0]}  # then pyautogui's interval
+        return {"point": point, "clicks": rest[0]}  # what follows is pyautogui's interval
     if rest:
         raise ParseFailure(f"{call.name[:40]} takes a point, and more is given", call.at)
     return {"point": point}
@@ -255,7 +255,7 @@ def _scrolled(given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
     words = [one for one in given if isinstance(one, str) and one.strip().lower() in DIRECTIONS]
     points = [one for one in given if one not in numbers and one not in words]
     if len(numbers) in (2, 3) and not points and (code or words):
-        # pyautogui: the amount, then where; elsewhere the place stands first.
+        # pyautogui gives the amount, then the point; other forms give the point first.
         at = numbers[1:] if code and len(numbers) == 3 else numbers[:2]
         if code and len(numbers) == 2:
             raise ParseFailure("half of a point is missing", call.at)
@@ -267,12 +267,12 @@ def _scrolled(given: tuple[Any, ...], call: RawCall) -> dict[str, Any]:
     return values | ({"point": points[0]} if points else {})
 
 
-# Names that stand for several actions: the arguments say which is meant. NAME_RULES apply first, by the name as it was
-# written; FINISH_RULES last, by the grammar's own. Both change the values and return the name to go on with.
+# Names that stand for several actions: the arguments say which is meant. NAME_RULES apply first, by the name as
+# written; FINISH_RULES last, by the grammar's name. A rule may change `values`, and returns the action's name.
 
 
 def _swipe(values: dict[str, Any], call: RawCall) -> str:
-    """Two points make a drag; a direction is the finger's, which scrolls the other way."""
+    """Turn a swipe with two points into a drag; with a direction (the finger's) into a scroll the other way."""
     direction = values.get("direction")
     if isinstance(direction, str) and "end_point" not in values:
         opposite = {"up": "down", "down": "up", "left": "right", "right": "left"}
@@ -283,7 +283,7 @@ def _swipe(values: dict[str, Any], call: RawCall) -> str:
 
 
 def _hscroll(values: dict[str, Any], call: RawCall) -> str:
-    """Positive is right (Qwen, pyautogui)."""
+    """Turn a horizontal scroll into a scroll; a positive amount is right (Qwen, pyautogui)."""
     if "direction" not in values:
         values.setdefault("amount", values.pop("clicks", None))
         values["direction"] = _by_sign(values, "left right", call.at)
@@ -317,7 +317,7 @@ def _terminate(values: dict[str, Any], call: RawCall) -> str:
 
 
 def _launch(values: dict[str, Any], call: RawCall) -> str:
-    """CogAgent: of an application and an address, the address counts."""
+    """Turn CogAgent's `launch` into `navigate` where it gives an address, else into `open_app`."""
     address = values.pop("content", "None") if "url" in call.values else "None"
     if address != "None":
         values.pop("app_name", None)
@@ -348,7 +348,7 @@ NAME_RULES: dict[str, Callable[[dict[str, Any], RawCall], str]] = {
 
 
 def _finish_click(name: str, values: dict[str, Any], call: RawCall) -> str:
-    """Buttons and numbers of clicks make other actions of a click."""
+    """Choose the action by a click's button and number of clicks. Raises ParseFailure where the action set has none."""
     if "button" not in values and "clicks" not in values:
         return name
     button = describe_value(values.pop("button", "left")).strip().lower()
@@ -379,7 +379,7 @@ def _finish_drag(name: str, values: dict[str, Any], call: RawCall) -> str:
 
 
 def _ends(path: list[Any], at: int) -> list[Any]:
-    """A path's two ends, where it is straight: a drag has no other."""
+    """Return the two ends of a straight path. Raises ParseFailure for any other path: a drag is straight."""
     points = [to_numbers(one) for one in path[:200]]
     if len(path) > 200 or len(path) < 2 or any(len(point) != 2 for point in points):
         raise ParseFailure(f"not a path: {describe_value(path)[:40]}", at)
@@ -393,8 +393,8 @@ def _ends(path: list[Any], at: int) -> list[Any]:
 
 
 def _finish_scroll(name: str, values: dict[str, Any], call: RawCall) -> str:
-    """How far is the environment's; the sign of an amount says where to, if nothing else does. Qwen, Fara and
-    pyautogui: positive is up. OpenAI's scroll_y and scroll_x: positive is down and right."""
+    """Find the direction of a scroll; the environment decides how far. Without a direction the sign of the amount
+    tells: positive is up (Qwen, Fara, pyautogui). OpenAI's scroll_y and scroll_x: positive is down and right."""
     if "scroll_y" in values or "scroll_x" in values:
         down, right = lexing.to_number(values.pop("scroll_y", 0)), lexing.to_number(values.pop("scroll_x", 0))
         if down is None or right is None or (not down and not right):
@@ -419,7 +419,7 @@ def _finish_scroll(name: str, values: dict[str, Any], call: RawCall) -> str:
 
 
 def _finish_key(name: str, values: dict[str, Any], call: RawCall) -> str:
-    """Keys may be called text. pyautogui's `press` lets go again."""
+    """Accept keys named text, and turn pyautogui's `press`, which releases the key again, into a hotkey."""
     if "key" not in values and "content" in values:
         values["key"] = values.pop("content")
     if name == "press" and call.tool == PYAUTOGUI and fold_name(call.name) == "press":
@@ -469,8 +469,8 @@ FINISH_RULES: dict[str, Callable[[str, dict[str, Any], RawCall], str]] = {
 # Translation of a call, in any text form (call, JSON, tags, commands), to the grammar's own names. A parameter that is
 # known and changes nothing is ignored, one that changes the meaning is honoured or refused, an unknown one is refused.
 
-_NO_TEXT = "no input text"  # GUI-R1's word for none
-_NO_POINT = [-100, -100]  # and its point
+_NO_TEXT = "no input text"  # GUI-R1's placeholder for no text
+_NO_POINT = [-100, -100]  # and for no point
 
 
 def is_known_action(name: str) -> bool:
@@ -490,8 +490,8 @@ def build_normalised_action(call: RawCall, space: CoordinateSpace) -> Action:
 
 
 def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int]]:
-    """Translate a call: returns the action's name, its arguments by the grammar's names, and where those stand. Raises
-    ParseFailure for what is unknown, unsupported or ambiguous."""
+    """Translate a call to the grammar's names: return the action's name, its arguments by parameter, and their offsets
+    in the text by parameter. Raises ParseFailure for what is unknown, unsupported or ambiguous."""
     name, places, written = fold_name(call.name), {}, call.places or {}
     known = ACTION_OF_SYNONYM.get(name)
     if known == "":
@@ -537,7 +537,7 @@ def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int
 
 
 def _says_nothing(point: Any, call: RawCall) -> bool:
-    """GUI-R1's placeholder, or `element` where it names the thing in words (Holo) and is no point (AutoGLM)."""
+    """Tell whether a point is GUI-R1's placeholder, or an `element` in words (Holo) that is no point (AutoGLM)."""
     return point == _NO_POINT or ("element" in call.values and isinstance(point, str) and not to_numbers(point))
 
 
@@ -551,7 +551,7 @@ def _refuse_extra(name: str, values: Mapping[str, Any], takes: frozenset[str], a
 
 
 def _join_axes(values: dict[str, Any], at: int) -> None:
-    """`x=`, `y=` and their kin to points."""
+    """Join `x=` and `y=`, `x1=` and `y1=`, `x2=` and `y2=` to points."""
     pairs = (
         ("x", "y", "end_point" if "x2" not in values and "end_point" in values else "point"),
         ("x1", "y1", "start_point"),
@@ -566,7 +566,7 @@ def _join_axes(values: dict[str, Any], at: int) -> None:
 
 
 def _gesture(values: dict[str, Any], call: RawCall) -> str:
-    """CogAgent's keys together: they go down, one is pressed, they go up."""
+    """Turn CogAgent's gesture for keys together (they go down, one is pressed, they go up) into a hotkey."""
     names, keys = [], []
     for one in values.pop("actions", ()):
         name, given, _ = normalise_call(one) if isinstance(one, RawCall) else ("", {}, {})

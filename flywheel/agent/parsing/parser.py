@@ -15,14 +15,14 @@ from flywheel.agent.parsing.normalise import KNOWN_ACTIONS, build_normalised_act
 
 # The end of a model's thinking: all before it is thought, even if it looks like an action. The tags: `<think>`,
 # `<thinking>`, `<seed:think>`, `<|begin_of_thought|>`, `[THINK]` and the like. Where the prompt itself opens the
-# thinking (as many chat templates do) only the end is in the text.
+# thinking (as many chat templates do) only the end tag is in the text.
 
 _THINKING_NAMES = r"(?:seed:?|grounding_)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
 _THINKING_WORD = rf"[ ]?(/?)[ ]?(?:{_THINKING_NAMES})(?![\w:-])[ ]?[>▷\]]?"
 THINKING_TAG = re.compile(
     rf"[<◁\[](?=[ /|]{{0,3}}[abegrst])(?:{_THINKING_WORD}|\|{{0,2}}(begin|end)_of_thought\|{{0,2}}>?)", re.IGNORECASE
 )
-# End of the answer by the model's own marks; what follows is an invented further turn.
+# The model's own marks of the end of its answer; what follows is a further turn that it invented.
 _TURN = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<seed:eos>")
 _LIKE_ACTION = re.compile(r"action\s*[:：]|<(?:tool_call|seed:tool_call|function=)|\w\(|[{]\s*['\"]", re.IGNORECASE)
 _QUOTE = re.compile(r"\\.|(['\"])|\n", re.DOTALL)
@@ -32,13 +32,14 @@ Covering = Callable[[int, int], tuple[int, int] | None]
 
 
 def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
-    """Find where the last thinking ends; 0 where there is none. Raises ParseFailure where it does not end.
+    """Return the offset in `text` at which the last thinking ends; 0 where there is none.
 
-    opened: by the prompt. covering: of a place behind which an action is looked for and one before which it must begin,
-    where the action that is read there begins and ends; a tag within an action is part of what it types.
+    opened: whether the prompt opened the thinking. covering: called with (at, before); returns (begin, end) of the
+    first action after `at`, or None where it cannot be read or does not begin before `before`. A tag within an action
+    belongs to what the action types. Raises ParseFailure where the thinking does not end, or a tag is ambiguous.
     """
     at, depth, readings = 0, int(opened), 0
-    inside = -1  # where the action ends that the last tag stood in
+    inside = -1  # end of the action that the last tag stood in
     for tag in THINKING_TAG.finditer(text):
         if tag.start() < inside:
             continue
@@ -63,7 +64,7 @@ def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
 
 
 def _may_be_cut(text: str, at: int, end: int) -> bool:
-    """Tell whether what is typed behind the tag looks like the action itself, which a draft's open quote swallowed."""
+    """Tell whether `text[at:end]`, typed after a tag, looks like the real action, swallowed by a draft's open quote."""
     like = _LIKE_ACTION.search(text, at, end)
     if like is None:
         return False
@@ -83,12 +84,12 @@ _LINE = re.compile(rf"^[ \t`*]*(?:(?:{_WRAP})[ \t]*)*(?=[A-Za-z{{\[<])", re.MULT
 _TAGGED = re.compile(r"<(?:(?:seed:)?tool_call>\s*(?=[{\[<])|answer>|(?=function\s*=|invoke\s+name\s*=))")
 _JSON = re.compile(r"\{|\[\s*[{\[]")
 _MOST_LABELS = 16
-# After a label: a sentence that says what will be done; the action is searched behind it.
+# A sentence after a label that says what will be done; the action is searched after it.
 _PROSE = re.compile(r"(?![A-Za-z_][\w.]{0,40}[(（])[^\n=<{]*(?<![)）])(?:\n|\Z)")
 
 
 class ActionMark(NamedTuple):
-    """Mark where a thought ends and an action begins. at: where the thought ends. start: where the action begins."""
+    """Mark, by offsets, where a thought ends (`at`) and an action begins (`start`). kind: form of the action."""
 
     at: int
     start: int
@@ -96,10 +97,10 @@ class ActionMark(NamedTuple):
 
 
 def find_action(text: str, begin: int, grammar: Grammar) -> ActionMark | None:
-    """Find the mark of the first action behind `begin`; None where there is none.
+    """Find the mark of the first action after `begin`; None where there is none.
 
-    In a grammar of tool calls that is the first tool call. Else it is what stands behind the first `Action:` that
-    begins a line; without that label, the first call, command or tagged call that begins a line, or JSON.
+    In a grammar of tool calls that is the first tool call. In others it is what follows the first `Action:` that begins
+    a line; without that label, the first call, command or tagged call that begins a line, or JSON.
     """
     if grammar.form == "tool_call":
         first = text.find("{", begin)
@@ -127,7 +128,8 @@ def find_action(text: str, begin: int, grammar: Grammar) -> ActionMark | None:
 
 
 def _unlabelled(text: str, search: int, begin: int) -> ActionMark | None:
-    """The first of what needs no label. begin: where the text does, behind thinking, or -1 where a label stood."""
+    """Find the first action without a label, from `search` on. begin: where the text after the thinking begins; -1
+    where there was a label."""
     if begin >= 0:
         start = _LEAD.match(text, begin).end()
         kind = form_at(text, start)
@@ -196,21 +198,22 @@ def _json_line(text: str, begin: int) -> ActionMark | None:
     return None
 
 
-# Nothing is evaluated and nothing is raised: text that holds no valid action gives a `ParseError`. Any grammar reads
+# No code is evaluated and nothing is raised: text that holds no valid action gives a `ParseError`. Any grammar reads
 # every form: the thinking is skipped, the action found and read in its form (`call_form`, `tool_form`), and its names
-# are translated (`normalise`). What the numbers mean is the grammar's in all of them.
+# are translated (`normalise`). In all forms the grammar says what the numbers mean.
 
 _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
 # Labels of a thought, the best first (UI-TARS 1.0 wrote the last two).
 _THOUGHTS = ("thought", "thoughts", "action_summary", "reflection")
 _LABEL_ENDS = frozenset(":：*` \t")
-_MOST_ACTIONS = 8  # actions that are read behind the first
+_MOST_ACTIONS = 8  # actions that are read after the first
 
 
 def parse_demonstrated_action(code: str, grammar: Grammar) -> Action | ParseError:
-    """Parse what a person did in one step, in any form that is read: all of it is one action, or it is an error.
+    """Parse what a person did in one step, in any known form; a text that is not exactly one action gives a ParseError.
 
-    code: the action's text, with no thought. A wait before or behind the action is let pass. Never raises.
+    code: text of the action, without a thought. In code, calls that sleep before it and calls that wait after it are
+    ignored. Never raises.
     """
     text = f"Action: {code}"
     mark = find_action(text, 0, grammar)
@@ -235,10 +238,10 @@ def parse_demonstrated_action(code: str, grammar: Grammar) -> Action | ParseErro
 def parse_response(text: str, grammar: Grammar | int) -> ParsedResponse:
     """Parse one model output into a thought and an action.
 
-    text: as sampled. grammar: or a plain number, as `as_grammar` takes it. What stands before the end of thinking is
-    thought; the first action behind it counts, unless `finished` or `call_user`, which stand alone, is among several:
-    that is an error. A box gives its centre. Never raises: a text without a valid action has a ParseError, with the
-    reason, in the place of its action.
+    text: as sampled. grammar: a Grammar, or a plain number as for `as_grammar`. All text before the end of thinking is
+    thought; the first action after it counts. Several actions are an error where one of them is `finished` or
+    `call_user`, which must stand alone. A box gives its centre. Never raises: a text without a valid action has a
+    ParseError, with the reason, in place of its action.
     """
     grammar = as_grammar(grammar)
     if not grammar.thinks:
@@ -268,7 +271,7 @@ def _parse_tolerant(text: str, grammar: Grammar) -> ParsedResponse:
 
 
 def _parse_plain(text: str, grammar: Grammar) -> ParsedResponse | None:
-    """What the forms give, for the commonest text; None for any other, whose thought or action may need more care."""
+    """Parse the commonest form, a thought and a plain call, without the full search; None for any other text."""
     if not text.startswith("Thought: "):
         return None
     end = text.find("\nAction: ", 8)
@@ -284,7 +287,7 @@ def _parse_plain(text: str, grammar: Grammar) -> ParsedResponse | None:
 
 
 def _parse_plain_tool(text: str, grammar: Grammar) -> ParsedResponse | None:
-    """The same for a tool call."""
+    """Parse a thought and a plain tool call without the full search; None for any other text."""
     found = tool_form.parse_plain_tool_call(text, grammar)
     if found is None:
         return None
@@ -300,7 +303,7 @@ def _parse_plain_tool(text: str, grammar: Grammar) -> ParsedResponse | None:
 
 
 def _parse_action(text: str, mark: ActionMark, grammar: Grammar) -> tuple[Action, int]:
-    """The action, and where it ends. Raises ParseFailure."""
+    """Parse the action at `mark`; return it and the offset of its end. Raises ParseFailure."""
     raw, end = _parse_raw_call(text, mark, grammar)
     action = build_normalised_action(raw, grammar.space)
     name = act.ACTION_NAMES[type(action)]
@@ -330,7 +333,7 @@ _FOLLOWING = {
 
 
 def _check_behind(text: str, at: int, mark: ActionMark, first: str, grammar: Grammar) -> None:
-    """Raises ParseFailure where one of the actions from `at` on, or the first, must stand alone and does not."""
+    """Raise ParseFailure where an action from `at` on, or the `first`, must stand alone and does not."""
     following = _FOLLOWING.get(mark.kind)
     for _ in range(_MOST_ACTIONS if following else 0):
         start = following(text, at)
@@ -355,8 +358,8 @@ def _check_alone(first: str, further: RawCall) -> None:
 
 
 def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int] | None:
-    """Where the action begins and ends that is found behind `at`, if it begins before `before` and can be read. Of a
-    command without quotes nobody knows where it ends."""
+    """Return (begin, end) of the first action after `at`; None where it does not begin before `before`, cannot be read,
+    or is a command: without quotes its end is not known."""
     mark = find_action(text, at, grammar)
     if mark is None or mark.start >= before or mark.kind == "command":
         return None
@@ -367,8 +370,8 @@ def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int
 
 
 def _read_thought(text: str, begin: int, end: int) -> str:
-    """What stands before `end`: behind the label of the best account there is, or else all, thinking and what follows.
-    begin: where the thinking ends, whose own labels are none."""
+    """Return the thought before `end`: the text after its best label (`_THOUGHTS`), or without a label all of it,
+    thinking included. begin: end of the thinking, in which labels do not count."""
     if begin == 0 and text.startswith("Thought: "):
         thought = text[9:end].rstrip()
         if "\n" not in thought and "*" not in thought and "<" not in thought:
@@ -384,22 +387,23 @@ def _read_thought(text: str, begin: int, end: int) -> str:
 
 
 def _without_label(thought: str) -> str:
-    """Some models write `Action:` before the tag of a tool call."""
+    """Remove an `Action:` at the end, which some models write before the tag of a tool call."""
     return _EMPTY_LABEL.sub("", thought).rstrip() if thought[-1:] in _LABEL_ENDS else thought
 
 
 def serialise_action(action: Action, grammar: Grammar | int) -> str:
-    """Write an action in the grammar's one form; `parse_response` reads it back, with points snapped to the grid.
-    grammar: or a plain number, as `as_grammar` takes it. Raises TypeError for what is no action."""
+    """Write an action in the form of `grammar`, a Grammar or a plain number as for `as_grammar`.
+
+    `parse_response` reads it back, with points snapped to the coordinate space. Raises TypeError for what is no action.
+    """
     grammar = as_grammar(grammar)
     format_action = tool_form.format_tool_call if grammar.form == "tool_call" else call_form.format_call
     return format_action(action, grammar)
 
 
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
-    """Build the fields of a `Step` that say what was done: action (its text), action_type, x, y, x2, y2 where it has
-    points, as fractions of the screen. grammar: in which the text is written. Raises TypeError for what is no
-    action."""
+    """Build the fields of a `Step` that describe an action: action (its text, as `grammar` writes it), action_type, and
+    x, y, x2, y2 where it has points, as fractions of the screen. Raises TypeError for what is no action."""
     text = serialise_action(action, grammar)
     fields: dict[str, Any] = {"action": text, "action_type": act.ACTION_NAMES[type(action)]}
     if isinstance(action, act.Drag):

@@ -14,7 +14,7 @@ from flywheel.agent.parsing import lexing
 from flywheel.agent.parsing.lexing import ParseFailure, RawCall, fold_name
 from flywheel.agent.parsing.normalise import COMPUTER_TOOLS, KNOWN_ACTIONS
 
-# Tags: one for each parameter, whose text stands as it is, without escapes.
+# XML tags: one for each parameter, with its text unescaped.
 #
 #     <function=type><parameter=content>C:\new</parameter></function>       Qwen3-Coder, Seed-OSS, UI-TARS 2
 #     <invoke name="computer"><parameter name="action">wait</parameter>      Anthropic's models in text
@@ -30,7 +30,7 @@ _MOST_PARAMETERS = 12
 
 
 def parse_tagged_call(text: str, start: int) -> tuple[RawCall, int]:
-    """Parse the call whose first tag begins at `start`; returns it, and where it ends. Raises ParseFailure."""
+    """Parse the call whose first tag begins at `start`; return it and the offset of its end. Raises ParseFailure."""
     begin = TAGGED_CALL_START.match(text, start)
     values: dict[str, str] = {}
     places: dict[str, int] = {}
@@ -54,7 +54,7 @@ def parse_tagged_call(text: str, start: int) -> tuple[RawCall, int]:
 
 
 def find_next_tagged_call(text: str, at: int) -> int:
-    """Find where a further call begins behind one that ended at `at`; -1 where there is none."""
+    """Return the offset of a further call after one that ended at `at`; -1 where there is none."""
     at = _NEXT_TAG.match(text, at).end()
     return at if TAGGED_CALL_START.match(text, at) else -1
 
@@ -72,7 +72,7 @@ def _called(name: str, values: dict[str, str], places: dict[str, int], at: int) 
 
 
 def _value(written: str) -> str:
-    """The text between the tags, without the line ends that templates put beside them."""
+    """Return the text between two tags, without the line ends that templates put next to the tags."""
     return replace_surrogates(written.removeprefix("\n").removesuffix("\n"))
 
 
@@ -102,7 +102,7 @@ _DEEPEST = 4  # envelopes within each other
 
 
 def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
-    """Parse the call whose JSON begins at `start`; returns it, and where it ends. Raises ParseFailure."""
+    """Parse the call whose JSON begins at `start`; return it and the offset of its end. Raises ParseFailure."""
     value, end = lexing.parse_json(text, start, paths=True)
     raw = _to_raw_call(value, start, grammar)
     if isinstance(value, list) and len(value) > 1:
@@ -111,8 +111,8 @@ def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, i
 
 
 def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | None:
-    """Parse the one tool call that ends the text, if it is written as `format_tool_call` does; also returns where
-    its tag begins."""
+    """Parse the one tool call that ends the text, written as by `format_tool_call`; return it and the offset of its
+    tag. None for any other text."""
     at = text.find("<tool_call>\n{")
     if at < 0 or not text.endswith("}\n</tool_call>") or lexing.looks_like_path(text):
         return None
@@ -124,14 +124,14 @@ def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | 
 
 
 def find_next_tool_call(text: str, at: int) -> int:
-    """Find where further JSON begins behind that which ended at `at`; -1 where there is none."""
+    """Return the offset of further JSON after a call that ended at `at`; -1 where there is none."""
     found = _NEXT.match(text, at)
     return found.end() if found else -1
 
 
 def _to_raw_call(value: Any, at: int, grammar: Grammar) -> RawCall:
     if type(value) is dict and value.get("name") in COMPUTER_TOOLS and type(value.get("arguments")) is dict:
-        name = value["arguments"].get("action")  # all is as it should be
+        name = value["arguments"].get("action")  # the usual form
         if type(name) is str and name:
             return RawCall(name, value["arguments"], at, (), value["name"])
     call = _open_envelopes(value, at)
@@ -162,7 +162,7 @@ _NAMED = frozenset({"action", "action_type", "type"})
 
 
 def _open_envelopes(value: Any, at: int) -> Mapping[str, Any]:
-    """What the envelopes of servers and harnesses hold."""
+    """Return the call inside the envelopes that servers and harnesses put around it. Raises ParseFailure."""
     for _ in range(_DEEPEST):
         if isinstance(value, list):
             value = value[0] if value else None
@@ -180,7 +180,7 @@ def _open_envelopes(value: Any, at: int) -> Mapping[str, Any]:
 
 
 def _unwrap_json_text(text: str, at: int) -> Any:
-    """Arguments that were written as the text of JSON, once or twice."""
+    """Parse arguments that were written as JSON text, encoded once or twice. Raises ParseFailure."""
     value: Any = text
     for _ in range(2):
         if not isinstance(value, str):
@@ -193,7 +193,8 @@ def _unwrap_json_text(text: str, at: int) -> Any:
 
 
 def format_tool_call(action: Action, grammar: Grammar) -> str:
-    """Write the action as a tool call, tags included. An MCP tool is called by its own name where it can be."""
+    """Write the action as a tool call, tags included. An MCP tool is called by its own name unless an action has that
+    name. Raises TypeError for what is no action."""
     tool = ACTION_NAMES.get(type(action))
     if isinstance(action, act.ToolCall):
         arguments = json.loads(action.arguments)

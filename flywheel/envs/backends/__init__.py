@@ -1,1 +1,1 @@
-"""Hold the environment back-ends: one file, or one folder, each, named as the back-end."""
+"""Hold the environment back-ends: each a module or a package, named after the back-end."""

@@ -1,4 +1,4 @@
-"""android: real phones and emulators, by ADB; its settings are `sandbox.kinds.android`."""
+"""Register `android`: real phones and emulators, driven by ADB; its settings are `sandbox.kinds.android`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANDROID_SUITES: dict[str, AndroidSuite] = {}
 
 
 class AndroidSettings(BackendSettings):
-    """Phones behind an ADB server; one episode a phone at once, whatever `places` says."""
+    """Hold the settings of phones behind an ADB server; each plays one episode at a time, whatever `places` says."""
 
     timeout_s: float = Field(60.0, gt=0)
     """Seconds until a reset or a step must be done."""
@@ -51,7 +51,7 @@ class AndroidPool:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[AndroidEnv]:
-        """Lend the phone that was free for longest; after a crash, another one where there is one."""
+        """Lend the phone that has been free longest, so that another one, where there is one, follows after a crash."""
         chosen = self._chosen
         try:
             async with asyncio.timeout(chosen.open_s):

@@ -1,6 +1,6 @@
 """Register `browser`: pages in Chromium, of the package's suites and of third parties (`synthesis.manifests`).
 
-Its settings are the block `sandbox` itself.
+Its settings are the block `sandbox`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def _time_first_page(settings: Settings) -> str:
 
 
 def _examine_chromium_sandbox(settings: SandboxSettings) -> Finding:
-    """Tell whether Chromium's own sandbox worked for the page that was opened."""
+    """Report whether Chromium's own sandbox worked for the page that `_time_first_page` opened."""
     name = "Chromium's own sandbox"
     try:
         why = chromium.explain_missing_chromium_sandbox(chromium.find_chromium(settings), settings)
@@ -52,7 +52,7 @@ def _examine_chromium_sandbox(settings: SandboxSettings) -> Finding:
 
 
 def _examine_bwrap() -> Finding:
-    """Tell whether the servers of third-party pages, in which a policy may run code, are kept apart."""
+    """Report whether the servers of third-party pages, in which a policy may run code, are isolated."""
     why = isolation.explain_missing_bwrap()
     if not why:
         return Finding("bubblewrap", "ok", "servers of third-party pages are kept apart from this machine")
@@ -60,7 +60,7 @@ def _examine_bwrap() -> Finding:
     return Finding("bubblewrap", "optional", f"{why}: servers of third-party pages can reach this machine", fix)
 
 
-# Settings that change how long an episode takes, and not what happens in it.
+# Settings that change only how long an episode takes, not what happens in it.
 _NOT_IN_IDENTITY = """
     browsers pages pages_min timeout_s acquire_timeout_s lease_s heartbeat_timeout_s idle_s recycle_after browser_mb
     page_mb executable record record_folder record_mb kinds backend manager user
@@ -68,7 +68,7 @@ _NOT_IN_IDENTITY = """
 
 
 class BrowserBackend:
-    """Pages in Chromium."""
+    """Implement the back-end of pages in Chromium."""
 
     def suites(self) -> Iterable[str]:
         return catalogue.list_worlds()

@@ -1,5 +1,7 @@
-"""computer: a desktop, seen in pictures, and functions (shell, Python, files) in one home; a task says which of them it
-allows. Its settings are `sandbox.kinds.computer`."""
+"""Register `computer`: a desktop, seen in pictures, and functions (shell, Python, files) that share one home folder.
+
+A task says which of the two it allows. Its settings are `sandbox.kinds.computer`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from flywheel.envs.computer.backend import ComputerBackend
 from flywheel.envs.computer.machine import ComputerSettings
 from flywheel.envs.registry import BACKENDS
 
-# Debian's packages, and programs.
+# Names of programs, each also that of its Debian package.
 _APPS = ("mousepad", "pcmanfm", "xterm", "galculator", "gnumeric", desktop.BROWSER_PROGRAM)
 
 BACKENDS["computer"] = ComputerBackend("computer", ComputerSettings, {name: name for name in _APPS})

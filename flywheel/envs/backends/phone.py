@@ -1,5 +1,7 @@
-"""phone: an emulated phone, touched, whose applications are the package's sites; its settings are
-`sandbox.kinds.phone`."""
+"""Register `phone`: an emulated phone with a touch screen, whose applications are the package's sites.
+
+Its settings are `sandbox.kinds.phone`.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from flywheel.envs.suites.phone.world import PHONE
 from flywheel.utils.errors import BadInput, Finding, run_diagnostic
 
 _BACKEND_NAME = "phone"
-_IN_IDENTITY = {"width", "height", "step_ms", "frames", "heap_mb", "download_mb"}  # settings that change what happens
+_IN_IDENTITY = {"width", "height", "step_ms", "frames", "heap_mb", "download_mb"}  # settings that change episodes
 
 
 class PhoneSettings(BackendSettings):
-    """Emulated phones. What is not said here is as `sandbox` has it for browsers."""
+    """Hold the settings of emulated phones; all others are those of `sandbox`."""
 
     width: int = Field(360, ge=240, le=640)
     """Of the screen, in pixels."""
@@ -61,7 +63,7 @@ class PhoneBackend:
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[EnvPool]:
-        from flywheel.envs.phone.emulated_phone import PhoneServer  # brings a web server
+        from flywheel.envs.phone.emulated_phone import PhoneServer  # imports a web server
 
         async with (
             PhoneServer() as source,

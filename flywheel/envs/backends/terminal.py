@@ -1,4 +1,4 @@
-"""terminal: a machine with a shell, Python and files, read as a text; its settings are `sandbox.kinds.terminal`."""
+"""Register `terminal`: a machine with a shell, Python and files, read as text. Settings: `sandbox.kinds.terminal`."""
 
 from __future__ import annotations
 

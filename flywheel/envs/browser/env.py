@@ -24,19 +24,19 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 
 class TakeOverInput:
-    """Carry out a person's gestures (`envs/base.py`) on a tab. touch: it is a phone's.
+    """Carry out a person's gestures (`envs/base.py`) on a tab. touch: the tab is a phone's.
 
-    What is shown over a page takes the agent's actions alone, so there a gesture becomes the nearest of them.
+    What is shown over a page takes only actions of the agent, so a gesture there becomes the most similar action.
     """
 
     def __init__(self, tab: BrowserTab, touch: bool) -> None:
         self._tab, self._touch = tab, touch
         self._grip: MouseGrip | FingerGrip | None = None
         self._at: PixelPoint = (0.0, 0.0)
-        self._keys: dict[str, None] = {}  # names of those that are held down, in their order
+        self._keys: dict[str, None] = {}  # names of keys that are held down, in order
 
     async def do(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
-        """Carry them out, let `ms` of page time pass, and show what is seen then; the notes for the person."""
+        """Carry out `gestures`, let `ms` of page time pass and show the new screen; returns notes for the person."""
         tab = self._tab
         notes = [note for gesture in gestures if (note := await self._one(gesture))]
         seen = await tab.observe(ms)
@@ -46,7 +46,7 @@ class TakeOverInput:
         return notes + tab.notes.take()
 
     async def release_all(self) -> None:
-        """Let go of what is held."""
+        """Release the button or finger, and the keys, that the person holds down."""
         self._let_go()
         for name in list(self._keys):
             await self._release(name)
@@ -86,7 +86,7 @@ class TakeOverInput:
         return "there is no such thing here"
 
     async def _raw(self, work: Coroutine[Any, Any, Any]) -> str:
-        """Straight to the page; a dialog that it opens holds it up."""
+        """Await input that goes directly to the page; a dialog that it opens suspends it."""
         return await self._tab.dialogs.through(work) or ""
 
     # -- a button or a finger that is held down ----------------------------------------------------------------------
@@ -107,7 +107,7 @@ class TakeOverInput:
         return await self._raw(grip.release(self._at))
 
     def _holds(self) -> bool:
-        """The page that was grabbed is the one that is seen; else it is let go."""
+        """Tell whether a button or finger is held down on the page that is seen; on another page it is released."""
         pages = self._tab.stack.pages
         if self._grip is not None and (self._tab.cast.covered or self._grip.page not in pages[-1:]):
             self._let_go()
@@ -126,7 +126,7 @@ class TakeOverInput:
         return note
 
     async def _release(self, name: str) -> str:
-        """One that was pressed here: the agent may hold others."""
+        """Release a key, if the person pressed it: the agent may hold others."""
         if name not in self._keys:
             return ""
         del self._keys[name]
@@ -134,7 +134,7 @@ class TakeOverInput:
 
     async def _key(self, what: str, name: str) -> str:
         tab = self._tab
-        if self._touch and not tab.cast.covered:  # a keyboard that is joined to the phone: the agent has none
+        if self._touch and not tab.cast.covered:  # as by a keyboard attached to the phone; the agent has none
             return await self._raw(getattr(tab.hands, what)(tab.page, name))
         return await tab.do((act.Press if what == "press" else act.Release)(name))
 
@@ -149,21 +149,21 @@ def _scroll_direction(one: Gesture) -> str:
 
 
 class BrowserEnv:
-    """An `Env` on one leased tab.
+    """Implement `Env` on one leased tab.
 
-    Page time stands still but for `sandbox.step_ms` a step (`scripts/document`), so the same task, seed and actions
+    Page time passes only in steps, `sandbox.step_ms` in each (`scripts/document`), so the same task, seed and actions
     give the same pixels. The session scores each step by the task's verifier: the task ends where it is solved, where
-    the game is over, or where the agent says so.
+    the page's game is over, or where the agent says that it is done.
 
-    source: opens the sessions of tasks. touch: the tab is a phone's. broken: set by an error; the tab is then thrown
-    away, never used again.
+    source: opens the sessions of tasks. touch: the tab is a phone's. broken: set by an error; the tab is then closed,
+    never used again.
     """
 
     def __init__(self, tab: BrowserTab, source: PageSource, settings: SandboxSettings, touch: bool = False) -> None:
         self.tab, self.touch, self._source, self._settings = tab, touch, source, settings
         self._take_over = TakeOverInput(tab, touch)
         self._session: PageSession | None = None
-        self._backend: Any = None  # the server of the session alone, where it has one
+        self._backend: Any = None  # the session's own server, where it has one
         self._task: Task | None = None
         self._seed = 0
         self._actions: list[Action] = []
@@ -172,7 +172,7 @@ class BrowserEnv:
         self._over = True
         self.broken = False
 
-    # -- the contract ---------------------------------------------------------------------------------------------
+    # -- Env ------------------------------------------------------------------------------------------------------
     async def reset(self, task: Task, seed: int) -> StepResult:
         async with self._deadline("reset", task):
             self._forget()
@@ -210,13 +210,14 @@ class BrowserEnv:
             await self.tab.settle_downloads()
             last = None
             if self.tab.dialogs.open and (isinstance(action, Finished | CallUser) or self._spent):
-                # Seen open, and read closed: what the script of a dialog has still to do belongs to the episode.
+                # The screen shows the dialog; the state is read once it is closed, since its script still belongs to
+                # the episode.
                 last = await self.tab.screenshot()
                 await self._read(await self.tab.close_dialogs())
             return await self._result(note, self._said_done(), last)
 
     async def checkpoint(self) -> bytes:
-        """Save the actions since the reset, and the state of page and server where both offer it."""
+        """Return the actions since the reset, with the state of page and server where both can be saved."""
         if self._task is None:
             raise EnvError("nothing to keep", fix="reset the environment first")
         kept: dict[str, Any] = {"task": self._task.task_id, "seed": self._seed}
@@ -231,8 +232,10 @@ class BrowserEnv:
         return json.dumps(kept).encode()
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Go back to a checkpoint: by the state that the page offered, where it shows the very pixels that the
-        checkpoint showed; else the page left something out, and the actions are played again."""
+        """Restore a checkpoint, by the saved state of the page, or else by playing its actions again.
+
+        The saved state counts only where it gives the same pixels as before; else the page left something out of it.
+        """
         kept, actions = _unpack_checkpoint(checkpoint)
         task = self._task
         if task is None or kept["task"] != task.task_id:
@@ -250,7 +253,7 @@ class BrowserEnv:
         if not self.broken:
             self.tab.rest()
 
-    # -- to be watched ----------------------------------------------------------------------------------------------
+    # -- LiveView ---------------------------------------------------------------------------------------------------
     def watch(self) -> AbstractContextManager[LatestPicture]:
         return self.tab.cast.watch()
 
@@ -293,7 +296,7 @@ class BrowserEnv:
         return isinstance(last, Finished | CallUser)
 
     async def _read(self, seen: Mapping[str, Any]) -> None:
-        """The verifier's state, of what the page and its server tell. Under a dialog, what the page told last holds."""
+        """Read the verifier's state from page and server; while a dialog is open, the page's last state stays."""
         if self._backend is not None and "dialog" not in seen:
             seen = {**seen, "served": await self._backend.read()}
         state = self._session.state(seen) or dict(self._state)
@@ -329,7 +332,7 @@ class BrowserEnv:
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task | None, limit_s: float = 0.0) -> AsyncIterator[None]:
-        """The contract's errors: whatever goes wrong inside breaks this env, by a named error."""
+        """Limit the time of the block, and turn its errors into those of `Env`; any error breaks this env."""
         limit_s = limit_s or self._settings.timeout_s
         if self.broken:
             raise EnvError("the page is broken", where=self._where(), fix="lease another environment")
@@ -352,12 +355,12 @@ class BrowserEnv:
             raise
 
     def _told(self, error: EnvError, task: Task | None) -> EnvError:
-        """The error, or in its place why the page's server is gone."""
+        """Return the error with its place; where the page's server is gone, the reason for that instead."""
         fault = self._backend.fault if self._backend is not None else ""
         return type(error)(fault or error.what, where=self._where(task), fix=error.fix)
 
     def _path(self) -> str:
-        """Of the page that is seen, without what differs from run to run: the port, the session."""
+        """Return the seen page's URL without what differs from run to run, such as port and session."""
         prefixes = sorted((one for one in self._session.allowed if self.tab.url.startswith(one)), key=len)
         return self.tab.url.removeprefix(prefixes[-1]) if prefixes else self.tab.url
 

@@ -1,7 +1,7 @@
 """Record episodes as animated PNGs of the screens that the agent saw.
 
-The screens' own compressed data are put into the file unchanged (the PNG specification, third edition, section 11.3.4:
-acTL, fcTL, fdAT), so a recording costs no encoding, and each screen can be taken out again byte for byte.
+The screens' compressed data go into the file unchanged (PNG specification, third edition, section 11.3.4: acTL, fcTL,
+fdAT), so a recording costs no encoding, and each screen's data can be extracted again byte for byte.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FRAME_MS, _LAST_MS = 500, 2000
 
 @dataclass(frozen=True)
 class EpisodeRecording:
-    """The screens of an episode. screens: PNGs, the reset's first. about: what happened, JSON values."""
+    """Hold the recording of an episode. name: of its file. screens: PNGs, from the reset on. about: its description."""
 
     name: str
     screens: tuple[bytes, ...]
@@ -41,10 +41,10 @@ class EpisodeRecording:
 
 
 class EpisodeRecorder:
-    """Collect the screens of a lease's episodes, and keeps those episodes that are asked for.
+    """Collect the screens of a lease's episodes, and make recordings of the episodes to keep.
 
-    keep: failed leaves out episodes that ended with their task solved. folder: where the films go. limit: bytes of
-    one film; what comes after it is not kept, and the film says so.
+    keep: failed leaves out episodes that solved their task. session: name of the lease. folder: for the recordings.
+    limit: bytes of one recording's screens; later screens are left out and counted as `left_out`.
     """
 
     def __init__(self, keep: Literal["failed", "all"], session: str, folder: Path, limit: int) -> None:
@@ -62,13 +62,13 @@ class EpisodeRecorder:
         self._see(first)
 
     def add(self, action: Action | None, result: StepResult) -> None:
-        """Add what followed an action, or a restored checkpoint (None)."""
+        """Add the result of an action, or of a restored checkpoint (None)."""
         if self._about:
             self._about["actions"].append([ACTION_NAMES[type(action)], asdict(action)] if action else None)
             self._see(result)
 
     def finish(self, error: str = "") -> EpisodeRecording | None:
-        """End the episode, by `error` if one is given; gives its recording, None where nothing is to be kept."""
+        """End the episode, by `error` if one is given; returns its recording, or None where it is not kept."""
         about, self._about = self._about, {}
         if not about:
             return None
@@ -92,9 +92,9 @@ class EpisodeRecorder:
 
 
 def write_recording(film: EpisodeRecording, folder: Path, limit: int) -> Path | None:
-    """Write a film into `folder`; the oldest films there make room where all are above `limit` bytes together.
+    """Write a recording into `folder`; deletes the oldest ones there where all have more than `limit` bytes together.
 
-    Returns its path. A full disk or an unreadable screen costs the film alone: it is logged, and None returned.
+    Returns its path. A full disk or an unreadable screen loses only the recording: it is logged, and None returned.
     """
     try:
         data = encode_apng(film.screens, film.about)
@@ -109,7 +109,10 @@ def write_recording(film: EpisodeRecording, folder: Path, limit: int) -> Path | 
 
 
 def encode_apng(screens: Sequence[bytes], about: dict[str, Any]) -> bytes:
-    """Encode the screens as one animated PNG, all as large as the first. Raises ValueError where there is none."""
+    """Encode the screens as one animated PNG of the first one's size. Raises ValueError for no screens, or no PNGs.
+
+    about: JSON values, the file's description of the episode.
+    """
     if not screens:
         raise ValueError("no screens")
     header = _png_header(screens[0])
@@ -133,7 +136,7 @@ def encode_apng(screens: Sequence[bytes], about: dict[str, Any]) -> bytes:
 
 
 def decode_apng_frames(recording: bytes) -> Iterator[bytes]:
-    """Decode the screens of a recording as PNGs of their own: the inverse of `encode_apng`."""
+    """Decode the screens of a recording, each as a PNG: the inverse of `encode_apng`."""
     header, data = b"", []
     for kind, body in _iterate_chunks(recording):
         if kind == b"IHDR":
@@ -149,7 +152,10 @@ def decode_apng_frames(recording: bytes) -> Iterator[bytes]:
 
 
 def read_recording_description(recording: bytes) -> dict[str, Any]:
-    """Read what a recording says of its episode: task, instruction, seed, actions, reward, outcome, error."""
+    """Read a recording's description of its episode: task, instruction, seed, actions, reward, outcome, error and more.
+
+    Raises ValueError for a file without one.
+    """
     for kind, body in _iterate_chunks(recording):
         if kind == b"iTXt":
             return json.loads(body.split(b"\0" * 5, 1)[1])
@@ -160,7 +166,7 @@ _IHDR = struct.Struct(">IIBBBBB")
 
 
 def _compressed_pixels(screen: bytes, header: bytes) -> list[bytes]:
-    """The compressed data of a screen; drawn again where it is of another size or kind than the first."""
+    """Return a screen's compressed data; it is drawn anew where its size or pixel format is not that of `header`."""
     if _png_header(screen) != header:
         width, height = _IHDR.unpack(header)[:2]
         mode = _pillow_mode(header)

@@ -1,4 +1,4 @@
-"""Start and close the browsers and pages of a pool, clean up after those that crash, and stream what happens."""
+"""Start and close the browsers and pages of a pool, clean up after those that crash, and stream events."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from flywheel.config import SandboxSettings
 from flywheel.envs.base import Env
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# Events, for any number of readers, none of which can hold the pool up: each has a buffer of its own, in which its
-# oldest events make room and are counted where it is slow. The counts by kind are exact, whoever reads.
+# Events, for any number of readers, none of which can block the pool: each has its own buffer, which drops and counts
+# the oldest events of a slow reader. The counts by kind are exact, whoever reads.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolEvent:
-    """An event. browser: its process id, 0 where there is none yet. page: its number in the pool; 0: of the browser.
-    session: name of the lease; "": none is concerned."""
+    """Describe an event of a pool.
+
+    browser: its process id; 0 where there is none yet. page: its number in the pool; 0: the event is the browser's.
+    session: name of the lease concerned; "": none.
+    """
 
     browser: int = 0
     page: int = 0
@@ -33,21 +36,21 @@ class PoolEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(PoolEvent):
-    """A browser or a page is there. seconds: what that took."""
+    """Report that a browser or a page is open. seconds: how long that took."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leased(PoolEvent):
-    """A session began. waited: seconds until its page was ready."""
+    """Report that a session began. waited: seconds until its page was ready."""
 
     waited: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped(PoolEvent):
-    """A reset (step 0) or a step was answered, in `seconds`. task: its id. ended: the episode is over."""
+    """Report that a reset (step 0) or a step was answered, in `seconds`. task: its id. ended: the episode is over."""
 
     task: str
     step: int
@@ -57,21 +60,21 @@ class Stepped(PoolEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed(PoolEvent):
-    """A page or a browser is lost, hung ones included. error: what its holder is told."""
+    """Report that a page or a browser crashed or hangs. error: the message that its holder gets."""
 
     error: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reclaimed(PoolEvent):
-    """A session was taken back from its holder. why: `overdue` (the lease's deadline) or `idle` (no call for long)."""
+    """Report that a session was taken back. why: `overdue` (the lease's deadline) or `idle` (no call for long)."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Released(PoolEvent):
-    """A session was given back by its holder. seconds: how long it was held; steps: resets left out."""
+    """Report that a holder gave a session back. seconds: how long it was held. steps: without resets."""
 
     seconds: float
     episodes: int
@@ -80,13 +83,13 @@ class Released(PoolEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Closed(PoolEvent):
-    """A browser or a page was closed by the pool. why: idle, episodes, memory, lost or end."""
+    """Report that the pool closed a browser or a page. why: idle, episodes, memory, lost or end."""
 
     why: str
 
 
 class PoolEvents:
-    """Where the pool tells what happens."""
+    """Publish a pool's events to its readers, and count them."""
 
     def __init__(self) -> None:
         self._streams: set[PoolEventStream] = set()
@@ -95,7 +98,7 @@ class PoolEvents:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Events so far, by the name of their class."""
+        """Return the number of events so far, by the name of their class."""
         return dict(self._counts)
 
     def publish(self, event: PoolEvent) -> None:
@@ -105,9 +108,9 @@ class PoolEvents:
             stream.put(event)
 
     def stream(self, *kinds: type[PoolEvent], size: int = 1024) -> PoolEventStream:
-        """Stream events from now on, of `kinds` or all: `with pool.events.stream(Crashed) as s: async for e in s`.
+        """Stream later events, of `kinds` or all: `with pool.events.stream(Crashed) as s: async for e in s`.
 
-        size: events kept for a slow reader. Without `with` the stream is read until the pool's end.
+        size: events buffered for a slow reader. Without `with` the stream lasts until the pool ends.
         """
         stream = PoolEventStream(self._streams, kinds or (PoolEvent,), size)
         self._streams.add(stream)
@@ -116,14 +119,14 @@ class PoolEvents:
         return stream
 
     def end(self) -> None:
-        """End all streams: the pool is closed, and each reader comes to the end of what it has."""
+        """End all streams: the pool is closed, and each reader still gets its buffered events."""
         self._over = True
         for stream in self._streams:
             stream.end()
 
 
 class PoolEventStream(AsyncIterator[PoolEvent]):
-    """One reader's events, oldest first. `dropped`: how many it was too slow for."""
+    """Iterate over one reader's events, oldest first. `dropped`: how many it was too slow for."""
 
     def __init__(self, streams: set[PoolEventStream], kinds: tuple[type[PoolEvent], ...], size: int) -> None:
         self._streams, self._kinds = streams, kinds
@@ -165,10 +168,10 @@ SlotState = Literal["opening", "ready", "tidying", "closing"]
 
 @dataclass(eq=False)
 class PageSlot:
-    """One tab of a pool and its state.
+    """Hold one page (a tab) of a pool and its state.
 
-    opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it: set before
-    anything is awaited, so that two sessions never meet on one page. env, tab: None until `opening` is done, which
+    opened, used: when, in seconds of the pool's clock. reserved: a lease has it, or waits for it; set before anything
+    is awaited, so that two sessions never get the same page. env, tab: None until the task `opening` is done, which
     raises EnvError where it fails.
     """
 
@@ -189,14 +192,17 @@ class PageSlot:
 
     @property
     def healthy(self) -> bool:
-        """Nothing is known to be wrong with it."""
+        """Tell whether nothing is known to be wrong with the page, which must be open."""
         return self.host.alive and not self.env.broken and not self.tab.died.is_set()
 
 
 @dataclass(eq=False)
 class BrowserSlot:
-    """One browser. opened, used: seconds of the pool's clock. closed: its end has begun. retiring: why it takes no more
-    sessions; "" while it does. episodes: resets so far. chromium: None until `starting` is done."""
+    """Hold one browser of a pool and its state.
+
+    opened, used: when, in seconds of the pool's clock. closed: its end has begun. retiring: why it takes no more
+    sessions; "" while it does. episodes: resets so far. chromium: None until the task `starting` is done.
+    """
 
     number: int
     opened: float
@@ -222,19 +228,19 @@ class BrowserSlot:
         return sum(page.reserved for page in self.pages)
 
     def free_page(self) -> PageSlot | None:
-        """Return a page that is there or on its way for nobody; the one used last, so that the others can grow idle."""
+        """Return an unreserved page, ready or opening; the one used last, so that the others can become idle."""
         free = [page for page in self.pages if page.free]
         return max(free, key=lambda page: (page.state == "ready", page.used), default=None)
 
 
 log = logging.getLogger(__name__)
-_START_TIMEOUT_S = 60.0  # deadline of a browser's or a page's start, which a busy machine makes slow
-CLOSE_TIMEOUT_S = 10.0  # of closing one page or environment
+_START_TIMEOUT_S = 60.0  # deadline of a browser's or a page's start, which is slow on a busy machine
+CLOSE_TIMEOUT_S = 10.0  # deadline of closing one page or environment
 _BUSY_FIX = "give the machine less to do, or lower sandbox.pages"
 
 
 class BackgroundTasks:
-    """Run tasks beside the pool's callers. What they raise is logged, but for EnvError, which those who wait get."""
+    """Run asyncio tasks in the background. Their errors are logged, except EnvError, which callers that wait get."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -246,7 +252,7 @@ class BackgroundTasks:
         return task
 
     async def end(self, *, cancel: bool) -> None:
-        """Wait until none is left, those begun meanwhile included."""
+        """Wait until all tasks have ended, also those begun meanwhile. cancel: cancel them first."""
         while self._tasks:
             for task in self._tasks if cancel else ():
                 task.cancel()
@@ -262,7 +268,8 @@ class BackgroundTasks:
 class BrowserFleet:
     """Open browsers and pages when needed, close them when not, and clean up when they die.
 
-    launch: starts a browser. make_env: the environment of a tab. lost: told of a reserved page's death, and why."""
+    launch: starts a browser. make_env: makes the environment of a tab. lost: called with a reserved page that died, and
+    the reason."""
 
     def __init__(
         self,
@@ -284,8 +291,10 @@ class BrowserFleet:
         return [page for host in self.hosts for page in host.pages]
 
     def reserve(self) -> PageSlot:
-        """Reserve a page of the browser with the least load; of a new one where all have some and there is room. It may
-        still be `opening`. The caller sees to it that no more than sandbox.pages are reserved."""
+        """Reserve a page of the least loaded browser, or of a new one where all have sessions and another may start.
+
+        The page may still be `opening`. The caller must not reserve more than sandbox.pages at once.
+        """
         most = math.ceil(self._settings.pages / self._settings.browsers)
         serving = [host for host in self.hosts if not host.retiring]
         fit = [host for host in serving if host.load < most]
@@ -305,7 +314,7 @@ class BrowserFleet:
         self._close_if_empty(page.host)
 
     def open_minimum(self) -> None:
-        """Begin to open the pages that are kept whatever the load. A failure is told to those who lease."""
+        """Begin to open sandbox.pages_min pages, which stay open whatever the load; a later lease raises a failure."""
         for page in [self.reserve() for _ in range(self._settings.pages_min)]:
             page.reserved = False
 
@@ -315,14 +324,14 @@ class BrowserFleet:
         self._close_if_empty(host)
 
     def discard(self, page: PageSlot, why: str) -> None:
-        """Close a page for good; nobody waits for it. One that does not close takes its browser out of service."""
+        """Close a page in the background. Where it does not close, its browser retires. why: for the event."""
         if page.reserved:
             page.host.used = self._clock()
         page.state, page.reserved = "closing", False
         self._background.begin(self._discard(page, why))
 
     async def end(self) -> None:
-        """Close everything. A browser that is being closed already is waited for, not interrupted."""
+        """Close all browsers and pages; waits for browsers that are being closed already."""
         await self._background.end(cancel=True)
         for host in self.hosts:
             self._closers.begin(self._close(host, "end"))
@@ -354,7 +363,7 @@ class BrowserFleet:
         self._background.begin(self._await_exit(host))
 
     async def _await_exit(self, host: BrowserSlot) -> None:
-        """Wait for a browser's death. Those who are on it are told at once."""
+        """Wait for a browser's death, and report it at once to the holders of its pages."""
         await host.chromium.died.wait()
         if host.closed:
             return
@@ -443,11 +452,11 @@ class BrowserFleet:
         self._close_if_empty(host)
 
     async def _close_env(self, page: PageSlot) -> None:
-        """Frees what the environment holds besides its page, such as the world server's session."""
+        """Free what the environment holds besides its page, such as a session of the suites' server."""
         if page.death_watch is not None:
             page.death_watch.cancel()
         if page.env is not None:
-            page.env.broken = True  # its tab is not made ready for another session
+            page.env.broken = True  # so that its tab is not prepared for another session
             with suppress(EnvError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await page.env.close()

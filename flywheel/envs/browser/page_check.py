@@ -1,4 +1,4 @@
-"""Try a manifest's page (`flywheel env page try`): open, read, play at random, check, and tell what is wrong."""
+"""Try a manifest's page (`flywheel env page try`): open, read, play at random, check, and report what is wrong."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ from flywheel.utils.errors import BadInput, EnvError, FlywheelError
 
 _PAGE_SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").rstrip()
 
-# Controls and drags: each in a session of its own, beside a quiet one in the same browser, which it must not affect.
+# Controls and drags: each is tried in its own session, which must not affect an idle one in the same browser.
 
 
 @dataclass(frozen=True)
 class PartResult:
-    """What came of one part of a page. wrong: what broke, or differs from one time to the next; "" where nothing did.
-    seen: it changed something, as far as can be told."""
+    """Hold the result of trying one part of a page (a control or a drag).
+
+    wrong: what broke, or differed between two tries; "" for nothing. seen: it changed something, as far as can be told.
+    """
 
     part: str
     wrong: str = ""
@@ -46,16 +48,20 @@ class PartResult:
 async def _try_beside_neighbour(
     pool: BrowserPool, task: Task, parts: Sequence[str], attempt: Callable[[str], Awaitable[PartResult]]
 ) -> list[PartResult]:
-    """Try the parts one after the other. The pool has one browser, and room for two sessions."""
+    """Try the parts one after the other, and after each whether the neighbour, an idle session, still works.
+
+    pool: of one browser with room for two sessions. attempt: tries one part.
+    """
+
     quiet, left, found = dataclasses.replace(task, max_steps=10_000), list(parts), []
     while left:
         async with pool.env() as neighbour:
             await neighbour.reset(quiet, quiet.seed)
-            harm = ""  # one that was harmed begins anew
+            harm = ""  # a neighbour that was harmed is replaced
             while left and not harm:
                 result = await attempt(left.pop(0))
                 try:
-                    if (await neighbour.step(Wait())).terminated:  # a game that time alone ends
+                    if (await neighbour.step(Wait())).terminated:  # a game that ends with time alone
                         await neighbour.reset(quiet, quiet.seed)
                 except FlywheelError as error:
                     harm = f"another session in the same browser was harmed: {error.what}"
@@ -63,14 +69,14 @@ async def _try_beside_neighbour(
     return found
 
 
-# One of each kind of form control of a page, operated by mouse and keys as a person would. Controls are drawn by the
-# browser itself, with pickers of their own, which may break a session without the page's script seeing it.
+# Form controls: one of each kind is operated by mouse and keys, as a person would. The browser itself draws controls
+# and their pickers, which may break a session without the page's script noticing.
 
-_MAX_CONTROL_KINDS = 20  # kinds of one page
+_MAX_CONTROL_KINDS = 20  # that are tried on one page
 
 
 async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try one control of each kind."""
+    """Try one form control of each kind that the page has."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
         kinds = (await env.tab.evaluate(f"{_PAGE_SCRIPT}.kinds()"))[:_MAX_CONTROL_KINDS]
@@ -87,10 +93,10 @@ async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
 
 
 async def _operate_control(env: Any, kind: str) -> bool:
-    """Operate the first control of a kind; whether it took another value, where that can be told."""
+    """Operate the first control of a kind; returns False where its value certainly did not change."""
     place = await env.tab.evaluate(f"{_PAGE_SCRIPT}.place({json.dumps(kind)})")
     if place is None or place["covered"]:
-        return True  # it is not there any more, or something lies over it, which is the page's own matter
+        return True  # the control is gone, or the page covers it
     for action in _control_actions(kind, place):
         if (await env.step(action)).terminated:
             return True
@@ -118,7 +124,7 @@ def _control_actions(kind: str, place: dict[str, float]) -> Sequence[Action]:
     return at(0.5), Type("1")
 
 
-# The parts of a date are separate fields; the last one ends at the picker's button.
+# Each part of a date is a separate field; behind the last one is the picker's button.
 _TYPED_TEXTS = {
     "input of type date": ("01022026",),
     "input of type time": ("0102AM",),
@@ -126,16 +132,16 @@ _TYPED_TEXTS = {
     "input of type week": ("01", "2026"),
     "input of type datetime-local": ("01022026", "tab", "0102AM"),
 }
-_KINDS_WITHOUT_VALUE = ("input of type file", "input of type color")  # a picker, from which nothing is chosen here
+_KINDS_WITHOUT_VALUE = ("input of type file", "input of type color")  # nothing is chosen in their picker
 
 
 # Dragging: by HTML5 drag and drop, and by libraries that follow the pointer.
 
-_LONE_DRAG_SHARE = 0.2  # of the viewport: how far a lone thing is dragged
+_LONE_DRAG_SHARE = 0.2  # of the viewport's width: how far a thing is dragged where there is no second one
 
 
 async def try_drags(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try each kind of drag that the page has something for, twice."""
+    """Try twice each kind of drag that the page offers."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
         offered = dict(await env.tab.evaluate(f"{_PAGE_SCRIPT}.draggables()"))
@@ -160,14 +166,14 @@ async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[f
     return PartResult(way, seen=len(set(screens[0])) > 1)
 
 
-# What a seed changes on a manifest's page: the task, nothing, or nothing that was seen.
+# Seeds: what a seed changes on a manifest's page: the task, nothing, or nothing that was seen.
 
 
 @dataclass(frozen=True)
 class SeedFinding:
-    """Say what a seed changes.
+    """Hold what a seed changes.
 
-    found: in a few words. wrong, doubtful: as in a PageCheck; "" where there is nothing to say.
+    found: a summary in a few words. wrong, doubtful: as in PageCheck; "" for nothing.
     """
 
     found: str
@@ -176,7 +182,7 @@ class SeedFinding:
 
 
 async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> SeedFinding:
-    """Compare what seeds do to the page. Raises EnvError where it does not play."""
+    """Find what seeds change on the page. Raises EnvError where it cannot be played."""
     named = False
 
     async def look(env: Any) -> None:
@@ -188,7 +194,7 @@ async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> Se
 
 
 def judge_seeds(manifest: PageManifest, seeds: SeedComparison, named: bool) -> SeedFinding:
-    """Judge what seeds do. named: the page's scripts name a source of chance."""
+    """Judge what seeds change. seeds: the comparison. named: the page's scripts name a source of random numbers."""
     if seeds.differ_at is not None:
         return SeedFinding(f"holds: another seed shows {seeds}")
     others = f"{conformance.N_OTHER_SEEDS} other seeds gave the same screens and state"
@@ -220,7 +226,7 @@ def judge_seeds(manifest: PageManifest, seeds: SeedComparison, named: bool) -> S
 
 
 def _find_seed_field(manifest: PageManifest) -> str:
-    """The field by which the page may know its seed; "" where there is none."""
+    """Find the manifest's field that hands the seed to the page; "" where there is none."""
     if not isinstance(manifest.reset, str) or re.search(r"\bseed\b", manifest.reset):
         return "reset"
     server = manifest.server.model_dump_json() if manifest.server else ""
@@ -229,14 +235,17 @@ def _find_seed_field(manifest: PageManifest) -> str:
 
 # `flywheel env page try`.
 
-ReportLine = Callable[[str, str], None]  # (what, found), as soon as it is known
+ReportLine = Callable[[str, str], None]  # (title, finding), called as soon as it is known
 _RANDOM_STEPS = 20
 
 
 @dataclass
 class PageCheck:
-    """What is wrong with a page. wrong: what does not work, the first being the verdict. doubtful: what works and yet
-    may not be meant. used: what the page uses that may differ from time to time. ok: nothing is wrong."""
+    """Hold what is wrong with a page.
+
+    wrong: what does not work; the first one is the verdict. doubtful: what works and yet may not be intended. used:
+    features that the page uses whose results may vary between two runs. ok: nothing is wrong.
+    """
 
     wrong: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
@@ -252,11 +261,11 @@ async def check_page(
 ) -> PageCheck:
     """Try one task of a manifest, and return what is wrong with its page.
 
-    Opens the page's server and a browser for it, and ends both. settings: those of the sandbox are read. picture: PNG
-    file for the first screen, replaced, its folders made; None: it is not saved. say: called with each finding's title
-    and text. check: run the conformance suite too. Raises BadInput where there is nothing to try (no Chromium, packages
-    not fetched, a first page or a server's program that is not there, a task that is not of the manifest), EnvError
-    where its files cannot be served; whatever page and browser do is in the result.
+    Opens the page's server and a browser for it, and ends both. settings: only `sandbox` is read. picture: PNG file for
+    the first screen, replaced, its folders made; None: it is not saved. say: called with each finding's title and text.
+    check: run the conformance suite too. Raises BadInput where nothing can be tried (no Chromium, packages not
+    fetched, a missing first page or server's program, a task of another manifest), EnvError where its files cannot be
+    served; all other faults of page and browser are in the result.
     """
     trial = PageCheck()
     for field_name, words in manifest.programs:
@@ -293,7 +302,7 @@ async def check_page(
 async def _check_conformance(
     pool: BrowserPool, manifest: PageManifest, task: Task, say: ReportLine, trial: PageCheck
 ) -> None:
-    """The conformance suite, then what only a page has: seeds by their own words, form controls, drags."""
+    """Run the conformance suite, then the checks that only pages have: form controls, drags and other seeds."""
     checked = ConformanceCase(pool.env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)))
     more = {"controls": partial(_check_controls, pool, task, trial), "drags": partial(_check_drags, pool, task, trial)}
     more |= {"other seeds": partial(_check_seeds, pool, manifest, task, trial)} if manifest.seeded else {}
@@ -378,7 +387,7 @@ def _check_first_screen(first: StepResult, picture: Path | None, say: ReportLine
 
 
 async def _play_at_random(env: Any, task: Task, say: ReportLine, trial: PageCheck) -> None:
-    """Some random steps: does the page stay readable, does its reward move?"""
+    """Play some random steps, and report whether the page stays readable and its reward changes."""
     rng = random.Random(task.task_id)
     rewards, result = [], await env.reset(dataclasses.replace(task, max_steps=_RANDOM_STEPS), task.seed)
     while not (result.terminated or result.truncated):
@@ -395,7 +404,7 @@ async def _play_at_random(env: Any, task: Task, say: ReportLine, trial: PageChec
 
 
 def _report_page_errors(env: Any, missed: list[str], say: ReportLine, trial: PageCheck) -> None:
-    """What went wrong in the page itself: not always harmful, but mostly the cause where something is."""
+    """Report errors in the page itself: they are not always harmful, but mostly the cause of what is wrong."""
     for path in dict.fromkeys(missed):
         if not path.endswith("/favicon.ico"):
             say("not there", f"{path} was asked for; name an alias, or put it into the folder")
@@ -404,7 +413,7 @@ def _report_page_errors(env: Any, missed: list[str], say: ReportLine, trial: Pag
 
 
 def _advise_on_difference(used: list[str]) -> str:
-    """What may be behind screens that differ; used: what the page uses that may."""
+    """Advise on screens that differ between two runs. used: features of the page that may cause that."""
     if used:
         return f" (the page uses what may differ from time to time: {'; '.join(used)})"
     return (

@@ -1,4 +1,4 @@
-"""Define where a task's page comes from: a `PageSource` opens one fresh `PageSession` a reset."""
+"""Define where a task's page comes from: a `PageSource` opens a fresh `PageSession` at each reset."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from flywheel.envs.base import Task
 
 @dataclass(frozen=True)
 class LoginSteps:
-    """How a session logs in before its first page.
+    """Describe how a session logs in before its first page.
 
-    cookies, headers: what the browser sends. address: the page to log in on ("": the first one). script: JavaScript run
-    there ("": nobody logs in). done: JavaScript run on the first page then, which ends once one is logged in ("": not
-    asked).
+    cookies, headers: what the browser sends. address: URL of the login page ("": the first page). script: JavaScript
+    run there ("": no login). done: JavaScript run on the first page afterwards, which ends once the login has worked
+    ("": not checked).
     """
 
     cookies: tuple[Mapping[str, str], ...] = ()
@@ -27,16 +27,15 @@ class LoginSteps:
 
 
 class PageSession(Protocol):
-    """One fresh session of a task.
+    """Describe one fresh session of a task.
 
-    url: address of its first page. allowed: prefixes of addresses that navigation may not leave; their origins are all
-    of the network that its pages reach. viewport: width and height in pixels; None: the settings'. step_ms: page time
-    of a step in ms; None: the settings'. prepare: JavaScript statements run once after the load ("": none); a promise
-    that they return is waited for. state_expression: JavaScript whose value is `seen["game"]`; "":
-    `window.__env__.getState()` where there is one. restorable: the page's `window.__env__.setState` brings back all
-    that matters, so that a checkpoint needs no replay. files: a folder whose files the page may be given; None: it gets
-    what it downloaded alone. Third-party pages may also have `backend`, a server of the session's own, and `entry`, a
-    login.
+    url: address of its first page. allowed: prefixes of addresses that navigation may not leave; the network that its
+    pages reach is their origins alone. viewport: width and height in pixels; None: the settings'. step_ms: page time of
+    a step in ms; None: the settings'. prepare: JavaScript statements run once after the load ("": none); a promise that
+    they return is awaited. state_expression: JavaScript whose value is `seen["game"]`; "": `window.__env__.getState()`
+    where it exists. restorable: the page's `window.__env__.setState` restores all that matters, so that a checkpoint
+    needs no replay. files: a folder whose files may be uploaded to the page, besides the session's downloads; None:
+    only those. Third-party pages may also have `backend`, the session's own server, and `entry`, a login.
     """
 
     url: str
@@ -49,26 +48,26 @@ class PageSession(Protocol):
     files: Path | None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the verifier's state from what the page told (`seen`: `game`, `elements`, `url`); {}: there is none.
+        """Return the verifier's state, from what was observed (`seen`: `game`, `elements`, `url`); {} for none.
 
         Raises EnvError where it cannot be read.
         """
 
     def score(self, state: Mapping[str, Any]) -> float:
-        """Score such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
+        """Score a state of `state` by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
 
     def save_server_state(self) -> bytes:
-        """Save the state of the session at its server, for a checkpoint."""
+        """Return the server's state of the session, for a checkpoint."""
 
     def restore_server_state(self, kept: bytes) -> None:
-        """Bring the session at its server back to what it was. kept: by `save_server_state`."""
+        """Restore the server's state of the session. kept: from `save_server_state`."""
 
     def close(self) -> None:
-        """Free it; may be called twice."""
+        """Free the session; may be called twice."""
 
 
 class PageSource(Protocol):
-    """Opens the pages of tasks."""
+    """Open the pages of tasks."""
 
     def open(self, task: Task, seed: int) -> PageSession:
-        """Open a fresh session of `task`. seed: of its reset. Raises BadInput for a suite that it does not have."""
+        """Open a fresh session of `task`. seed: of the reset. Raises BadInput for a suite that it does not have."""

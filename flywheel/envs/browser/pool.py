@@ -1,4 +1,4 @@
-"""Lease browser pages: deadlines, crash recovery, growth and shrinking by load, a clean end."""
+"""Lease browser pages: keep deadlines, recover from crashes, grow and shrink with the load, close cleanly."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 @dataclass(frozen=True)
 class PageStatus:
-    """One page of a pool.
+    """Describe one page of a pool.
 
-    state: opening, ready, leased, tidying or closing. unused_s: seconds since the last answer of its environment.
-    session, task, episode, step: empty or 0 where it is not leased. left_s: until the lease is taken back.
+    state: opening, ready, leased, tidying or closing. age_s: seconds since it was opened. unused_s: seconds since the
+    last call to its environment ended. session, task, episode, step: empty or 0 where it is not leased. busy: a call is
+    under way. left_s: seconds until the lease is taken back.
     """
 
     number: int
@@ -52,7 +53,7 @@ class PageStatus:
 
 @dataclass(frozen=True)
 class BrowserStatus:
-    """One browser of a pool.
+    """Describe one browser of a pool.
 
     pid: 0 while it starts. state: starting, serving or retiring (takes no more sessions). pids: all its processes.
     memory_mb: MiB of all its processes (PSS); 0 where the system does not tell.
@@ -69,7 +70,7 @@ class BrowserStatus:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """A pool's state. waiting: how many wait for a page. counts: events so far, by the name of their class."""
+    """Describe a pool. waiting: callers that wait for a page. counts: events so far, by the name of their class."""
 
     browsers: tuple[BrowserStatus, ...]
     waiting: int
@@ -77,7 +78,7 @@ class PoolStatus:
 
     @property
     def sessions(self) -> tuple[PageStatus, ...]:
-        """The pages that are leased."""
+        """Return the pages that are leased."""
         return tuple(page for browser in self.browsers for page in browser.pages if page.session)
 
     @property
@@ -105,11 +106,11 @@ LeaseResult = TypeVar("T")
 
 
 class PageLease:
-    """One page for one holder, as an `Env` that the pool can end at any moment. Made by `BrowserPool.env` alone.
+    """Lend one page to one holder, as an `Env` that the pool can end at any moment. Only `BrowserPool.env` makes it.
 
-    A session that was reclaimed, or whose browser died, fails at once and by name, in the call under way or the next. A
-    call that the environment itself does not end is ended after twice `sandbox.timeout_s`. session: its name in events
-    and status. recorder: None where nothing is recorded.
+    Where the pool reclaims the lease, or its browser dies, the call under way, or else the next one, raises an error
+    that says so. The lease ends a call that the environment does not end itself after twice `sandbox.timeout_s`.
+    session: the lease's name in events and status. recorder: None where nothing is recorded.
     """
 
     def __init__(self, session: str, page: PageSlot, owner: BrowserPool, recorder: EpisodeRecorder | None) -> None:
@@ -122,9 +123,9 @@ class PageLease:
         self.task: Task | None = None
         self.episodes = self.steps = self.step_number = 0
         self.began = self.used = owner.clock()
-        self.chores: set[asyncio.Task[Any]] = set()  # that its end waits for
+        self.chores: set[asyncio.Task[Any]] = set()  # background work that `BrowserPool.env` waits for at its end
 
-    # -- the contract ---------------------------------------------------------------------------------------------
+    # -- Env ------------------------------------------------------------------------------------------------------
     async def reset(self, task: Task, seed: int) -> StepResult:
         self.end_episode()
         self.task, self.step_number = task, 0
@@ -150,7 +151,7 @@ class PageLease:
         return await self._call("checkpoint", self.env.checkpoint, self._limit_s)
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        # Many steps, each with a deadline of its own; all of them have the lease's.
+        # It may play many steps, each with its own deadline; together they have only the lease's.
         result = await self._call("restore", lambda: self.env.restore(checkpoint), None)
         if self._recorder:
             self._recorder.add(None, result)
@@ -161,7 +162,7 @@ class PageLease:
             self.end_episode()
             await self._call("close", self.env.close, self._limit_s)
 
-    # -- to be watched --------------------------------------------------------------------------------------------
+    # -- LiveView -------------------------------------------------------------------------------------------------
     @property
     def touch(self) -> bool:
         return self.env.touch
@@ -178,7 +179,7 @@ class PageLease:
     # -- for tests, tools and the pool ----------------------------------------------------------------------------
     @property
     def env(self) -> Any:
-        """The environment itself."""
+        """Return the leased environment."""
         return self.page.env
 
     @property
@@ -187,7 +188,7 @@ class PageLease:
 
     @property
     def busy(self) -> bool:
-        """A call is under way."""
+        """Tell whether a call is under way."""
         return self._scope is not None
 
     @property
@@ -200,15 +201,15 @@ class PageLease:
         return f"session {self.session}, browser {self.page.host.pid}, page {self.page.number}{task}"
 
     def end(self, error: EnvError) -> None:
-        """Have every call raise this error from now on, the one under way included."""
+        """End the lease: every later call, and the one under way, raises `error`."""
         self._over = error
         self.end_episode(str(error))
         if self._scope is not None:
-            with suppress(RuntimeError):  # it has just ended, or its own deadline has struck
+            with suppress(RuntimeError):  # the call has just ended, or its own deadline has passed
                 self._scope.reschedule(asyncio.get_running_loop().time())
 
     def end_episode(self, error: str = "") -> None:
-        """End the episode, by `error` if one is given, and write what was recorded of it."""
+        """End the episode, by `error` if one is given, and begin to write its recording."""
         film = self._recorder.finish(error) if self._recorder else None
         if film is not None:
             self.chores.add(self._owner.save_recording(film, self._recorder.folder))
@@ -238,7 +239,7 @@ class PageLease:
             self.used = self._clock()
 
     def _again(self) -> EnvError:
-        """The error that ended this session, made anew: one exception is raised once."""
+        """Return a new copy of the error that ended this session: an exception is raised only once."""
         return type(self._over)(self._over.what, where=self._over.where, fix=self._over.fix)
 
     def _tell(self, result: StepResult, began: float) -> None:
@@ -248,14 +249,16 @@ class PageLease:
 
 
 log = logging.getLogger(__name__)
-_DEADLINE_INTERVAL_S = 1.0  # between looks at deadlines
+_DEADLINE_INTERVAL_S = 1.0  # between checks of deadlines
 _MEMORY_INTERVAL_S = 2.0
-_HEALTH_INTERVAL_S = 5.0  # between questions to each page
+_HEALTH_INTERVAL_S = 5.0  # between health checks of each page
 
 
 class PoolWatchdog:
-    """Take back overdue sessions, find hung pages, bound memory and close what is idle. `run` looks again and again;
-    each look may be called by itself."""
+    """Take back overdue sessions, find hung pages, bound memory and close what is idle.
+
+    `run` repeats these checks for ever; the other methods each make one check.
+    """
 
     def __init__(self, pool: BrowserPool, settings: SandboxSettings) -> None:
         self._pool, self._settings = pool, settings
@@ -268,7 +271,7 @@ class PoolWatchdog:
             group.create_task(_repeat_every(_MEMORY_INTERVAL_S, self.memory))
 
     async def deadlines(self) -> None:
-        """Take back sessions held for too long, or whose holder is silent."""
+        """Take back sessions that are held for too long, or whose holder makes no calls."""
         s, now = self._settings, self._pool.clock()
         for lease in self._pool.leases:
             if now - lease.began > s.lease_s:
@@ -278,11 +281,11 @@ class PoolWatchdog:
                 self._pool.reclaim(lease, "idle", why, "heartbeat_timeout_s")
 
     async def idle(self) -> None:
-        """Close pages that nobody used for sandbox.idle_s, but for sandbox.pages_min, and browsers left empty."""
+        """Close pages unused for sandbox.idle_s, all but sandbox.pages_min, and the browsers that this leaves empty."""
         served, now = self._pool.fleet, self._pool.clock()
         there = [page for page in served.pages if page.state != "closing"]
         old = [page for page in there if page.free and now - page.used > self._settings.idle_s]
-        # Of the emptiest browsers first, so that whole browsers go.
+        # Pages of the emptiest browsers come first, so that whole browsers close.
         old.sort(key=lambda page: (page.host.load, page.used))
         for page in old[: max(len(there) - self._settings.pages_min, 0)]:
             served.discard(page, "idle")
@@ -292,12 +295,12 @@ class PoolWatchdog:
                 served.retire(host, "idle")
 
     async def pages(self) -> None:
-        """End pages that hang, before anyone meets them: those that do not answer though nobody asks them anything."""
+        """End leased pages that hang between two calls: they do not answer a ping."""
         quiet = [lease for lease in self._pool.leases if lease.task is not None and not lease.busy]
         await asyncio.gather(*(self._ask(lease) for lease in quiet))
 
     async def memory(self) -> None:
-        """End pages above sandbox.page_mb as a crash, and replace browsers above sandbox.browser_mb."""
+        """Kill pages above sandbox.page_mb, which counts as a crash, and retire browsers above sandbox.browser_mb."""
         served, s = self._pool.fleet, self._settings
         pids = [host.pid for host in served.hosts if host.alive]
         families = await asyncio.to_thread(child_processes.measure_memory, pids, one_mb=s.page_mb, all_mb=s.browser_mb)
@@ -317,11 +320,11 @@ class PoolWatchdog:
         try:
             await lease.tab.ping()
         except EnvTimeout:
-            if lease.used == used and not (lease.busy or lease.over):  # else its holder has a deadline of its own
+            if lease.used == used and not (lease.busy or lease.over):  # else its call keeps its own deadline
                 what = f"the page hangs: it did not answer within {self._settings.timeout_s:g} s"
                 self._pool.lost(lease, EnvTimeout(what, where=lease.where, fix=_LEASE_ANOTHER))
         except EnvError as error:
-            log.debug("%s: %s", lease.where, error)  # it navigates; or it crashed, which is told by its tab
+            log.debug("%s: %s", lease.where, error)  # it navigates; or it crashed, which its tab reports
 
 
 async def _repeat_every(seconds: float, look: Callable[[], Awaitable[None]]) -> None:
@@ -333,7 +336,7 @@ async def _repeat_every(seconds: float, look: Callable[[], Awaitable[None]]) -> 
             log.exception("the pool's watchdog stumbled, and goes on")
 
 
-_TRIES = 3  # to open a page whose browser dies meanwhile
+_TRIES = 3  # attempts to open a page where its browser dies meanwhile
 _LEASE_ANOTHER = "lease another environment"
 _MB = 2**20
 
@@ -341,12 +344,12 @@ _MB = 2**20
 class BrowserPool:
     """Lease pages of browsers: `async with BrowserPool(settings.sandbox, source) as pool:`, then `pool.env()`.
 
-    A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page.
+    A crash ends the sessions of its page or browser at once, by an error that says so; the next lease gets a new page.
 
     settings: the block `sandbox`. source: opens the pages of tasks; None where `make_env` needs none. root: the folder
-    that sandbox.record_folder counts from; None: the current one. touch: its pages are phones. launch, make_env and
-    clock are there for tests of failures: they start a browser, make a tab's environment, and give the time in seconds.
-    events: what happens (`fleet.py`). Raises BadInput where no Chromium is installed.
+    from which sandbox.record_folder counts; None: the current one. touch: the pages are phones. launch, make_env and
+    clock are for tests of failures: they start a browser, make a tab's environment, and give the time in seconds.
+    events: streams what happens (`fleet.py`). Raises BadInput where no Chromium is installed.
     """
 
     def __init__(
@@ -362,12 +365,12 @@ class BrowserPool:
     ) -> None:
         self.settings, self.source, self.clock = settings, source, clock
         self.events, self.waiting = PoolEvents(), 0
-        self.start_s = getattr(source, "start_s", 0.0)  # the longest that a session's own server may take to start
+        self.start_s = getattr(source, "start_s", 0.0)  # seconds that a session's own server may take to start, at most
         launch = launch or partial(chromium.Chromium.start, chromium.find_chromium(settings), settings, touch)
         make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings, touch))
         self.fleet = BrowserFleet(settings, self.events, clock, launch, make_env, self._died)
         self.watchdog = PoolWatchdog(self, settings)
-        self.lease_of: dict[PageSlot, PageLease] = {}  # of the pages that are leased
+        self.lease_of: dict[PageSlot, PageLease] = {}  # by leased page
         self._films = (root or Path()) / settings.record_folder
         self._permits = asyncio.Semaphore(settings.pages)  # first come, first served
         self._background, self._writers = BackgroundTasks(), BackgroundTasks()
@@ -382,7 +385,7 @@ class BrowserPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End every session and browser. Those who still hold a page, or wait for one, get EnvError."""
+        """End every session and browser. Callers that still hold a page, or wait for one, get EnvError."""
         self._open = False
         for lease in self.leases:
             self._end(lease, EnvError("the pool was closed", where=lease.where))
@@ -413,7 +416,7 @@ class BrowserPool:
         return list(self.lease_of.values())
 
     async def status(self) -> PoolStatus:
-        """Tell of browsers, pages and sessions, their ages and memory; `str()` of it is a table for people."""
+        """Return the browsers, pages and sessions with their ages and memory; `str()` of it is a table for people."""
         hosts, browsers = list(self.fleet.hosts), []
         families = await asyncio.to_thread(child_processes.measure_memory, [host.pid for host in hosts if host.pid])
         for host in hosts:
@@ -433,12 +436,12 @@ class BrowserPool:
         return PageStatus(page.number, "leased", now - page.opened, now - lease.used, *held)
 
     def reclaim(self, lease: PageLease, kind: str, why: str, setting: str) -> None:
-        """Take a session back from its holder. kind: overdue or idle. why, setting: what its holder is told."""
+        """Take a session back from its holder. kind: overdue or idle. why, setting: named in the holder's error."""
         fix = f"lease another environment, or raise sandbox.{setting}"
         error = EnvTimeout(f"the session was taken back: {why}", where=lease.where, fix=fix)
         self._end(lease, error, fleet.Reclaimed(**_event_fields(lease), why=kind))
 
-    # -- what a lease tells ---------------------------------------------------------------------------------------
+    # -- called by leases -----------------------------------------------------------------------------------------
     def lost(self, lease: PageLease, error: EnvError) -> None:
         """End a session whose page crashed, hangs, or died with its browser; its holder's calls raise `error`."""
         self._end(lease, error, fleet.Crashed(**_event_fields(lease), error=str(error)))
@@ -458,7 +461,7 @@ class BrowserPool:
             self._permits.release()
             raise
         self._count += 1
-        session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
+        session = f"{self._name}-{self._count}"  # unique among the leases of all pools
         lease = self.lease_of[page] = PageLease(session, page, self, self._make_recorder(session, record))
         self.events.publish(fleet.Leased(**_event_fields(lease), waited=lease.began - began))
         return lease
@@ -475,7 +478,7 @@ class BrowserPool:
             self.waiting -= 1
 
     async def _page(self) -> PageSlot:
-        """A sound page, reserved. Tried again where its browser dies while it is being opened."""
+        """Reserve a healthy page and wait until it is open; tries again where its browser dies meanwhile."""
         for attempt in range(1, _TRIES + 1):
             if not self._open:
                 raise EnvError("the pool is closed", where="browser pool", fix="lease inside of its `async with`")
@@ -497,11 +500,11 @@ class BrowserPool:
         raise AssertionError("the last try returns or raises")
 
     async def _release(self, lease: PageLease) -> None:
-        """Returns once its page is ready for the next session, and its recordings are on disk."""
-        if not lease.over:  # else its page was freed when it was ended
+        """End a lease; returns once its page is ready for the next session and its recordings are on disk."""
+        if not lease.over:  # else its page was freed when the pool ended it
             self._give_back(lease)
         if lease.chores:
-            # Tasks: a holder that is cancelled here leaves a clean page and whole recordings all the same.
+            # They are tasks of their own: they finish even where the holder is cancelled here.
             await asyncio.wait(lease.chores)
 
     def _give_back(self, lease: PageLease) -> None:
@@ -516,7 +519,7 @@ class BrowserPool:
         lease.chores.add(self._background.begin(self._tidy(lease.page)))
 
     async def _tidy(self, page: PageSlot) -> None:
-        """Make a page that was given back ready for the next session, or throw it away."""
+        """Make a page that was given back ready for the next session, or close it."""
         try:
             if page.healthy:
                 with suppress(EnvError, TimeoutError):
@@ -536,7 +539,7 @@ class BrowserPool:
             self.lost(lease, EnvError(what, where=lease.where, fix=_LEASE_ANOTHER))
 
     def _end(self, lease: PageLease, error: EnvError, event: PoolEvent | None = None) -> None:
-        """End a session now: its holder gets `error`, its page is thrown away, its place is free for another."""
+        """End a session at once: its holder gets `error`, its page is closed, its place is free for another."""
         if lease.over:
             return
         lease.end(error)
@@ -560,13 +563,13 @@ def _event_fields(lease: PageLease) -> dict[str, Any]:
 async def open_browser_pool(settings: Settings, root: Path | None = None) -> AsyncIterator[BrowserPool]:
     """Open the pages' servers and the browser pool: `async with open_browser_pool(settings) as pool:`.
 
-    root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
-    Removes folders that killed processes left, and starts the fewest browsers in the background. At the end of the
-    block all sessions and browsers are ended; who still holds a page gets EnvError. Raises BadInput where no Chromium
-    is installed, or for a manifest of synthesis.manifests that is wrong, whose package is not fetched, or whose first
-    page or server's program is not there; EnvError where a server does not start.
+    root: the workspace, from which relative paths in the settings count; None: the current folder. Removes folders that
+    killed processes left, and opens sandbox.pages_min pages in the background. At the end of the block all sessions and
+    browsers are ended; a caller that still holds a page gets EnvError. Raises BadInput where no Chromium is installed,
+    or for a manifest of synthesis.manifests that is wrong, whose package is not fetched, or whose first page or
+    server's program is missing; EnvError where a server does not start.
     """
-    from flywheel.envs.suites.server import WorldServer  # brings a web server, for which drawing tasks does not wait
+    from flywheel.envs.suites.server import WorldServer  # imports a web server, which drawing tasks does not need
 
     manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
     async with AsyncExitStack() as stack:

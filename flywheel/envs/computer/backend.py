@@ -1,4 +1,4 @@
-"""Implement the back-ends `terminal` and `computer`: manifests of suites, requirements and pools."""
+"""Implement the environment back-ends `terminal` and `computer`: suite manifests, requirement checks and pools."""
 
 from __future__ import annotations
 
@@ -31,21 +31,30 @@ from flywheel.envs.suites.chores.world import CHORES, ERRANDS
 from flywheel.envs.suites.desk.world import DESK, DESK_VERIFIERS
 from flywheel.utils.errors import BadInput, EnvError, Finding, did_you_mean, run_diagnostic
 
-# Suites that others declare by a manifest: docs/computer.md#suites-of-your-own.
+# Task suites that a user declares in a manifest: docs/computer.md#suites-of-your-own.
 
-_MAX_FOLDER_BYTES = 2**22  # bytes of a folder
+_MAX_FOLDER_BYTES = 2**22  # bytes of a task's folder, or of a checker's files
 
 
 class CheckerProgram(CheckerLimits):
-    """A checker beside the manifest: Python where it ends in .py, else anything that can be executed. files: what lies
-    beside it when it runs."""
+    """Declare a manifest's checker, run by Python where its name ends in .py, else executed by itself.
+
+    program: its path, relative to the manifest. files: paths of further files, which lie in the program's folder when
+    it runs.
+    """
 
     program: str = Field(min_length=1)
     files: list[str] = Field(default_factory=list)
 
 
 class TaskEnd(BaseModel):
-    """What must all hold; at least one. free: files of the beginning that may change or go."""
+    """Declare what must hold at a task's end: all fields that are given, at least one besides `free`.
+
+    wanted: path -> text of the file, None where it must be gone. answer: content of the action `finished`. served: port
+    -> body of a service's response, None where no service may answer. packed: path of an archive -> its files' texts by
+    path. received: the last form that the task's site got. printed: output of each command of `begin.probe`. free:
+    files of the start that may be changed or deleted.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     wanted: dict[str, str | None] = {}
@@ -59,12 +68,18 @@ class TaskEnd(BaseModel):
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Those that are said by data."""
+        """Return the fields that have a value, without the checker, by name."""
         told = self.model_dump(exclude={"checker"})
         return {name: value for name, value in told.items() if value not in (None, {}, [])}
 
 
 class ComputerTaskTemplate(BaseModel):
+    """Declare a task template of a manifest.
+
+    choose: placeholder -> texts to draw from. max_steps: step budget by level. folder: a folder beside the manifest,
+    whose content the home begins with. begin: fields of `ComputerTaskSpec`.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     instruction: str = Field(min_length=1)
@@ -95,7 +110,7 @@ class ComputerTaskTemplate(BaseModel):
 
 
 class ComputerManifest(BaseModel):
-    """Declare a manifest of computer tasks. osworld: in place of `tasks`, files of OSWorld's."""
+    """Declare a manifest of computer tasks: `tasks`, or in their place `osworld`, which names task files of OSWorld."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -111,7 +126,11 @@ class ComputerManifest(BaseModel):
 
 
 class ManifestSuite(TaskSuite):
-    """Hold a suite that a manifest declares. folders (base64 by path), checkers: of the tasks with one, by name."""
+    """Hold a suite that a manifest declares.
+
+    environment: terminal or computer. tasks, checkers: by template. folders: template -> files of its folder, base64 by
+    path.
+    """
 
     environment: str
     tasks: dict[str, ComputerTaskTemplate]
@@ -120,11 +139,11 @@ class ManifestSuite(TaskSuite):
 
     @property
     def judging_s(self) -> float:
-        """Seconds that judging one may take."""
+        """Return the longest time, in seconds, that a checker of the suite may take; 0 without one."""
         return max((checker.seconds for checker in self.checkers.values()), default=0.0)
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """Draw the params of a task. Raises BadInput for a template or level that the suite has not."""
+        """Draw the params of a task. Raises BadInput for an unknown template or level."""
         self.budget(template, level)
         task = self.tasks[template]
         values = registry.draw_placeholders(task.choose, random.Random(f"{self.name} {template} {level} {seed}"))
@@ -138,7 +157,7 @@ class ManifestSuite(TaskSuite):
 
 
 def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
-    """Load the suite of a manifest. kind: terminal or computer. Raises BadInput that names what is wrong."""
+    """Load the suite of the manifest at `path`. kind: terminal or computer. Raises BadInput where it is wrong."""
     declared = registry.validate_suite_manifest(path, ComputerManifest)
     if declared.osworld is not None:
         return osworld.load_osworld_suite(path, declared.world, declared.domain, declared.osworld, kind)
@@ -186,7 +205,7 @@ def _load_checker(manifest: Path, said: CheckerProgram) -> Checker:
 
 
 def _load_folder(manifest: Path, name: str) -> dict[str, str]:
-    """What lies there, as base64 by path; links are left out."""
+    """Return the files of a folder beside the manifest, base64 by path in it; links are left out."""
     folder = manifest.parent / name
     if not folder.is_dir() or not folder.resolve().is_relative_to(manifest.parent.resolve()):
         raise BadInput(f"there is no folder {name} beside the manifest", where=manifest, fix="make it, or name another")
@@ -205,9 +224,9 @@ COMPUTER_VERIFIERS: dict[str, Verifier] = {
 }
 
 
-# Settings that change how long an episode takes, and not what happens in it.
+# Settings that change how long an episode takes, but not what happens in it.
 _NOT_IN_IDENTITY = {"places", "timeout_s", "open_s", "warm"}
-_STEP_MARGIN_S = 5.0  # of a step, beyond what it waits for a command
+_STEP_MARGIN_S = 5.0  # that a step may take beyond its wait for a command
 
 
 class ComputerPool:
@@ -216,7 +235,7 @@ class ComputerPool:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[ComputerEnv]:
-        """Lend a fresh computer until the block ends."""
+        """Lend an environment until the block ends; each of its resets takes a fresh computer."""
         env = ComputerEnv(self._warm, self._kind.verifier, self._limit_s)
         try:
             yield env
@@ -225,10 +244,11 @@ class ComputerPool:
 
 
 class ComputerBackend:
-    """Implement an `EnvBackend` of computers, whose methods are documented there.
+    """Implement an `EnvBackend` of computers; its methods are documented there.
 
-    name: as it is registered. form: class of its settings. apps: Debian packages of its tasks' applications, by
-    program. own: suites loaded from manifests, by name. Wrong settings are BadInput, but for `diagnose`.
+    name: as it is registered. form: class of its settings. apps: program -> Debian package, of the applications that
+    its tasks use. own: suites loaded from manifests, by name. Methods that take settings raise BadInput for wrong ones,
+    except `diagnose`, which yields a finding.
     """
 
     def __init__(self, name: str, form: type[TerminalSettings], apps: Mapping[str, str]) -> None:
@@ -243,7 +263,7 @@ class ComputerBackend:
         return self.own.get(name) or SHIPPED_COMPUTER_SUITES[name]
 
     def load(self, path: Path) -> TaskSuite:
-        """Load the suite of the manifest at `path`. Raises BadInput for a wrong one, or a name that is taken."""
+        """Load and register the suite of the manifest at `path`. Raises BadInput for a wrong one, or a taken name."""
         return registry.register_external_suite(self.own, load_computer_suite(path, self._name), path)
 
     def verifier(self, task: Task) -> Verifier:
@@ -297,7 +317,7 @@ class ComputerBackend:
         return chosen
 
     def _look(self, chosen: TerminalSettings) -> str:
-        """What it needs is there, in words. Raises EnvError that says how to get what is not."""
+        """Return a line about the requirements, which are met. Raises EnvError, with the fix, where one is missing."""
         screen, machine = issubclass(self._form, ComputerSettings), chosen.machine
         if screen and not machine.image and (lacking := desktop.list_missing_packages(self._apps)):
             raise EnvError(f"desktops lack {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")

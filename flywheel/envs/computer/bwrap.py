@@ -1,4 +1,4 @@
-"""Build the bubblewrap commands of machines and checkers: what they see, and which system calls they may make."""
+"""Build the bubblewrap commands of machines and checkers: mounts, environment variables and system call filter."""
 
 from __future__ import annotations
 
@@ -16,39 +16,37 @@ from typing import Any
 
 from flywheel.envs import isolation
 
-# System calls that a machine's processes may make, as a program that the kernel runs at each (seccomp, BPF).
+# The filter of a machine's system calls (seccomp): a BPF program that the kernel runs at each call.
 #
-# Denied are those that lead out of a machine, or that an agent's work does not need and in which faults of the kernel
-# were found: mounts and namespaces, keys (which sessions of one user share), kinds of sockets that network namespaces
-# do not separate (vsock leads to the machine's own host), typing into another's terminal, and the like. They fail as if
-# this user had no permission.
+# It denies calls that lead out of a machine, and calls that agents do not need and in which kernel vulnerabilities were
+# found: mounts and namespaces, keyrings (all processes of one user share them), socket families that network namespaces
+# do not isolate (vsock leads to the host), putting input into a terminal, and the like. They fail with EPERM.
 
-# By name, its numbers on x86_64 and on aarch64. Those since Linux 5.1 are the same on both.
+# Name of a call -> its numbers on x86_64 and on aarch64. Calls added since Linux 5.1 have the same number on both.
 _DENIED_CALLS: dict[str, list[int]] = json.loads(Path(__file__).with_name("denied_calls.json").read_text("ascii"))
 _SOCKET_CALL, _IOCTL_CALL = (41, 198), (16, 29)
-_ALLOWED_SOCKET_FAMILIES = (1, 2, 10, 16)  # of the kinds unix, IPv4, IPv6, netlink
+_ALLOWED_SOCKET_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 _TERMINAL_INPUT_REQUESTS = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
-_SCMP_REFUSE = "SCMP_ACT_ERRNO"  # with EPERM
-_PROCESSORS = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # what the kernel calls it; the column above
-_X32_BIT = 0x40000000  # calls of the same kernel by other numbers
-_BPF_LOAD, _BPF_EQUAL, _BPF_AT_LEAST, _BPF_RETURN = 0x20, 0x15, 0x35, 0x06  # of BPF
-_CALL_NUMBER, _PROCESSOR_NUMBER, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # places; arguments' lower halves
-_CLONE_NEWUSER, _ENOSYS, _ALL_BITS = 0x10000000, 38, 0xFFFFFFFF  # the last: of what the kernel reads as 32 bits
-_BPF_ALLOW, _BPF_DENY = 0x7FFF0000, 0x00050000 | 1  # with EPERM
+_SCMP_REFUSE = "SCMP_ACT_ERRNO"  # the call fails with EPERM
+_PROCESSORS = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # -> its AUDIT_ARCH, column of _DENIED_CALLS
+_X32_BIT = 0x40000000  # set in the call numbers of x32, a second ABI of the same kernel
+_BPF_LOAD, _BPF_EQUAL, _BPF_AT_LEAST, _BPF_RETURN = 0x20, 0x15, 0x35, 0x06  # opcodes of BPF
+_CALL_NUMBER, _PROCESSOR_NUMBER, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data
+_CLONE_NEWUSER, _ENOSYS, _ALL_BITS = 0x10000000, 38, 0xFFFFFFFF  # the last: mask of a 32-bit argument
+_BPF_ALLOW, _BPF_DENY = 0x7FFF0000, 0x00050000 | 1  # a denied call fails with EPERM
 
 
 def seccomp_program() -> bytes:
-    """Build the seccomp program for this machine's processor; b"" for an unknown one."""
+    """Build the seccomp filter, a BPF program, for the host's processor; b"" for an unknown processor."""
     known = _PROCESSORS.get(platform.machine())
     return b"".join(_bpf_program(*known)) if known else b""
 
 
 def seccomp_profile() -> dict[str, Any]:
-    """Build the same rules for container engines, which read JSON. Calls by another processor's numbers end the
-    process.
+    """Build the same filter as JSON for container engines. System calls of another processor's ABI kill the process.
 
-    The calls that make user namespaces are refused too, which bubblewrap forbids by itself. clone3 hides its arguments
-    from seccomp: it does not exist here, and libraries fall back to clone.
+    Creating user namespaces is refused too; under bubblewrap the option --disable-userns does that. clone3 passes its
+    flags in memory, which seccomp cannot read: it fails with ENOSYS, and libraries fall back to clone.
     """
     past = max(_ALLOWED_SOCKET_FAMILIES)
     denied = [kind for kind in range(past) if kind not in _ALLOWED_SOCKET_FAMILIES]
@@ -69,7 +67,7 @@ def _refuse_argument(call: str, argument: int, how: str, value: int, then: int =
 
 
 def open_seccomp_program() -> int:
-    """Return the descriptor of an open, nameless file with the seccomp program."""
+    """Write the seccomp filter to an anonymous file and return its descriptor, which the caller closes."""
     file = os.memfd_create("rules")
     os.write(file, seccomp_program())
     os.lseek(file, 0, os.SEEK_SET)
@@ -77,7 +75,7 @@ def open_seccomp_program() -> int:
 
 
 def _bpf_program(machine: int, column: int) -> Iterator[bytes]:
-    """Each comparison says how many lines are passed over where it holds, and where it does not."""
+    """Yield the instructions; each comparison has the number to skip where it holds, and where it does not."""
     yield _bpf_instruction(_BPF_LOAD, _PROCESSOR_NUMBER)
     yield _bpf_instruction(_BPF_EQUAL, machine, 1, 0)
     yield _bpf_instruction(_BPF_RETURN, _BPF_DENY)
@@ -105,14 +103,14 @@ def _bpf_instruction(code: int, value: int, holds: int = 0, otherwise: int = 0) 
     return struct.pack("=HBBI", code, holds, otherwise, value)
 
 
-# Commands of bubblewrap for a machine and for a checker: what they see, and how they start.
+# The bubblewrap commands of a machine and of a checker.
 
 MACHINE_HOME = "/home/user"
-SERVER_IN_MACHINE = "/opt/flywheel/guest"  # where the guest lies in a machine
-SERVED_FOLDER = "served"  # the folder of unix sockets of services outside
+SERVER_IN_MACHINE = "/opt/flywheel/guest"  # path of the computer server in a machine
+SERVED_FOLDER = "served"  # folder in /run with the unix sockets of services on the host
 SERVER_SOURCES = Path(__file__).resolve().parent.parent / "computer_server"
-_CAPABILITIES = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # with which the guest limits its machine, and gives them up
-_USER_LIMITS_FOLDER = "/proc/sys/user"  # of each machine's own, and to be written with that right alone
+_CAPABILITIES = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # the computer server sets limits with them, then drops them
+_USER_LIMITS_FOLDER = "/proc/sys/user"  # of each user namespace; to write it takes CAP_SYS_RESOURCE
 _ETC = Path(__file__).parent / "etc"
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MACHINE_ENVIRONMENT = {
@@ -132,8 +130,9 @@ def build_machine_command(
 ) -> list[str]:
     """Build the command that starts a machine.
 
-    readable: more paths of this machine that it sees. served: a folder, in there /run/served. listening, ready, rules:
-    descriptors of the server's socket, of the pipe that waits for it, and of `open_seccomp_program`.
+    readable: further host paths that it sees, read-only. home_bytes: size of its home, and of each other writable
+    folder. served: host folder that is mounted at /run/served. listening, ready, rules: descriptors of the server's
+    listening socket, of the socket over which it sends the home's descriptor, and of `open_seccomp_program`.
     """
     python = os.path.realpath(sys.executable)
     words = [*_unshare_options(rules), "--as-pid-1"]
@@ -149,31 +148,33 @@ def build_machine_command(
 
 
 def list_system_paths() -> tuple[str, ...]:
-    """List the paths of the system's programs and of what they read."""
+    """List the host's paths of programs, of the settings that they read, and of flywheel's Python."""
     return (*isolation.SYSTEM_FOLDERS, *isolation.list_settings_paths(), sys.base_prefix)
 
 
 def list_written_folders() -> tuple[str, ...]:
-    """List the folders in memory that every program may write, beside the home."""
+    """List the folders, in memory, that every program may write in addition to the home."""
     return (*isolation.TMPFS_FOLDERS, *isolation.list_scratch_folders())
 
 
 def list_etc_files() -> dict[str, Path]:
-    """List the files by which the user and the machine have names, by where they lie in there."""
+    """Return the files that name a machine's user and host: path in the machine -> file on the host."""
     return {f"/etc/{file.name}": file for file in sorted(_ETC.iterdir())}
 
 
 def build_machine_environment(*more: Path) -> dict[str, str]:
-    """Build the environment of a machine's programs. more: folders of programs."""
+    """Build the environment variables of a machine's programs. more: folders that are added to PATH."""
     return {**MACHINE_ENVIRONMENT, "PATH": ":".join([f"{MACHINE_HOME}/.local/bin", PROGRAM_PATH, *map(str, more)])}
 
 
 def build_checker_command(
     program: Sequence[str], bound: Mapping[str, Path], readable: Sequence[Path], memory_bytes: int, rules: int
 ) -> list[str]:
-    """Build the command of a program that judges what was left in a machine; it may write in /tmp alone.
+    """Build the command that runs a checker on the copy of a machine's home.
 
-    bound: path in there -> path of this machine. rules: descriptor of `open_seccomp_program`.
+    program: words of the checker's command. bound: path in the sandbox -> host path, read-only. readable: further host
+    paths, at the same place. memory_bytes: size of each folder that it may write (`list_written_folders`). rules:
+    descriptor of `open_seccomp_program`.
     """
     words = [*_unshare_options(rules), *_mount_options(readable, list_written_folders(), memory_bytes)]
     for place, path in bound.items():
@@ -191,7 +192,7 @@ def _unshare_options(rules: int) -> list[str]:
 
 
 def _mount_options(readable: Sequence[Path], written: Sequence[str], size_bytes: int) -> list[str]:
-    """What of this machine is seen, and the places in memory that may be written."""
+    """Build the options that mount the host's readable paths, and writable folders in memory of `size_bytes` each."""
     words = ["--proc", "/proc", "--dev", "/dev", *isolation.mount_scratch(written, size_bytes, "0700")]
     for path in (*list_system_paths(), *map(str, readable)):
         words += ["--ro-bind-try", path, path]
@@ -201,7 +202,7 @@ def _mount_options(readable: Sequence[Path], written: Sequence[str], size_bytes:
 
 
 def _hiding_options() -> list[str]:
-    """No secret is read, nothing of the system's written. It comes last: what was mounted below keeps what it has."""
+    """Build the options that hide secrets and make all but earlier mounts read-only; they must come last."""
     words = isolation.hide_secrets()
     for path in _root_only_proc_files():
         words += ["--ro-bind", "/dev/null", path]
@@ -214,7 +215,7 @@ def _setenv_options(variables: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def _root_only_proc_files() -> list[str]:
-    """What the kernel tells to root alone, its memory and its log, and so to any process of root's."""
+    """List the files of /proc that only root may read, such as kernel memory: a process of root's could read them."""
     found = []
     for path in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Run a task's own checker program on a copy of the home, after the episode.
 
-What it gets and what it must say: docs/computer.md#a-checker. A program that breaks this contract has judged nothing:
-that is a crash of the episode, and never a score.
+Its input and output: docs/computer.md#a-checker. A program that breaks this contract raises CheckerFailed: the episode
+counts as a crash and gets no score.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from flywheel.envs.computer import home as computer_home
 from flywheel.envs.computer.home import MachineHome
 from flywheel.utils.errors import EnvError, last_line
 
-CHECKER_FOLDER = "/opt/checker"  # where the program lies
-# Where the copy of the home lies: where the home was, unless flywheel itself is installed there on this machine.
+CHECKER_FOLDER = "/opt/checker"  # path of the program's folder in the sandbox
+# Path of the home's copy in the sandbox: the home's own, unless flywheel is installed below it on the host.
 _OWN_PATHS = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__))
 CHECKER_HOME = "/opt/home" if any(one.is_relative_to(bwrap.MACHINE_HOME) for one in _OWN_PATHS) else bwrap.MACHINE_HOME
-_MAX_OUTPUT_BYTES = 2**16  # bytes that it may print
-_MAX_REASON_CHARACTERS = 2000  # characters that are kept
-_N_BWRAP_PROCESSES = 3  # processes of bubblewrap's, beside the checker's
+_MAX_OUTPUT_BYTES = 2**16  # bytes that a checker may print
+_MAX_REASON_CHARACTERS = 2000  # characters of the reason that are kept
+_N_BWRAP_PROCESSES = 3  # bubblewrap's own, in addition to the checker's
 _CORES = 1.0
 _WHERE = "what judges the task"
 
 
-FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # of a file, without a folder
+FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # without a folder
 
 
 class CheckerFailed(EnvError):
-    """A checker has not judged: it is missing, crashed, did not end, or said what is no verdict."""
+    """Signal that a checker gave no verdict: it is missing, crashed, did not end in time, or printed something else."""
 
 
 class CheckerLimits(BaseModel):
     """Limit a checker program.
 
-    seconds: until it must have ended. memory_mb: of all its processes and of what it writes in /tmp; without cgroups of
-    each process. processes: and threads, at once; without cgroups no limit.
+    seconds: its timeout. memory_mb: MiB of all its processes and the files that they write; without cgroups, of each
+    process and each writable folder. processes: processes and threads at once; not enforced without cgroups.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -59,14 +59,14 @@ class CheckerLimits(BaseModel):
 
 
 class Checker(CheckerLimits):
-    """Declare a task's checker program. files: base64 by name, the program's own among them."""
+    """Declare a task's checker. program: its file name. files: base64 by file name, the program included."""
 
     program: str
     files: dict[FileName, str]
 
 
 class CheckerVerdict(BaseModel):
-    """What a checker says. score: 0 to 1. reason: for whoever looks at the trajectory."""
+    """Hold a checker's verdict. score: 0 to 1. reason: a text for people who look at the trajectory."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     score: float = Field(ge=0, le=1, allow_inf_nan=False)
@@ -81,8 +81,9 @@ class CheckerVerdict(BaseModel):
 async def run_task_checker(checker: Checker, home: MachineHome, most: int, told: Mapping[str, Any]) -> CheckerVerdict:
     """Run a task's own checker and return its verdict.
 
-    most: bytes that the home may hold. told: JSON values for its standard input. Raises CheckerFailed where it judges
-    nothing, EnvError where it cannot run here.
+    home: of the machine. most: bytes of the home's files that are copied at most. told: fields of the JSON object on
+    its standard input, besides `home` and `left_out`. Raises CheckerFailed where it gives no verdict, EnvError where it
+    cannot run here.
     """
     place = f"{CHECKER_FOLDER}/{checker.program}"
     words = [sys.executable, "-I", place] if checker.program.endswith(".py") else [place]
@@ -90,7 +91,7 @@ async def run_task_checker(checker: Checker, home: MachineHome, most: int, told:
 
 
 def decode_files(files: Mapping[str, str]) -> dict[str, bytes]:
-    """Decode files from base64, by name. Raises EnvError where one is not base64."""
+    """Decode files from base64; returns bytes by name. Raises EnvError where one is not base64."""
     try:
         return {name: base64.b64decode(text, validate=True) for name, text in files.items()}
     except ValueError as error:
@@ -110,10 +111,10 @@ async def run_checker(
 ) -> CheckerVerdict:
     """Run a program that judges a copy of the home, without network, and return its verdict.
 
-    name: what errors call it. words: the command that starts it. chosen: its limits. home: of the machine. most: bytes
-    of the home that are copied. told: JSON values that it reads from standard input, beside the place of the home.
-    files: by name, what lies beside it in CHECKER_FOLDER. bound: more paths in there -> paths of this machine that are
-    seen there, read only. Raises CheckerFailed where it judges nothing, EnvError without bubblewrap.
+    name: of the checker, for error messages. words: its command. chosen: its limits. home: of the machine. most: bytes
+    of the home's files that are copied at most. told: fields of the JSON object on its standard input, besides `home`
+    and `left_out`. files: content by name, put into CHECKER_FOLDER. bound: path in the sandbox -> host path, read-only.
+    Raises CheckerFailed where it gives no verdict, EnvError without bubblewrap.
     """
     if why := isolation.explain_missing_bwrap():
         raise EnvError(f"no checker without bubblewrap: {why}", fix="apt-get install bubblewrap")
@@ -141,7 +142,7 @@ def _prepare_folder(folder: Path, home: MachineHome, most: int, files: Mapping[s
 async def _run_program(
     name: str, words: Sequence[str], chosen: CheckerLimits, seen: Mapping[str, Path], question: bytes
 ) -> bytes:
-    """What it printed. Whatever it began has ended then."""
+    """Run the checker and return what it printed; all processes that it started have ended by then."""
     memory, rules = chosen.memory_mb * 2**20, bwrap.open_seccomp_program()
     group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes + _N_BWRAP_PROCESSES, _CORES)
     limit = "" if group else f"ulimit -v {memory // 1024}; "
@@ -176,14 +177,14 @@ async def _run_program(
 
 
 async def _write_question(stdin: asyncio.StreamWriter, question: bytes) -> None:
-    with contextlib.suppress(ConnectionError):  # it need not read it
+    with contextlib.suppress(ConnectionError):  # a checker need not read its input
         stdin.write(question)
         await stdin.drain()
         stdin.close()
 
 
 async def _read_output(process: asyncio.subprocess.Process) -> bytes:
-    """What it prints, until it ends or has printed too much, and is ended."""
+    """Read what the checker prints until its output ends; kill it once it has printed too much."""
     output = b""
     while part := await process.stdout.read(_MAX_OUTPUT_BYTES):
         output = (output + part)[: _MAX_OUTPUT_BYTES + 1]
@@ -198,7 +199,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _end_process(process: asyncio.subprocess.Process) -> None:
-    """End it, and what it began. asyncio sees an end only once all that was printed is read."""
+    """Kill the process group and wait. asyncio reports an exit only once both outputs are read to their end."""
     _kill(process)
     for stream in (process.stdout, process.stderr):
         while await stream.read(_MAX_OUTPUT_BYTES):

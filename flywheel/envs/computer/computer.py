@@ -1,4 +1,4 @@
-"""Join one machine's shell, Python, files, desktop, tools and web site to a computer; start computers ahead of time."""
+"""Combine a machine's shell, Python, files, desktop, tools and web site to a computer; start computers in advance."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 
 
 TASK_SITE_PORT = 8000
-_MAX_FORM_BYTES = 2**20  # bytes of what is sent to it at once
+_MAX_FORM_BYTES = 2**20  # bytes of one request
 _MAX_FORMS = 100
 _CONTENT_TYPES = {f".{name}": f"text/{name}" for name in ("html", "csv", "css")}
 _CONTENT_TYPES |= {".js": "text/javascript", ".json": "application/json"}
 
 
 class TaskSite:
-    """Serve a task's web site, outside of the machine, where nothing can change what it got.
+    """Serve a task's web site outside the machine, where no program can change what it received.
 
-    pages: texts by path, of which / is `index.html`. received: the forms sent to /send, texts by the field's name.
+    pages: texts by path; the path / is `index.html`. received: forms posted to /send, each with its texts by field
+    name.
     """
 
     def __init__(self, pages: Mapping[str, str]) -> None:
@@ -47,8 +48,8 @@ class TaskSite:
         self.received: list[dict[str, str]] = []
 
     async def start(self, socket: Path) -> None:
-        """Answer at a unix socket."""
-        from aiohttp import web  # takes a quarter of a second, and most tasks have no site
+        """Start serving on the unix socket at the path `socket`."""
+        from aiohttp import web  # the import takes a quarter of a second, and most tasks have no site
 
         application = web.Application(client_max_size=_MAX_FORM_BYTES)
         application.add_routes([web.post("/send", self._send), web.get("/{path:.*}", self._page)])
@@ -83,9 +84,10 @@ _THANKS_PAGE = "<!doctype html><title>Thank you</title><h1>Thank you</h1><p>It h
 
 
 class WarmPool:
-    """Start computers before they are asked for.
+    """Start computers before they are needed.
 
-    count: how many wait at once. Used in an `async with`, which ends those that are left.
+    start: starts one computer. count: computers that wait at once. Used in an `async with`, whose end closes the
+    computers that were not taken.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Computer]], count: int) -> None:
@@ -104,21 +106,22 @@ class WarmPool:
                 await made.close()
 
     async def take(self) -> Computer:
-        """Take a computer that nobody else has; the next `fill` starts another one in its place.
+        """Take a waiting computer, or start one where none waits; the caller closes it.
 
-        To start that at once would slow down the first steps in this one. Raises EnvError where it did not start.
+        `fill` replaces it later: to start another one at once would slow down the first steps in this one. Raises
+        EnvError where it did not start.
         """
         if not self._waiting:
             return await self._start()
         taken = self._waiting.popleft()
         try:
             return await taken
-        except asyncio.CancelledError:  # the caller has timed out, and what was taken would have no owner
+        except asyncio.CancelledError:  # the caller has timed out: nobody else would close the computer
             taken.add_done_callback(_close_when_started)
             raise
 
     def fill(self) -> None:
-        """Begin to start as many as are lacking."""
+        """Start computers in the background until `count` of them wait."""
         while len(self._waiting) < self._count:
             self._waiting.append(asyncio.ensure_future(self._start()))
 
@@ -129,13 +132,13 @@ def _close_when_started(taken: asyncio.Task[Computer]) -> None:
         closing.add_done_callback(_closing.discard)
 
 
-_closing: set[asyncio.Future] = set()  # the loop holds its tasks by weak references alone
+_closing: set[asyncio.Future] = set()  # the event loop holds its tasks by weak references only
 
 
-# Keys as a terminal sends them (xterm).
+# Keys as the input that an xterm sends for them.
 
 _PLAIN_KEYS = {"Enter": "\r", "Tab": "\t", "Escape": "\x1b", "Backspace": "\x7f", " ": " "}
-# CSI: a letter that ends the sequence, or a number ahead of `~`.
+# CSI sequences: those that end in a letter, and those with a number before `~`.
 _LETTER_SEQUENCES = {"ArrowUp": "A", "ArrowDown": "B", "ArrowRight": "C", "ArrowLeft": "D", "End": "F", "Home": "H"}
 _LETTER_SEQUENCES |= {"F1": "P", "F2": "Q", "F3": "R", "F4": "S"}
 _NUMBER_SEQUENCES = {"Insert": 2, "Delete": 3, "PageUp": 5, "PageDown": 6, "F5": 15, "F6": 17, "F7": 18, "F8": 19}
@@ -145,7 +148,7 @@ _CONTROL_CHARACTERS = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 
 
 def encode_terminal_keys(keys: Sequence[str]) -> str:
-    """Encode keys pressed together as a terminal sends them. Raises UnsupportedAction for keys it does not have."""
+    """Encode keys pressed together as input of an xterm. Raises UnsupportedAction for keys that it lacks."""
     held, pressed = 0, []
     for name in keys:
         key = desktop.find_key_name(name)
@@ -165,7 +168,7 @@ def encode_terminal_keys(keys: Sequence[str]) -> str:
 
 
 def encode_terminal_text(text: str) -> str:
-    """Encode a text as a terminal sends it: its line ends are the key Enter."""
+    """Encode a text as terminal input: each line end becomes the key Enter."""
     return text.replace("\r\n", "\n").replace("\n", "\r")
 
 
@@ -184,14 +187,15 @@ def _encode_character(key: str, held: int) -> str:
 
 
 SDK_ACTION_TYPES = (act.Terminal, act.RunPython, act.ReadFile, act.WriteFile, act.ListFiles)
-_STOP_S = 3.0  # that interrupted code has to end in, and to say so
-_CONTROL_COMMAND = re.compile(r"C-([a-z@\[\\\]^_])")  # as a command, while a program runs: Ctrl with this key
+_STOP_S = 3.0  # seconds for interrupted code to end
+_CONTROL_COMMAND = re.compile(r"C-([a-z@\[\\\]^_])")  # such a command, while a program runs, is Ctrl with the key
 
 
 class SdkFunctions:
-    """Call the SDK functions of one machine; each returns what was printed, or in one line why nothing could be done.
+    """Call the SDK functions of one machine; each returns its output as text, or a line that says why it failed.
 
-    run_s: seconds that a command or code is waited for. result_bytes: of a result, at most.
+    run_s: seconds to wait for a command or code. result_bytes: limit of a result, whose middle is left out beyond it.
+    running: a command is still running in the shell.
     """
 
     def __init__(self, machine: Machine, run_s: float, result_bytes: int) -> None:
@@ -199,7 +203,10 @@ class SdkFunctions:
         self.running = self._asks = False
 
     async def call(self, action: Action) -> str:
-        """Carry out one of SDK_ACTION_TYPES. Raises EnvError where the machine is gone, EnvTimeout where it is late."""
+        """Carry out an action of SDK_ACTION_TYPES and return its result as text.
+
+        Raises EnvError where the machine is gone, EnvTimeout where it does not answer in time.
+        """
         try:
             match action:
                 case act.Terminal(command):
@@ -218,27 +225,27 @@ class SdkFunctions:
         return truncate_middle(text, self._limit) or "[nothing]"
 
     async def keys(self, action: act.Hotkey | act.Type) -> str:
-        """Type keys into the program that runs in the shell.
+        """Type keys or a text into the program that runs in the shell, and return what it prints then.
 
-        Raises MachineRefused where there is none, UnsupportedAction for keys that a terminal does not have.
+        Raises MachineRefused where no program runs, UnsupportedAction for keys that a terminal lacks.
         """
         typed = isinstance(action, act.Type)
         keys = encode_terminal_text(action.content) if typed else encode_terminal_keys(action.keys)
         return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
 
     async def wait(self) -> str:
-        """Wait for the command that runs. Raises as `call`."""
+        """Wait up to `run_s` for the running command, and return its new output. Raises as `call`."""
         return await self._shell("read")
 
     async def look(self) -> str:
-        """Return what the terminal shows. Raises as `call`."""
+        """Return the text that the terminal shows. Raises as `call`."""
         return json.loads(await self._machine.request("GET", "/shell/screen"))["screen"]
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _command(self, command: str) -> str:
         if self.running and (control := _CONTROL_COMMAND.fullmatch(command)):
             return await self._shell("keys", keys=chr(ord(control[1]) & 31))
-        if self._asks:  # as in any terminal, a line is for the program that waits for it
+        if self._asks:  # as in any terminal, the line goes to the program that waits for input
             keys = encode_terminal_text(f"{command}\n")
             return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
         return await self._shell("run", command=command, limit=self._limit)
@@ -249,7 +256,7 @@ class SdkFunctions:
         return truncate_middle(outcome["text"], self._limit) + self._ended(outcome)
 
     def _ended(self, told: dict) -> str:
-        """How far the command is, in a line of its own where there is more to tell than what it printed."""
+        """Build a last line with the command's state (waits, runs, exit status); "" where its output says enough."""
         if told["asks"]:
             note = "it waits for keys, and takes a command as a line"
         elif told["running"]:
@@ -286,13 +293,16 @@ def _format_listing(told: dict) -> str:
     return "\n".join(lines) or "[empty]"
 
 
-_MAX_ERROR_CHARACTERS = 300  # characters of a set-up command, and of its output, in an error
+_MAX_ERROR_CHARACTERS = 300  # of a set-up command, and of its output, in an error message
 
 
 @dataclass(frozen=True)
 class ActionOutcome:
-    """What came of an action. note: why it did nothing. result: what a function returned. screenshot: a PNG of the
-    screen at rest; None without one, or where the task allows functions alone. text: what the terminal shows."""
+    """Hold what followed an action.
+
+    note: why it did nothing. result: what a function returned. screenshot: a PNG of the screen at rest; None without a
+    screen, or where the task allows functions alone. text: the tools, and without a screenshot what the terminal shows.
+    """
 
     note: str
     result: str
@@ -301,9 +311,10 @@ class ActionOutcome:
 
 
 class Computer:
-    """Hold one computer, made by `Computer.start`: a machine, whose home shell, Python and desktop (or None) share.
+    """Control one computer, made by `Computer.start`: a machine whose shell, Python and desktop share one home.
 
-    tools: of its task, None where it has none. text: what there was to read last, its tools included.
+    desktop: None for the kind `terminal`. tools: the task's MCP servers, or None. site: the task's web site, or None.
+    text: the text of the last outcome.
     """
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
@@ -324,7 +335,7 @@ class Computer:
         return cls(desktop.machine, desktop, chosen)
 
     async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
-        """Set up a task: its site, files, set-up commands and applications; returns what is seen then.
+        """Set up a task: its site, files, set-up commands and applications; returns the first outcome.
 
         limit_s: seconds for each set-up command. Raises EnvError where one fails.
         """
@@ -337,32 +348,35 @@ class Computer:
             await run_osworld_steps(self, given.osworld.steps)
         for command in given.setup:
             await self._set_up(command, limit_s)
-        if given.setup:  # what they printed is not for the agent
+        if given.setup:  # clears the screen: the agent is not to see what they printed
             await self._set_up(r"printf '\033[H\033[2J'", limit_s)
         return await self.opened()
 
     async def serve(self, given: ComputerTaskSpec) -> None:
-        """Start the web site of a task, if it has one, and remember the task."""
+        """Remember the task, and start its web site if it has one."""
         self._given = given
         if given.site:
             self.site = TaskSite(given.site)
             await self.machine.serve(TASK_SITE_PORT, self.site.start)
 
     async def opened(self) -> ActionOutcome:
-        """Start the task's applications and tools; returns what is seen then. Raises EnvError where one fails to."""
+        """Start the task's applications and tools; returns the outcome. Raises EnvError where an application fails."""
         given = self._given
         if self.desktop is not None:
             browser, begin = desktop.BROWSER_APP, desktop.build_browser_command
             await self.desktop.launch([begin(*rest) if app == browser else [app, *rest] for app, *rest in given.apps])
         if self._sdk and given.tools:
-            # Here, as the SDK takes a second to load, and few tasks have tools.
+            # Imported here: MCP's SDK takes a second to load, and few tasks have tools.
             from flywheel.envs.computer.mcp_tools import McpTools
 
             self.tools = await McpTools.start(self.machine, given.tools, self._chosen)
         return await self.seen()
 
     async def do(self, action: Action) -> ActionOutcome:
-        """Carry out an action, if the task allows it. Raises EnvError where the machine is gone, EnvTimeout if late."""
+        """Carry out an action, or note in the outcome that the task does not allow it.
+
+        Raises EnvError where the machine is gone, EnvTimeout where it does not answer in time.
+        """
         note, result, screenshot = "", "", None
         if isinstance(action, SDK_ACTION_TYPES):
             if self._sdk:
@@ -380,7 +394,7 @@ class Computer:
         return await self.seen(note, result, screenshot)
 
     async def seen(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
-        """Return the outcome of an action, with what is seen now. screenshot: PNG, where it was taken already."""
+        """Build the outcome of an action from what the computer shows. screenshot: a PNG that was taken already."""
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
         tools = self.tools.told if self.tools is not None else ""
@@ -407,7 +421,7 @@ class Computer:
         return self._given.allowed != "gui"
 
     async def _typed(self, action: Action) -> tuple[str, str]:
-        """Of an action without a screen: a note where it did nothing, and what a program answered to keys."""
+        """Carry out an action in the terminal; returns a note where it did nothing, and what the program printed."""
         if isinstance(action, act.Wait):
             await asyncio.sleep(self._wait_s)
         if isinstance(action, act.Wait | act.Finished | act.CallUser):
@@ -421,7 +435,7 @@ class Computer:
             return getattr(refused, "what", str(refused)), ""
 
     async def _set_up(self, command: str, limit_s: float) -> None:
-        """In the agent's shell, in the home."""
+        """Run a set-up command in the agent's shell, in the home. Raises EnvError where it fails or is late."""
         asked = {"command": f"cd\n{command}", "wait_s": limit_s, "limit": _MAX_ERROR_CHARACTERS}
         outcome = await self.machine.call("/shell/run", asked, limit_s)
         if outcome["running"] or outcome["status"] != 0:

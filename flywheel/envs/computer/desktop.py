@@ -17,12 +17,12 @@ from flywheel.envs import keyboard
 from flywheel.envs.computer.machine import Machine, MachineSettings
 from flywheel.utils.errors import EnvError
 
-# The desktop's browser, a Chromium with a window. Its own sandbox is off: none can be made within the machine's, which
-# confines a page that breaks out.
+# The desktop's browser, a Chromium with a window. Its own sandbox is off, since it cannot be created inside a machine;
+# the machine confines a page that breaks out.
 
-BROWSER_APP = "browser"  # how a task's `apps` call it; the next word is an address
+BROWSER_APP = "browser"  # its name in a task's `apps`; the next word there is the address to open
 BROWSER_PROGRAM = "chromium"
-# What the program's shell wrapper starts, after looking for what is not there.
+# The binary that Debian's wrapper script starts after looking for things that a machine does not have.
 _BROWSER_BINARY = "/usr/lib/chromium/chromium"
 _BROWSER_OPTIONS = (
     "--no-sandbox", "--test-type", "--no-first-run", "--no-default-browser-check", "--disable-sync",
@@ -35,24 +35,25 @@ _BROWSER_OPTIONS = (
 
 
 def build_browser_command(address: str) -> list[str]:
-    """Build the command of a browser window at that address. Downloads go to the folder Downloads of the home."""
+    """Build the command that opens a browser window at `address`. Downloads go to the folder Downloads of the home."""
     return [_BROWSER_BINARY, *_BROWSER_OPTIONS, address]
 
 
 DesktopAct = dict[str, Any]
-MAX_TYPED_CHARACTERS = 10_000  # characters that the guest types at once
-_SCROLL_ACT = {"type": "scroll", "notches": 3}  # of a wheel
-_DRAG_MOVES = 8  # in between: a program begins to drag when the pointer has moved a little
+MAX_TYPED_CHARACTERS = 10_000  # that the computer server types at once
+_SCROLL_ACT = {"type": "scroll", "notches": 3}  # of the wheel, for one action
+_DRAG_MOVES = 8  # steps of a drag: programs begin to drag only when the pointer has moved a little
 
 
 class UnsupportedAction(Exception):
-    """Why an action does nothing here; the text is the step's note."""
+    """Signal that an action does nothing here; the message becomes the step's note."""
 
 
 def translate_action(action: Action, width: int, height: int) -> list[DesktopAct]:
-    """Translate one action to acts of the desktop, in order, in pixels of `width` x `height`.
+    """Translate an action into desktop acts (the JSON objects of `POST /step`), in order.
 
-    Raises UnsupportedAction for one that does not exist on a desktop, or lies outside.
+    width, height: of the screen, in pixels. Raises UnsupportedAction for an action that a desktop does not have, or a
+    point outside the screen.
     """
     if type(action) not in _TRANSLATIONS:
         raise UnsupportedAction(f"a desktop has no {act.ACTION_NAMES[type(action)]}")
@@ -88,7 +89,7 @@ def _hotkey(keys: Sequence[str]) -> list[DesktopAct]:
 
 
 def find_key_name(name: str) -> str:
-    """Find a key as KeyboardEvent.key names it. Raises UnsupportedAction where there is none."""
+    """Return the KeyboardEvent.key name of a key that an action names. Raises UnsupportedAction for an unknown key."""
     found = keyboard.find_key(name)
     if found is None:
         raise UnsupportedAction(f"no key is called {name[:20]!r}")
@@ -116,16 +117,16 @@ _TRANSLATIONS: dict[type, Callable[[Any, Callable[[Point], DesktopAct]], list[De
 }
 
 
-_DESKTOP_PROGRAMS = {"Xvnc": "tigervnc-standalone-server", "openbox": "openbox"}  # and Debian's packages that have them
-_PYTHON_PACKAGES = ("mss", "Xlib", "six")  # of Python, that the guest takes for its screen
+_DESKTOP_PROGRAMS = {"Xvnc": "tigervnc-standalone-server", "openbox": "openbox"}  # program -> Debian package
+_PYTHON_PACKAGES = ("mss", "Xlib", "six")  # with which the computer server sees the screen
 _START_S = 15.0
 
 
 class Desktop:
-    """Made by `Desktop.start`, on a machine of its own.
+    """Control the desktop of one machine, in pixels; made by `Desktop.start`.
 
-    In milliseconds, after_ms: what a step waits at least before its picture; within_ms: what it waits at most for a
-    screen that goes on moving; wait_ms: what the action `wait` waits.
+    after_ms: milliseconds that a step waits at least before its screenshot. within_ms: that it waits at most for a
+    screen that goes on moving. wait_ms: that the action `wait` waits.
     """
 
     def __init__(self, machine: Machine, width: int, height: int) -> None:
@@ -135,7 +136,10 @@ class Desktop:
 
     @classmethod
     async def start(cls, width: int, height: int, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Desktop:
-        """Start a fresh desktop without applications, as `Machine.start`. Raises EnvError where it does not start."""
+        """Start a fresh machine with a desktop of `width` x `height` pixels, without applications.
+
+        chosen, readable: as for `Machine.start`. Raises EnvError where it does not start.
+        """
         if not chosen.image and (lacking := list_missing_packages()):
             raise EnvError(f"no desktop without {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
         places = [_package_path(name) for name in _PYTHON_PACKAGES]
@@ -149,19 +153,19 @@ class Desktop:
         return cls(machine, width, height)
 
     async def launch(self, apps: Sequence[Sequence[str]]) -> None:
-        """Start applications, one after the other: each when the one before has a window.
+        """Start applications one after the other, each once the one before shows a window.
 
-        Raises EnvError where one does not start, or shows no window.
+        apps: each one's command, as words. Raises EnvError where one does not start, or shows no window.
         """
         if apps:
             await self.machine.call("/desktop/launch", {"apps": [list(words) for words in apps]}, _START_S)
 
     async def screenshot(self) -> bytes:
-        """Take a PNG of the screen once it is at rest."""
+        """Take a PNG screenshot once the screen is at rest."""
         return await self.machine.request("GET", f"/screenshot?after_ms={self.after_ms:g}", self._longest_s)
 
     async def do(self, action: Action) -> tuple[str, bytes]:
-        """Carry out an action: a note where it did nothing, else "", and the screen when it has come to rest.
+        """Carry out an action; returns a note where it did nothing (else "") and a PNG of the screen at rest.
 
         Raises EnvError where the desktop is gone, EnvTimeout where it does not answer.
         """
@@ -175,11 +179,11 @@ class Desktop:
         return note, await self.machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
 
     async def state(self) -> dict:
-        """Size and windows, as the guest tells them: what runs there can change it."""
+        """Return the answer of `GET /desktop/state`: size and windows. Programs in the machine can change them."""
         return json.loads(await self.machine.request("GET", "/desktop/state"))
 
     async def vnc(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to its VNC server (RFB), whose socket lies inside, where no path of this machine can replace it."""
+        """Connect, through the computer server, to the desktop's VNC server (RFB), whose socket lies in the machine."""
         return await self.machine.stream("/desktop/vnc", {})
 
     async def close(self) -> None:
@@ -191,7 +195,7 @@ class Desktop:
 
 
 def list_missing_packages(apps: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """List Debian's packages that a desktop lacks on PATH. apps: further packages, by program."""
+    """List the Debian packages whose programs a desktop needs and PATH lacks. apps: further packages, by program."""
     return [package for program, package in {**_DESKTOP_PROGRAMS, **apps}.items() if shutil.which(program) is None]
 
 

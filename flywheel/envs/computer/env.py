@@ -26,7 +26,7 @@ from flywheel.envs.computer.osworld import runner
 from flywheel.envs.computer.task_spec import ComputerTaskSpec
 from flywheel.utils.errors import EnvError, EnvTimeout
 
-# Archives are opened outside of their machine, within limits: their headers may lie about sizes.
+# Archives are unpacked outside their machine, within limits, since their headers may lie about sizes.
 
 _MAX_ARCHIVE_BYTES = 2**24  # bytes that are read
 _MAX_ARCHIVE_FILES = 1000
@@ -34,7 +34,7 @@ _MAX_UNPACKED_BYTES = 2**20  # bytes of all files, unpacked
 
 
 def read_archive(data: bytes | None) -> dict[str, str] | None:
-    """Read the files of a zip, or of a tar of any compression, as texts by path; folders are left out.
+    """Return the files of a ZIP archive, or of a tar of any compression, as texts by path, without folders.
 
     data: bytes of the archive. Returns None where they are None or not an archive, and for an archive that is encrypted
     or above the limits on size and number of files.
@@ -50,7 +50,7 @@ def read_archive(data: bytes | None) -> dict[str, str] | None:
                 return None
             found[path.removeprefix("./")] = content.decode("utf-8", "replace")
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, RuntimeError, KeyError):
-        return None  # RuntimeError: it wants a password
+        return None  # RuntimeError: it is encrypted
     return found
 
 
@@ -69,20 +69,25 @@ def _iterate_tar(data: bytes) -> Iterator[tuple[str, bytes]]:
                 yield about.name, file.read(_MAX_UNPACKED_BYTES + 1)
 
 
-ARCHIVE_READ_BYTES = _MAX_ARCHIVE_BYTES + 1  # bytes to read of a file, so that one that is too long is seen to be so
+ARCHIVE_READ_BYTES = _MAX_ARCHIVE_BYTES + 1  # bytes to read of a file, one more than the limit
 
 
-# The state that a verifier reads, from outside: no program in there is asked, except services that the task names.
+# The state that a verifier reads. It is read from outside the machine, except for the services (`ports`) and the
+# commands (`probe`) that the task names.
 
-_MAX_FILE_BYTES = 64 * 2**10  # bytes of a file that a state holds; a longer one has its digest there
-_MAX_STATE_BYTES = 2**22  # bytes of all files that a state holds; of those that come then the digests
-_MAX_DIGESTED_BYTES = 2**28  # bytes of a file whose digest is made: a file of holes may say that it has any number
+_MAX_FILE_BYTES = 64 * 2**10  # of a file's text in a state; a longer file has its digest there
+_MAX_STATE_BYTES = 2**22  # of all texts in a state; the files after those have their digests there
+_MAX_DIGESTED_BYTES = 2**28  # of a file that are hashed: a sparse file may claim any size
 _PORT_S = 1.0
 _PROBE_S = 5.0
 
 
 async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_done: bool) -> dict[str, Any]:
-    """Read what a verifier judges: `files`; if asked for, `programs`, `ports`, `packed`; `printed` if `said_done`."""
+    """Read the state that a verifier judges: `files`, and what the task asks for.
+
+    given: the task, which may ask for `programs`, `ports`, `packed` and `printed`. said_done: the agent has ended the
+    episode; commands of `probe` are run, and `printed` read, only then.
+    """
     found: dict[str, Any] = {"files": await asyncio.to_thread(read_home_files, machine.home, given.hidden)}
     if given.programs:
         found["programs"] = await asyncio.to_thread(machine.programs)
@@ -124,14 +129,14 @@ def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str
 
 
 async def _run_probe(machine: Machine, words: list[str]) -> str:
-    """What a command prints, which the agent may have changed; "" where it does not end in time."""
+    """Run a command of `probe` and return its output, which the agent may have forged; "" where it is late."""
     with contextlib.suppress(MachineRefused, EnvTimeout):
         return (await machine.output(words, _PROBE_S, _MAX_FILE_BYTES)).decode("utf-8", "replace")
     return ""
 
 
 async def _ask_port(machine: Machine, port: str, path: str) -> str | None:
-    """What a service says, None where it does not; it is an agent's, and may do anything."""
+    """Return the body that a service, which the agent may have written, answers for `path`; None without an answer."""
     asked = {"port": int(port), "path": path, "wait_s": _PORT_S, "limit": _MAX_FILE_BYTES}
     try:
         return (await machine.call("/port/get", asked, _PORT_S))["body"]
@@ -139,18 +144,22 @@ async def _ask_port(machine: Machine, port: str, path: str) -> str | None:
         return None
 
 
-# What of an episode is saved, and restored in a fresh computer: docs/computer.md#what-is-kept-of-an-episode. The states
-# of shell and Python are bytes here, which only they themselves read again, in their machine.
+# Partial checkpoints of an episode: docs/computer.md#what-is-kept-of-an-episode. The states of shell and Python are
+# opaque bytes here; only the shell and the Python of a machine decode them.
 
 _HEADER_FILE, _HOME_FILE = "episode.json", "home.tar"
 _ZIP_DATE = (2000, 1, 1, 0, 0, 0)
-_SNAPSHOT_S = 20.0  # for what shell and Python take for it
-_MAX_SNAPSHOT_BYTES = 2**30  # bytes of what is unpacked
-_MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of what is lost: as many lines, so long each
+_SNAPSHOT_S = 20.0  # for shell and Python to save or restore their state
+_MAX_SNAPSHOT_BYTES = 2**30  # of the unpacked snapshot
+_MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of the list of what is lost
 
 
 class EpisodeSnapshot(BaseModel):
-    """Hold what was saved. received: forms that the site got. shell, python: base64. lost: what was not saved."""
+    """Hold a partial checkpoint of an episode.
+
+    task: its id. steps: taken so far. received: forms that the task's site got. shell, python: their states, base64; ""
+    where none was saved. lost: a line for each thing that was not saved. home: a tar file.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     task: str
@@ -162,7 +171,7 @@ class EpisodeSnapshot(BaseModel):
     home: bytes
 
     def packed(self) -> bytes:
-        """Write the snapshot as a ZIP file."""
+        """Encode the snapshot as a ZIP file."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             header = self.model_dump_json(exclude={"home"}).encode()
@@ -172,7 +181,7 @@ class EpisodeSnapshot(BaseModel):
 
     @classmethod
     def opened(cls, data: bytes) -> EpisodeSnapshot:
-        """Read a snapshot from a ZIP file. Raises EnvError for what is none."""
+        """Decode a snapshot from a ZIP file. Raises EnvError for other data."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 if sum(one.file_size for one in archive.infolist()) > _MAX_SNAPSHOT_BYTES:
@@ -207,7 +216,10 @@ async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSna
 async def restore_episode(
     computer: Computer, given: ComputerTaskSpec, kept: EpisodeSnapshot
 ) -> tuple[ActionOutcome, list[str]]:
-    """Restore `kept` in a fresh computer; return what is seen and what is lost. Raises EnvError as `Computer.begin`."""
+    """Restore the snapshot `kept` of the task `given` in a fresh computer.
+
+    Returns the outcome, and a line for each thing that is lost. Raises EnvError as `Computer.begin`.
+    """
     machine, lost = computer.machine, list(kept.lost)
     await computer.serve(given)
     if computer.site is not None:
@@ -216,7 +228,7 @@ async def restore_episode(
     lost += (await machine.call("/bring_back", {"shell": kept.shell, "python": kept.python}, _SNAPSHOT_S))["lost"]
     try:
         done = await computer.opened()
-    except MachineRefused as refused:  # what it is to show may not be there any more
+    except MachineRefused as refused:  # a file that an application is to show may be gone
         lost.append(f"windows: {refused.what}")
         done = await computer.seen()
     return done, _limit_lines(lost)
@@ -229,9 +241,9 @@ def _limit_lines(lost: list[str]) -> list[str]:
 
 
 class ComputerEnv:
-    """Play tasks on computers (an `Env`, `PartialCheckpointable` and `MachineAccess`), a fresh one for each.
+    """Play tasks on computers, a fresh one after each reset (an `Env`, `PartialCheckpointable`, `MachineAccess`).
 
-    warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
+    warm: lends fresh computers. find: returns the verifier of a task. limit_s: deadline of a reset or step, in seconds.
     """
 
     def __init__(self, warm: WarmPool, find: Callable[[Task], Verifier], limit_s: float) -> None:
@@ -288,7 +300,7 @@ class ComputerEnv:
         if computer is not None:
             await computer.close()
 
-    # -- to be watched ------------------------------------------------------------------------------------------------
+    # -- for watchers -------------------------------------------------------------------------------------------------
     async def screen(self) -> Streams:
         if self._played.desktop is None:
             raise EnvError("there is no desktop to be seen", where=self._where())
@@ -350,7 +362,7 @@ class ComputerEnv:
 
     @asynccontextmanager
     async def _instead(self) -> AsyncIterator[Computer]:
-        """Yield a fresh computer while the last one is closed: engines take long to clean up after a container."""
+        """Yield a fresh computer, and close the one before meanwhile: to clean up after a container takes long."""
         played, self._computer = self._computer, None
         ending = asyncio.gather(*([played.close()] if played else []))
         try:
@@ -362,7 +374,7 @@ class ComputerEnv:
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:
-        """Run the block within `limit_s` + `more_s` seconds, else raise EnvTimeout; any error in it breaks this env."""
+        """Run the block within `limit_s` + `more_s` seconds, else raise EnvTimeout; any error breaks this env."""
         limit_s = self._limit_s + more_s
         if self._broken:
             raise EnvError("the computer is broken", where=self._where(), fix="lease another environment")

@@ -1,6 +1,6 @@
-"""Read a machine's home folder from outside, or copy it, without following what lies there anywhere else.
+"""Read or copy a machine's home folder from outside, without following links out of it.
 
-What runs in the machine may put links, pipes and endless folders there, even while we read.
+Programs in the machine may put links, pipes and endlessly nested folders there, even during the reading.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class HomeEntry:
-    """Describe what lies at a path of the home. kind: file, folder, link (never followed), other. mode: permissions."""
+    """Describe an entry of the home.
+
+    path: from the home. kind: file, folder, link (never followed) or other. size: bytes of a file, else 0. mode:
+    permission bits.
+    """
 
     path: str
     kind: str
@@ -37,7 +41,7 @@ class HomeEntry:
 
 
 class MachineHome:
-    """Read a machine's home folder from outside. descriptor: the folder, open; it is closed with this."""
+    """Read a machine's home folder from outside. descriptor: of the open folder; `close` closes it."""
 
     def __init__(self, descriptor: int) -> None:
         self._root = descriptor
@@ -48,12 +52,12 @@ class MachineHome:
             self._root = -1
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """Read a file's first `limit` bytes; None where there is no plain file."""
+        """Read the first `limit` bytes of the file at `path`; None where there is no regular file."""
         with self.opened(path) as file:
             return None if file is None else b"".join(_read_pieces(file, limit))
 
     def digest(self, path: str, limit: int) -> str | None:
-        """sha256 of a file's first `limit` bytes; None where there is no plain file."""
+        """Return the SHA-256 (hexadecimal) of a file's first `limit` bytes; None where there is no regular file."""
         with self.opened(path) as file:
             if file is None:
                 return None
@@ -63,7 +67,10 @@ class MachineHome:
             return sha.hexdigest()
 
     def entries(self) -> Iterator[HomeEntry]:
-        """List all entries in the order of their paths, a folder before its contents. Raises EnvError for too many."""
+        """Yield all entries in the order of their paths, a folder before its contents, down to a depth of 64 folders.
+
+        Raises EnvError for more than MAX_HOME_ENTRIES.
+        """
         for count, entry in enumerate(self._walk(self._root, "", 0)):
             if count >= MAX_HOME_ENTRIES:
                 raise EnvError(
@@ -72,7 +79,10 @@ class MachineHome:
             yield entry
 
     def archive(self, limit: int) -> bytes:
-        """Write all of it as a tar file, equal for equal contents. Raises EnvError for more than `limit` bytes."""
+        """Return the files, folders and links of the home as a tar file; equal homes give equal bytes.
+
+        Raises EnvError for more than `limit` bytes.
+        """
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for entry in self.entries():
@@ -93,13 +103,13 @@ class MachineHome:
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[int | None]:
-        """Open a plain file to be read; None where there is none."""
+        """Yield a descriptor of the file at `path`, open until the block ends; None where there is no regular file."""
         with contextlib.ExitStack() as stack:
             file = self._reach(path, _OPEN_FILE, stack)
             yield file if file is not None and stat.S_ISREG(os.fstat(file).st_mode) else None
 
     def link(self, path: str) -> str:
-        """Read where a link leads; "" where there is none."""
+        """Return the target of the link at `path`; "" where there is no link."""
         with contextlib.ExitStack() as stack:
             parent = self._reach(str(PurePosixPath(path).parent), _OPEN_FOLDER, stack)
             try:
@@ -107,7 +117,7 @@ class MachineHome:
             except OSError:
                 return ""
 
-    # -- step by step, links never followed ---------------------------------------------------------------------------
+    # -- folder by folder, links never followed -----------------------------------------------------------------------
     def _walk(self, folder: int, path: str, depth: int) -> Iterator[HomeEntry]:
         if depth > _MAX_DEPTH:
             return
@@ -118,7 +128,7 @@ class MachineHome:
         for name in names:
             try:
                 about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            except OSError:  # it was there a moment ago
+            except OSError:  # it was deleted meanwhile
                 continue
             own, kind = f"{path}{name}", _KINDS.get(stat.S_IFMT(about.st_mode), "other")
             yield HomeEntry(own, kind, about.st_size if kind == "file" else 0, stat.S_IMODE(about.st_mode))
@@ -150,18 +160,19 @@ def _read_pieces(file: int, limit: int) -> Iterator[bytes]:
         limit -= len(data)
 
 
-# A copy for a program that judges it, in which nothing leads out or blocks a reader. Left out are pipes, sockets, and
-# links but those that lead downwards from where they lie, or to a path of the home: a link to what the judging program
-# reads, such as the answers, would be taken for the agent's file.
+# The copy of a home for a checker: nothing in it leads out of it or blocks a reader. Pipes and sockets are left out,
+# and so are links, except those that lead downwards from their own folder or to a path of the home. A link to a file
+# that the checker reads, such as the answers, would be taken for the agent's own file.
 
-_MAX_LEFT_OUT, _MAX_LINK_CHARACTERS = 1000, 200  # of what is left out: how many are named; characters of a link's end
-_FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # what their owner may do, whatever the agent has set: else they are not read
+_MAX_LEFT_OUT, _MAX_LINK_CHARACTERS = 1000, 200  # paths left out that are named; characters of a link's target
+_FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # added to the agent's modes, so that the checker can read all
 
 
 def copy_home(home: MachineHome, folder: Path, most: int) -> dict[str, str]:
-    """Copy the home into `folder`, which exists. most: bytes of all files; holes stay holes, and do not count.
+    """Copy the home into the empty folder `folder`.
 
-    Returns why each path that is not there was left out, of the first thousand. Raises EnvError for too many files.
+    most: bytes of all files; the holes of sparse files stay holes and do not count. Returns path -> why it was left
+    out, for the first thousand of those. Raises EnvError for too many files.
     """
     left_out: dict[str, str] = {}
     for entry in home.entries():
@@ -176,7 +187,7 @@ def copy_home(home: MachineHome, folder: Path, most: int) -> dict[str, str]:
 
 
 def _copy_entry(home: MachineHome, entry: HomeEntry, place: Path, most: int) -> tuple[str, int]:
-    """Why one was left out, "" where it was not, and how many bytes it took."""
+    """Copy one entry; returns why it was left out, "" where it was not, and how many bytes it took."""
     if entry.kind == "folder":
         place.mkdir()
         place.chmod(entry.mode & 0o777 | _FOLDER_MODE)
@@ -209,20 +220,20 @@ def _is_safe_link(target: str) -> bool:
 
 
 def _copy_sparse_file(source: int, target: int, most: int) -> int:
-    """Copy what a file holds, its holes left as such. How many bytes; it ends with the first beyond `most`."""
+    """Copy a file's data and leave its holes; returns the bytes copied, `most` + 1 where there are more than `most`."""
     end, at, size = os.fstat(source).st_size, 0, 0
     while at < end and size <= most:
         try:
             at = os.lseek(source, at, os.SEEK_DATA)
-        except OSError:  # holes alone from here on
+        except OSError:  # only a hole is left
             break
         until = min(os.lseek(source, at, os.SEEK_HOLE), end)
         while at < until and size <= most:
             data = os.pread(source, min(_COPY_BYTES, until - at, most + 1 - size), at)
-            if not data:  # somebody cuts it off meanwhile
+            if not data:  # the file was truncated meanwhile
                 return size
             os.pwrite(target, data, at)
             at, size = at + len(data), size + len(data)
-    with contextlib.suppress(OSError):  # larger than a file can be here: what it holds is there
+    with contextlib.suppress(OSError):  # larger than a file can be here; all data is copied
         os.ftruncate(target, end)
     return size

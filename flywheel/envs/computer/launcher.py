@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 async def receive_home_descriptor(ours: socket.socket) -> int | None:
-    """Receive the home folder, open, which is all that a machine's server sends unasked; None where the machine ends.
+    """Receive the open home folder's descriptor, the one message that a machine's server sends unasked.
 
-    ours: end of the connection.
+    ours: the host's end of the connection. Returns None where the machine ends first.
     """
     ours.setblocking(False)
     loop, there = asyncio.get_running_loop(), asyncio.Event()
@@ -56,11 +56,15 @@ async def receive_home_descriptor(ours: socket.socket) -> int | None:
     return descriptors[0]
 
 
-# Bubblewrap: a machine is a child of this process, with cgroups where this user may make them.
+# Bubblewrap: a machine is a subprocess of this process, in a cgroup where this user may create one.
 
 
 class BubblewrapProcess:
-    """Hold a machine under bubblewrap. process: bubblewrap's, which ends with all in it, or with this process."""
+    """Hold a machine under bubblewrap.
+
+    process: of bubblewrap; all processes of the machine end with it, and it ends with this process. group: the
+    machine's cgroup, or None.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, group: Cgroup | None, ours: socket.socket) -> None:
         self.process, self.group, self._ours = process, group, ours
@@ -69,7 +73,11 @@ class BubblewrapProcess:
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> BubblewrapProcess:
-        """Start a machine. folder: its own, on this machine. listening: where its server answers. Raises OSError."""
+        """Start a machine.
+
+        readable: further host paths that it sees, read-only. folder: the machine's own folder on the host. listening:
+        the bound socket that its server answers at. Raises OSError where it cannot be started.
+        """
         group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
         (ours, theirs), rules = socket.socketpair(), bwrap.open_seccomp_program()
         try:
@@ -93,11 +101,11 @@ class BubblewrapProcess:
         return cls(process, group, ours)
 
     async def home(self) -> int | None:
-        """Receive the home folder's descriptor, before anything else runs there; None where the machine ends."""
+        """Receive the home's descriptor, before any other program runs in the machine; None where that ends first."""
         return await receive_home_descriptor(self._ours)
 
     def processes(self) -> list[int]:
-        """Ids of what runs in there, as this machine numbers them."""
+        """List the ids of the machine's processes, as the host numbers them."""
         if self.group is not None:
             return self.group.processes()
         with contextlib.suppress(psutil.Error):
@@ -105,7 +113,7 @@ class BubblewrapProcess:
         return []
 
     async def close(self) -> None:
-        """End all of it. It may be called twice."""
+        """Kill all processes and remove the cgroup; may be called twice."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, 9)
@@ -118,26 +126,27 @@ class BubblewrapProcess:
 
 # Podman and docker.
 
-HANDSHAKE_SOCKET = "hello"  # socket in the served folder at which a machine's server connects to us
-EMPTY_IMAGE = "localhost/flywheel-empty:1"  # our own image: empty folders, at which this machine's programs are mounted
+HANDSHAKE_SOCKET = "hello"  # socket in the served folder that a machine's server connects to
+EMPTY_IMAGE = "localhost/flywheel-empty:1"  # our own image: empty folders, over which the host's programs are mounted
 _IMAGE_FOLDERS = ("dev", "etc", "home", "opt", "proc", "run", "sys", "tmp", "var")
-_OLDEST_PYTHON = (3, 9)  # the Python that the guest starts under
+_OLDEST_PYTHON = (3, 9)  # that the computer server runs under
 _ENGINE_S = 60.0
-# Podman numbers a machine's users from there: none of them is one of this machine's.
+# Podman maps a machine's users to ids from here on, so that none of them is a user of the host.
 _FIRST_USER_ID, _N_USER_IDS = 0x70000000, 65536
 _USER_ID = 1000
-# Of one user on all machines: podman may give no more, where it has not the rights of a full root.
+# Processes of one user on all machines: podman cannot allow more where it lacks the rights of a full root.
 _MAX_PROCESSES = 32768
-# The latter every user may write, and docker has no words for it.
+# Every user may write the second one, and docker has no option that hides it.
 _SYS_FOLDER, _PRESSURE_FOLDER = "/sys", "/proc/pressure"
-_PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # engines pass them on
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # engines pass these on
 
 
 @functools.cache
 def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
-    """Explain why it starts no machine here, and how to mend it; both "" where it does. It is tried for real.
+    """Explain why an engine cannot start a machine here, and the fix; both "" where it can. One is started to find out.
 
-    image: as in the settings. Ours is made where it is not there; another one is not pulled.
+    engine: podman or docker. image: as in the settings; flywheel's own ("") is made where it is missing, no other is
+    pulled.
     """
     if shutil.which(engine) is None:
         return f"{engine} is not installed", f"install {engine}, or set machine.walls to bubblewrap"
@@ -157,10 +166,10 @@ def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
 
 
 def build_container_command(chosen: MachineSettings, name: str, readable: Sequence[Path], folder: Path) -> list[str]:
-    """Build the command that starts a machine.
+    """Build the command that starts a machine in a container.
 
-    name: of the container. readable: more paths of this machine that it sees. folder: the machine's own, on this
-    machine.
+    name: of the container. readable: further host paths that it sees, read-only. folder: the machine's own folder on
+    the host, into which its system call filter is written.
     """
     engine, image, memory = chosen.walls, chosen.image, f"{chosen.memory_mb}m"
     words = [*_isolation_options(engine, folder), "--name", name, "--memory", memory, "--memory-swap", memory]
@@ -175,7 +184,7 @@ def build_container_command(chosen: MachineSettings, name: str, readable: Sequen
 
 
 def _isolation_options(engine: str, folder: Path) -> list[str]:
-    """A container that ends without a trace, with no network, no rights and no file that it could write."""
+    """Build the options of a container that is removed at its end, without network, capabilities or a writable root."""
     rules = folder / "rules.json"
     rules.write_text(json.dumps(bwrap.seccomp_profile()), encoding="ascii")
     own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
@@ -193,7 +202,7 @@ def _isolation_options(engine: str, folder: Path) -> list[str]:
 
 
 def _user_options(engine: str) -> list[str]:
-    """Never root, in here or out there; where this process is not root's, its own user, whom the home belongs to."""
+    """Build the options of the user: never root, inside or on the host; this process's user where that is not root."""
     root = os.geteuid() == 0
     if engine == "docker":
         return ["--user", f"{_USER_ID}:{_USER_ID}" if root else f"{os.geteuid()}:{os.getegid()}"]
@@ -203,7 +212,7 @@ def _user_options(engine: str) -> list[str]:
 
 
 def _tmpfs_options(engine: str, place: str, size_bytes: int) -> list[str]:
-    """A place in memory, to be written by the user alone."""
+    """Build the options of a folder in memory that only the user may write."""
     if engine == "podman":
         options = f"tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true,notmpcopyup"
         return ["--mount", f"type=tmpfs,destination={place},{options}"]
@@ -212,7 +221,7 @@ def _tmpfs_options(engine: str, place: str, size_bytes: int) -> list[str]:
 
 
 def _volume_options(image: str, readable: Sequence[Path]) -> list[str]:
-    """What of this machine is seen there: of its programs nothing, where the image has its own."""
+    """Build the options that mount host paths, read-only; an image has programs of its own in place of the host's."""
     paths = [*([] if image else bwrap.list_system_paths()), *map(str, readable)]
     seen = {path: path for path in paths if Path(path).exists()}
     seen |= {place: str(file) for place, file in bwrap.list_etc_files().items()}
@@ -224,7 +233,7 @@ def _volume_options(image: str, readable: Sequence[Path]) -> list[str]:
 
 
 def _python_options(image: str) -> list[str]:
-    """Python, in the image."""
+    """Build the options and words that start Python, with its environment variables, in the image."""
     python = Path(os.path.realpath(sys.executable))
     variables = bwrap.build_machine_environment(*([] if image else [python.parent]))
     variables |= dict.fromkeys((*_PROXY_VARIABLES, *map(str.upper, _PROXY_VARIABLES)), "")
@@ -233,7 +242,7 @@ def _python_options(image: str) -> list[str]:
 
 
 def _run_engine(words: Sequence[str], given: bytes = b"") -> str:
-    """Why it failed; "" where it did not."""
+    """Run an engine's command; returns why it failed, "" where it did not."""
     try:
         done = subprocess.run(words, input=given, capture_output=True, timeout=_ENGINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -253,10 +262,10 @@ def _empty_image() -> bytes:
     return out.getvalue()
 
 
-# Containers. The machine's server connects to a socket that is mounted into it, gets there the socket to answer at, and
-# lives for as long as that connection: no container is left when this process or the engine's command is killed.
+# Containers. The computer server connects to a socket that is mounted into the container, receives its listening socket
+# there, and exits when that connection ends: no container is left when this process or the engine's command is killed.
 
-_CLEANUP_S = 20.0  # for an engine to clean up
+_CLEANUP_S = 20.0  # for an engine to remove a container
 _LIMIT_SCRIPT = ";".join(
     f"echo {most} >/proc/sys/user/{name}" for name, most in {**USER_LIMITS, "max_user_namespaces": 0}.items()
 )
@@ -266,7 +275,7 @@ class ContainerProcess:
     """Hold a machine in a container.
 
     process: the engine's command, which ends after the container has. named: the engine, and the container's name.
-    hello: where the guest makes itself known. hands: what it is handed there.
+    hello: the socket that the computer server connects to. hands: the listening socket that it is sent there.
     """
 
     def __init__(
@@ -281,19 +290,19 @@ class ContainerProcess:
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> ContainerProcess:
-        """Start a machine, as `BubblewrapProcess.begin`."""
+        """Start a machine; arguments and errors as of `BubblewrapProcess.begin`."""
         hello, hands = socket.socket(socket.AF_UNIX), listening.dup()
         path = folder / bwrap.SERVED_FOLDER / HANDSHAKE_SOCKET
         try:
             hello.bind(str(path))
-            path.chmod(0o666)  # the user in there is another one
+            path.chmod(0o666)  # the container's user is another one
             hello.listen(1)
             name = f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
             words = build_container_command(chosen, name, readable, folder)
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE, start_new_session=True, limit=2**16,
-                cwd=folder,  # podman's monitor leaves a file there where memory was short
+                cwd=folder,  # podman's monitor writes a file here where memory runs out
             )  # fmt: skip
         except BaseException:
             hello.close()
@@ -302,7 +311,7 @@ class ContainerProcess:
         return cls(process, (chosen.walls, name), hello, hands)
 
     async def home(self) -> int | None:
-        """Receive the home folder, as `BubblewrapProcess.home` does.
+        """Meet the computer server, set limits and receive the home's descriptor; None where the machine ends first.
 
         Raises EnvError where the home cannot be read from here, or limits cannot be set.
         """
@@ -324,12 +333,12 @@ class ContainerProcess:
         if self.group is not None:
             return self.group.processes()
         with contextlib.suppress(psutil.Error, OSError):
-            signal.pidfd_send_signal(self._held, 0)  # it is alive, so the process id is still its own
+            signal.pidfd_send_signal(self._held, 0)  # it is alive, so that the id is still its own
             return [self._guest, *(process.pid for process in psutil.Process(self._guest).children(recursive=True))]
         return []
 
     async def close(self) -> None:
-        """End all of it, and wait until nothing is left of the container. It may be called twice."""
+        """Kill all processes and wait until the container is gone; may be called twice."""
         if self.group is not None:
             await asyncio.to_thread(self.group.kill)
         if self._held >= 0:
@@ -337,7 +346,7 @@ class ContainerProcess:
                 signal.pidfd_send_signal(self._held, signal.SIGKILL)
             os.close(self._held)
             self._held = -1
-        elif self.process.returncode is None:  # no guest was met: what there is the engine alone knows
+        elif self.process.returncode is None:  # the server never connected: only the engine knows what runs
             await self._removed()
         for one in (self._ours, self._hello, self._hands):
             if one is not None:
@@ -352,7 +361,7 @@ class ContainerProcess:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _met(self) -> bool:
-        """The guest has made itself known, before the engine's command has ended. Nobody else can afterwards."""
+        """Accept the computer server's connection, and no other; False where the engine's command ends first."""
         self._hello.setblocking(False)
         meets = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(self._hello))
         ends = asyncio.ensure_future(self.process.wait())
@@ -367,8 +376,10 @@ class ContainerProcess:
         return self._ours is not None
 
     async def _limit(self) -> None:
-        """What the kernel counts for one user's processes on all machines together gets a limit for this one, where it
-        has users of its own: the engine may not have the right to let the guest do so."""
+        """Limit for this machine what the kernel counts per user, where the container has a user namespace of its own.
+
+        The host does it, since the engine may lack the right to let the computer server do it.
+        """
         if _user_namespace(self._guest) == _user_namespace(os.getpid()):
             return
         words = ["nsenter", f"--user=/proc/{self._guest}/ns/user", "sh", "-ec", _LIMIT_SCRIPT]

@@ -1,8 +1,8 @@
 """Declare the settings of machines; start one isolated machine and call the computer server that runs inside it.
 
-It sees the system's programs, its home and nothing else of this machine; it has no network but its own loopback. The
-server is its first process, which the others can neither end nor look into; its socket is handed to it open, so that no
-file leads there from inside.
+A machine sees the system's programs, its home and nothing else of the host; its only network is its own loopback. The
+computer server is its first process, which the others can neither end nor inspect. It gets its listening socket as an
+open descriptor, so that no path inside leads to it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 log = logging.getLogger(__name__)
 _OWN_PROGRAMS = ("Xvnc -displayfd", "openbox")
-_TAR_BYTES = home.MAX_HOME_ENTRIES * 2**11  # of the names, beside what the files hold
+_TAR_BYTES = home.MAX_HOME_ENTRIES * 2**11  # of the entries' headers, in addition to the files' contents
 _UNPACK_S = 10.0
-_MODIFIED_TIME = "946684800"  # 2000: archives know no time before 1980
-_GRACE_S = 5.0  # beyond what a call waits for by itself
+_MODIFIED_TIME = "946684800"  # the year 2000: ZIP archives have no time before 1980
+_GRACE_S = 5.0  # added to the time that a call waits inside the machine
 _MAX_ANSWER = 2**26  # bytes
 
 
 class MachineSettings(SettingsBlock):
-    """What one machine may use."""
+    """Limit one machine's resources, and choose how it is isolated and which folders it reads."""
 
     memory_mb: int = Field(512, ge=32, le=65536)
     """Memory of all its processes and files, in MB. Where this user may make no cgroups only files are held to it."""
@@ -65,7 +65,7 @@ class MachineSettings(SettingsBlock):
         return self
 
     def missing(self) -> tuple[str, str]:
-        """Why no machine starts here, and how to mend it; empty where one does. The first time it is tried for real."""
+        """Return why no machine can start here, and the fix; both empty where one can. The first call tries it."""
         if self.walls != "bubblewrap":
             return launcher.diagnose_container_engine(self.walls, self.image)
         why = isolation.explain_missing_bwrap()
@@ -73,7 +73,7 @@ class MachineSettings(SettingsBlock):
 
 
 class TerminalSettings(BackendSettings):
-    """Machines with a shell, Python and files, each apart from this machine and from all others."""
+    """Configure the kind `terminal`: isolated machines with a shell, Python and files."""
 
     timeout_s: float = Field(20.0, gt=0)
     """Seconds until a reset or a step must be done."""
@@ -95,9 +95,9 @@ class TerminalSettings(BackendSettings):
 
 
 class ComputerSettings(TerminalSettings):
-    """The same with a screen: an X server, a window manager and a task's applications."""
+    """Configure the kind `computer`: the same with a screen, that is an X server, a window manager and applications."""
 
-    machine: MachineSettings = MachineSettings(memory_mb=1536, home_mb=128, processes=512)  # a browser's
+    machine: MachineSettings = MachineSettings(memory_mb=1536, home_mb=128, processes=512)  # as a browser needs
     """What each of them may use."""
 
     width: int = Field(800, ge=320, le=4096)
@@ -111,11 +111,14 @@ class ComputerSettings(TerminalSettings):
 
 
 class Machine:
-    """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it."""
+    """Control one machine, made by `Machine.start`; it ends with `close` or with this process.
+
+    home: reads its home folder. home_bytes: size of the home.
+    """
 
     def __init__(self, begun: BubblewrapProcess | ContainerProcess, folder: Path, home_bytes: int) -> None:
         self._begun, self._folder, self.home_bytes = begun, folder, home_bytes
-        # verify: no certificate is asked for on a socket file, and reading those of the system takes 20 ms of a core.
+        # verify: a unix socket needs no certificates, and reading those of the system takes 20 ms of a core.
         limits = httpx.Limits(max_connections=8)
         transport = httpx.AsyncHTTPTransport(verify=False, uds=str(folder / "guest"), limits=limits)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://guest")
@@ -123,9 +126,10 @@ class Machine:
 
     @classmethod
     async def start(cls, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Machine:
-        """Start a fresh machine. readable: more folders of this machine that it sees, at their own paths.
+        """Start a fresh machine.
 
-        Raises EnvError where it does not start, EnvTimeout where it is not ready in time.
+        readable: further host folders that it sees, read-only, at the same paths. Raises EnvError where it does not
+        start, EnvTimeout where it is not ready in time.
         """
         way = BubblewrapProcess if chosen.walls == "bubblewrap" else ContainerProcess
         why, fix = await asyncio.to_thread(chosen.missing)
@@ -149,7 +153,7 @@ class Machine:
                     complaint = " ".join((await begun.process.stderr.read()).decode("utf-8", "replace").split())
                     raise EnvError(f"a machine did not start: {complaint[-300:]}", where="computer")
                 made.home = MachineHome(home_folder)
-                await made.request("GET", "/health")  # the connection is there when somebody wants it
+                await made.request("GET", "/health")  # opens the connection ahead of the first call
         except BaseException as error:
             await made.close()
             if isinstance(error, TimeoutError):
@@ -159,14 +163,15 @@ class Machine:
         return made
 
     async def call(self, path: str, body: Mapping[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """POST to the guest; its JSON. wait_s: what the call waits for by itself. Raises as `request`."""
+        """POST a JSON body to the computer server and return its JSON answer. wait_s, errors: as of `request`."""
         return json.loads(await self.request("POST", path, wait_s, content=json.dumps(body)))
 
     async def request(self, method: str, path: str, wait_s: float = 0.0, **given: Any) -> bytes:
-        """Send a request to the machine's server and return the answer's body.
+        """Send a request to the computer server and return the body of its response.
 
-        Raises MachineRefused for what the server refuses, which programs in there may have caused, EnvError where it is
-        gone, EnvTimeout where it does not answer.
+        wait_s: seconds that the call itself may wait inside, to which the timeout adds five. given: further arguments
+        of httpx's `stream`. Raises MachineRefused where the server refuses, which programs inside may cause; EnvError
+        where the machine is gone or the body is too large; EnvTimeout where it does not answer.
         """
         try:
             async with asyncio.timeout(wait_s + _GRACE_S):
@@ -185,7 +190,11 @@ class Machine:
         return bytes(body)
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port (`/port`) or a program (`/program`) of the machine. Raises MachineRefused, EnvError."""
+        """Open a connection through the computer server: to a port, a program, a terminal or VNC.
+
+        path, body: of the POST request that asks for it, such as `/port`. Raises MachineRefused where the server
+        refuses, EnvError where the machine is gone, EnvTimeout where it does not answer.
+        """
         try:
             reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
         except OSError as error:
@@ -208,26 +217,26 @@ class Machine:
         return reader, writer
 
     async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
-        """Offer a service that runs outside at a port inside. start: makes it answer at a unix socket.
+        """Make a service that runs on the host reachable at a port inside.
 
-        Raises MachineRefused where the port is taken.
+        start: starts the service at the path of a unix socket. Raises MachineRefused where the port is taken.
         """
         path = self._folder / bwrap.SERVED_FOLDER / str(port)
         await start(path)
-        path.chmod(0o666)  # the user in there may be another one, and nobody else has a way to it
+        path.chmod(0o666)  # the machine's user may be another one; nobody else can reach the folder
         await self.call("/forward", {"port": port, "path": f"/run/{bwrap.SERVED_FOLDER}/{port}"})
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write a file of the home, always with the same date; a folder where the path ends in /.
+        """Write a file of the home with a fixed modification time; make a folder where the path ends in /.
 
-        Only before any program of the task has run there: the server follows links.
+        Call it only before any program of the task has run in the machine: the server follows links.
         """
         await self.request("PUT", "/files/write", params={"path": path, "modified": _MODIFIED_TIME}, content=content)
 
     async def output(self, words: Sequence[str], wait_s: float, limit: int) -> bytes:
-        """Run a program and return what it prints until it ends, or until `limit` bytes, when it is ended.
+        """Run a program and return its output, of which `limit` bytes at most; the program is killed then.
 
-        Raises MachineRefused where it does not start, EnvTimeout where it does not end in time.
+        Raises MachineRefused where it does not start, EnvTimeout where it does not end in `wait_s` seconds.
         """
         reader, writer = await self.stream("/program", {"command": list(words)})
         printed = bytearray()
@@ -244,16 +253,16 @@ class Machine:
     async def checkpoint(self) -> bytes:
         """Save the home as a tar file; equal homes give equal bytes. Running programs are not saved.
 
-        Raises EnvError for a home above its size limit, as files with holes can be.
+        Raises EnvError for a home above its size limit, as sparse files can make it.
         """
         return await asyncio.to_thread(self.home.archive, self.home_bytes + _TAR_BYTES)
 
     async def restore(self, checkpoint: bytes) -> None:
-        """Put a saved home into this fresh machine's. Raises MachineRefused where it does not fit."""
+        """Unpack a saved home into the home of this fresh machine. Raises MachineRefused where it does not fit."""
         await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
 
     def programs(self) -> list[str]:
-        """List the commands that run in it, without its server, shell, Python, X server and window manager."""
+        """List the commands that run in it, except its server, shell, Python, X server and window manager."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -264,16 +273,16 @@ class Machine:
         return sorted(found)
 
     def processes(self) -> list[int]:
-        """Ids of what runs in it, as this machine numbers them."""
+        """List the ids of its processes, as the host numbers them."""
         return self._begun.processes()
 
     @property
     def memory(self) -> int:
-        """Bytes that it uses, files included; 0 without cgroups, or where a container's is not visible."""
+        """Return the bytes of memory in use, files included; 0 without cgroups, or where they are not visible."""
         return self._begun.group.memory if self._begun.group else 0
 
     async def close(self) -> None:
-        """End all of it. It may be called twice."""
+        """Kill all processes and remove the machine's folder; may be called twice."""
         await self._begun.close()
         if hasattr(self, "_heard"):
             self._heard.cancel()
@@ -284,7 +293,7 @@ class Machine:
 
 
 class MachineRefused(EnvError):
-    """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
+    """Signal that the computer server refused a request, and why: a missing file, a port that nobody listens at."""
 
 
 async def _log_stderr(process: asyncio.subprocess.Process) -> None:

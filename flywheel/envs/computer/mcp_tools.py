@@ -32,20 +32,20 @@ from flywheel.utils.errors import EnvError
 _TOOL_NAME = re.compile(r"[!-~]{1,128}")
 _TYPE_NAME = re.compile(r"[a-z]{1,16}")
 _MAX_DESCRIPTION = 200  # characters of a tool's description in its line
-_MAX_ARGUMENTS = 300  # of its arguments there
+_MAX_ARGUMENTS = 300  # of its arguments in that line
 
 
 def describe_tool(server: str, tool: mcp_types.Tool) -> tuple[str, str]:
-    """Describe a tool in a line, `server.tool(arguments)`, and in another with what it does."""
+    """Return two lines about a tool: `server.tool(arguments)`, and the same with its description."""
     short = f"{server}.{tool.name}({_format_arguments(tool.input_schema)})"
     about = _one_line(tool.description or tool.title or "", _MAX_DESCRIPTION)
     return short, short + (f": {about}" if about else "")
 
 
 def format_tool_list(tools: Iterable[tuple[str, str]], limit: int) -> str:
-    """Format tools (`describe_tool`), a line each, in `limit` characters.
+    """Format tools, a line each, in at most `limit` characters.
 
-    Of more than fit the names alone, and of those as many as fit.
+    tools: the lines of `describe_tool`. Where they do not fit, descriptions are left out, then the last tools.
     """
     tools = list(tools)
     text = "\n".join(line for _, line in tools)
@@ -63,7 +63,7 @@ def format_tool_list(tools: Iterable[tuple[str, str]], limit: int) -> str:
 
 
 def format_tool_result(result: mcp_types.CallToolResult) -> str:
-    """Render a tool's result as text; content of other kinds is named."""
+    """Format a tool's result as text; a line names each image, sound and other resource."""
     parts = [_format_content(one) for one in result.content]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
@@ -88,7 +88,7 @@ def _format_content(one: Any) -> str:
 
 
 def _format_arguments(schema: dict[str, Any]) -> str:
-    """`query: string, limit?: integer`."""
+    """Format a tool's input schema as `query: string, limit?: integer`."""
     takes, needs = schema.get("properties"), schema.get("required")
     if not isinstance(takes, dict):
         return ""
@@ -103,24 +103,27 @@ def _argument_type(schema: Any) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    """In one line of `limit` characters, each of which can be seen; of more its beginning."""
+    """Put a text into one line of printable characters, cut to `limit` characters."""
     text = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * limit]).split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-MAX_ANSWER_BYTES = 4 * 2**20  # to one request, in one message or in many
+MAX_ANSWER_BYTES = 4 * 2**20  # of all messages that answer one request
 MAX_ANSWER_MESSAGES = 1000
-MAX_ANSWER_VALUES = 200_000  # of JSON, counted by the signs between them: reading a million of them takes seconds
+MAX_ANSWER_VALUES = 200_000  # JSON values, counted by the signs between them: to parse a million takes seconds
 _VALUE_SIGNS = (b",", b"[", b"{")
-_MAX_NOISE_CHARACTERS = 80  # characters of what was no message
+_MAX_NOISE_CHARACTERS = 80  # of output that is no message, in an error
 
 
 class AnswerTooLarge(Exception):
-    """A server says more than it may."""
+    """Signal that a server's answer exceeds a limit, or may exceed it."""
 
 
 class McpConnection:
-    """One connection. over: it has ended, or must. fault: what the server did that ended it; "" for nothing."""
+    """Track one connection to a server, and limit its answers.
+
+    over: set once it has ended or must end. fault: what the server did wrong; "" for nothing.
+    """
 
     def __init__(self) -> None:
         self.over = asyncio.Event()
@@ -129,11 +132,11 @@ class McpConnection:
         self.refill()
 
     def refill(self) -> None:
-        """Restore the limit, at each request."""
+        """Reset the limits, before each request."""
         self._bytes, self._messages, self._values = MAX_ANSWER_BYTES, MAX_ANSWER_MESSAGES, MAX_ANSWER_VALUES
 
     def take(self, data: bytes) -> None:
-        """Count bytes from the server. Raises AnswerTooLarge, and ends the connection, above the limit."""
+        """Count bytes from the server. Raises AnswerTooLarge, and ends the connection, above a limit."""
         self._bytes -= len(data)
         self._values -= sum(map(data.count, _VALUE_SIGNS))
         if self._bytes < 0:
@@ -148,19 +151,19 @@ class McpConnection:
             self.blame(f"it says more than {MAX_ANSWER_MESSAGES} messages at once")
 
     def blame(self, why: str) -> None:
-        """End the connection. Raises AnswerTooLarge."""
+        """End the connection for the fault `why` of the server. Always raises AnswerTooLarge."""
         self.fault = self.fault or why
         self.over.set()
         raise AnswerTooLarge(why)
 
     def noise(self, said: bytes) -> None:
-        """Record output that is no message of MCP."""
+        """Record output of the server that is no MCP message."""
         text = said[: 4 * _MAX_NOISE_CHARACTERS].decode("utf-8", "replace")
         self._noise = " ".join(text.split())[:_MAX_NOISE_CHARACTERS]
 
     @property
     def about(self) -> str:
-        """What may explain that there is no answer; "" for nothing."""
+        """Return what may explain a missing answer; "" for nothing."""
         return self.fault or (f"it says what is not MCP: {self._noise!r}" if self._noise else "")
 
 
@@ -169,9 +172,10 @@ _MAX_CONNECTIONS = 4
 
 @contextlib.asynccontextmanager
 async def open_http_transport(machine: Machine, url: str, line: McpConnection) -> AsyncIterator[tuple[Any, Any]]:
-    """Open a transport to the server at `url` in the machine; it has no deadlines of its own.
+    """Open an MCP transport over HTTP to the server at `url` in the machine, until the block ends; it has no timeouts.
 
-    MachineRefused (nobody listens), EnvError, OSError and faults of the server come as exception groups, from any use.
+    line: counts what the server sends. MachineRefused (nobody listens), EnvError, OSError and faults of the server come
+    as exception groups, from any use.
     """
     async with (
         httpx2.AsyncClient(
@@ -186,7 +190,7 @@ async def open_http_transport(machine: Machine, url: str, line: McpConnection) -
 
 
 class _MachineTransport(httpx2.AsyncBaseTransport):
-    """Requests over the machine's streams."""
+    """Send HTTP requests over connections into the machine."""
 
     def __init__(self, machine: Machine, line: McpConnection) -> None:
         self._line = line
@@ -196,7 +200,7 @@ class _MachineTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET" and "Last-Event-ID" not in request.headers:
-            # The stream of the server's own messages, which the SDK opens again as often as it is closed.
+            # This would be the stream of the server's own messages, which the SDK opens again each time that it closes.
             return httpx2.Response(405)
         url = request.url
         target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
@@ -209,7 +213,7 @@ class _MachineTransport(httpx2.AsyncBaseTransport):
         response = httpx2.Response(answer.status, headers=answer.headers, stream=_ResponseStream(answer))
         if response.headers.get("Content-Encoding", "identity") != "identity":
             await answer.aclose()
-            self._line.blame("it packs its answer, which was not asked for")  # and may become any size
+            self._line.blame("it packs its answer, which was not asked for")  # and may unpack to any size
         return response
 
     async def aclose(self) -> None:
@@ -229,7 +233,7 @@ class _ResponseStream(httpx2.AsyncByteStream):
 
 
 class _MachineNetwork(httpcore2.AsyncNetworkBackend):
-    """Connections to ports of the machine, whatever the host."""
+    """Open connections to ports of the machine, whatever host a URL names."""
 
     def __init__(self, machine: Machine, line: McpConnection) -> None:
         self._machine, self._line = machine, line
@@ -256,7 +260,7 @@ class _MachineStream(httpcore2.AsyncNetworkStream):
         await self._writer.drain()
 
     async def aclose(self) -> None:
-        self._writer.transport.abort()  # as in `stdio`
+        self._writer.transport.abort()  # as in `open_stdio_transport`
 
     def get_extra_info(self, info: str) -> Any:
         return self._reader.at_eof() if info == "is_readable" else None
@@ -273,7 +277,8 @@ async def open_stdio_transport(
 ) -> AsyncIterator[tuple[ReceivedMessages, SentMessages]]:
     """Start the command `words` in the machine, and open a transport over its input and output, until the block ends.
 
-    Raises MachineRefused where it does not start, EnvError and OSError where the machine is gone.
+    line: counts what the server sends. Raises MachineRefused where it does not start, EnvError and OSError where the
+    machine is gone.
     """
     reader, writer = await machine.stream("/program", {"command": list(words)})
     incoming, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -287,7 +292,7 @@ async def open_stdio_transport(
     finally:
         for stream in (incoming, heard, said, outgoing):
             stream.close()
-        writer.transport.abort()  # and not close it, which would wait until a server has read what it never reads
+        writer.transport.abort()  # close() would wait until the server has read data that it may never read
 
 
 async def _read_messages(reader: asyncio.StreamReader, incoming: MemoryObjectSendStream, line: McpConnection) -> None:
@@ -296,7 +301,7 @@ async def _read_messages(reader: asyncio.StreamReader, incoming: MemoryObjectSen
             line.message()
             try:
                 message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-            except ValueError:  # many programs print other things beside
+            except ValueError:  # many programs print other things too
                 line.noise(text)
                 continue
             await incoming.send(SessionMessage(message))
@@ -330,24 +335,25 @@ async def _write_messages(
 
 OpenTransport = Callable[[McpConnection], AbstractAsyncContextManager[tuple[Any, Any]]]
 ResultT = TypeVar("Result", bound=BaseModel)
-_END_S = 1.0  # that it has to end by itself
+_END_S = 1.0  # for a session to end by itself
 _CLIENT_INFO = mcp_types.Implementation(name="flywheel", version="1")
-_MAX_FAULT_CHARACTERS = 300  # characters of what a server says of its failure
-# As the SDK says it; servers use the code alone as well.
+_MAX_FAULT_CHARACTERS = 300  # of a server's error message
+# The SDK's code and message of a closed connection; servers use the code with other messages.
 _CONNECTION_CLOSED = (mcp_types.CONNECTION_CLOSED, "Connection closed")
 
-for _name in ("mcp", "client"):  # the agent reads a server's errors: they are not ours to log with a traceback
+for _name in ("mcp", "client"):  # a server's errors go to the agent, not with a traceback into our log
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 class McpFault(Exception):
-    """What is wrong with a server, or with what was asked of it: a line for the agent."""
+    """Signal a fault of a server or of a call to it; the message is a line for the agent."""
 
 
 class McpSession:
-    """It lives in a task of its own, as the SDK's parts must be left where they were entered.
+    """Run one session with a server, in an asyncio task of its own.
 
-    idle_s: seconds after which it ends where nothing is asked. changed: the server says that its tools have.
+    One task must both enter and leave the SDK's contexts. connect: opens the transport. idle_s: seconds without a
+    request after which the session ends. changed: the server has announced that its list of tools has changed.
     """
 
     def __init__(self, connect: OpenTransport, idle_s: float) -> None:
@@ -363,7 +369,7 @@ class McpSession:
         return self._begun.is_set() and (self._session is None or self.line.over.is_set())
 
     async def ask(self, request: mcp_types.Request[Any, Any], kind: type[ResultT]) -> ResultT:
-        """Send a request, without a deadline. Raises McpFault, and EnvError where the machine is gone."""
+        """Send a request and return its result; no timeout. Raises McpFault, EnvError where the machine is gone."""
         await self._begun.wait()
         self._busy += 1
         try:
@@ -384,7 +390,7 @@ class McpSession:
             self._asked = asyncio.get_running_loop().time()
 
     async def close(self) -> None:
-        """End it; a server that does not let it end in time is left."""
+        """End the session; one whose server does not let it end in time is abandoned."""
         self.line.over.set()
         if not self._begun.is_set():
             self._task.cancel()
@@ -406,14 +412,14 @@ class McpSession:
                 self._begun.set()
                 await self._rest()
                 self._session = None
-        except Exception as error:  # of whatever kind: the server, which may be anything, has brought it about
+        except Exception as error:  # of any kind: it is caused by the server, which may be any program
             self._failure = error
         finally:
             self._session = None
             self._begun.set()
 
     async def _rest(self) -> None:
-        """Until it is over, or nothing was asked for long enough."""
+        """Wait until the connection is over, or no request has come for `idle_s` seconds."""
         time = asyncio.get_running_loop().time
         while not self.line.over.is_set():
             left = self._idle_s if self._busy else self._asked + self._idle_s - time()
@@ -428,7 +434,7 @@ class McpSession:
             self.changed = True
 
     def _why(self) -> Exception:
-        """Why it is over."""
+        """Return the exception that says why the session is over."""
         error = self._failure
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
@@ -458,7 +464,7 @@ T = TypeVar("T")
 
 
 class McpTools:
-    """The MCP servers of one task, made by `McpTools.start`."""
+    """Hold the MCP servers of one task; made by `McpTools.start`."""
 
     def __init__(self, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> None:
         self._chosen = chosen
@@ -480,15 +486,15 @@ class McpTools:
 
     @property
     def told(self) -> str:
-        """The tools, and what is wrong with servers, for the agent to read."""
+        """Return the list of tools, with the faults of servers, as text for the agent."""
         faults = [server.fault for server in self._servers.values() if server.fault]
         tools = (tool for server in self._servers.values() for tool in server.tools.values())
         return "\n".join(["Tools:", *faults, format_tool_list(tools, self._chosen.tools_characters)])
 
     async def call(self, action: ToolCall) -> str:
-        """Call a tool; returns its result, or why there is none, as text. A server's name alone tells all its tools.
+        """Call a tool and return its result, or why there is none, as text.
 
-        Raises EnvError where the machine is gone.
+        A server's name alone returns a description of all its tools. Raises EnvError where the machine is gone.
         """
         name, _, tool = action.tool.strip().partition(".")
         server = self._servers.get(name)
@@ -505,7 +511,10 @@ class McpTools:
 
 
 class _McpServer:
-    """tools: those listed last (`describe_tool`), by their own names. fault: why they could not be listed."""
+    """Hold one server and its session.
+
+    tools: name -> lines of `describe_tool`, as last listed. fault: why they could not be listed; "" where they could.
+    """
 
     def __init__(self, name: str, connect: OpenTransport, chosen: TerminalSettings) -> None:
         self.name, self._connect, self._chosen = name, connect, chosen
@@ -514,7 +523,7 @@ class _McpServer:
         self._session: McpSession | None = None
 
     async def list(self) -> None:
-        """Raises EnvError where the machine is gone."""
+        """List the server's tools, or set `fault`. Raises EnvError where the machine is gone."""
         try:
             await self._within(self._listed())
             self.fault = ""
@@ -522,7 +531,7 @@ class _McpServer:
             self.tools, self.fault = {}, str(fault)
 
     async def in_full(self) -> str:
-        """All that it says of its tools. Raises McpFault, EnvError."""
+        """Return full descriptions and argument schemas of all tools. Raises McpFault, EnvError."""
         tools = await self._within(self._listed())
         self.fault = ""
         return "\n".join(
@@ -531,7 +540,7 @@ class _McpServer:
         )
 
     async def call(self, tool: str, arguments: dict) -> str:
-        """Raises McpFault, EnvError."""
+        """Call a tool and return its result as text. Raises McpFault, EnvError."""
         return await self._within(self._call(tool, arguments))
 
     async def close(self) -> None:
@@ -541,7 +550,7 @@ class _McpServer:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _within(self, asked: Coroutine[Any, Any, T]) -> T:
-        """In time, or the server is ended."""
+        """Wait for `asked` for `run_s` seconds at most; after that close the session and raise McpFault."""
         about, task = "", asyncio.ensure_future(asked)
         try:
             if (await asyncio.wait({task}, timeout=self._chosen.run_s))[0]:
@@ -552,7 +561,7 @@ class _McpServer:
             raise McpFault(f"{self.name}: {fault}") from None
         finally:
             if not task.done():
-                await self.close()  # first: the SDK would wait for seconds to notify the server
+                await self.close()  # before the task is cancelled: the SDK would wait for seconds to notify the server
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         late = f"{self.name} did not answer in {self._chosen.run_s:g} s{about}"
@@ -566,7 +575,7 @@ class _McpServer:
             known = ", ".join(self.tools)[: self._chosen.tools_characters] or "none"
             raise McpFault(f"no tool {tool[:80]!r}; there are: {known}")
         asked = mcp_types.CallToolRequest(params=mcp_types.CallToolRequestParams(name=tool, arguments=arguments))
-        # Not the SDK's `call_tool`: it holds results against a schema, which as the server's may take for ever.
+        # Not the SDK's `call_tool`: it validates results against the server's schema, which may take for ever.
         said = format_tool_result(await self._open().ask(asked, mcp_types.CallToolResult))
         changed = "" if before == set(self.tools) else f"\n[the tools of {self.name} have changed]"
         return said + changed
@@ -583,12 +592,12 @@ class _McpServer:
             cursor = page.next_cursor
             if not cursor or len(found) >= _MAX_TOOLS:
                 break
-        # Those whose name can be called.
+        # Only tools with a name that an action can write.
         self.tools = {tool.name: describe_tool(self.name, tool) for tool in found if _TOOL_NAME.fullmatch(tool.name)}
         return found
 
     def _open(self) -> McpSession:
-        """The session that goes on, or a new one."""
+        """Return the current session, or a new one where there is none or it is over."""
         if self._session is None or self._session.over:
             self._session = McpSession(self._connect, self._chosen.tools_idle_s)
         return self._session

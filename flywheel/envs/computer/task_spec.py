@@ -1,4 +1,4 @@
-"""Parse what a task's params say to a computer: its start, what is allowed, what is read at the end."""
+"""Parse a computer task's params: its start, the allowed interface, and what its state holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flywheel.utils.errors import EnvError
 
 MCP_SERVERS_FOLDER = f"{SERVER_IN_MACHINE}/servers"
 _ARTICLES = Path(encyclopaedia.__file__).parent
-TOOL_READABLE_FOLDERS = (_ARTICLES,)  # what the servers that ship read beside the guest's own folder
+TOOL_READABLE_FOLDERS = (_ARTICLES,)  # read by the shipped servers, in addition to the computer server's folder
 SHIPPED_TOOL_SERVERS = {
     "search": ["python3", f"{MCP_SERVERS_FOLDER}/search.py", str(_ARTICLES)],
     "sql": ["python3", f"{MCP_SERVERS_FOLDER}/sql.py"],
@@ -26,8 +26,12 @@ _MACHINE_URL = re.compile(r"http://(?:127\.0\.0\.1|localhost):(\d{1,5})(/[!-~]*)
 
 
 class ToolServer(BaseModel):
-    """One of: `command`, the words of a program of the machine, spoken to by its standard input and output; `url`, an
-    address of streamable HTTP at a port of the machine; `shipped`, a server of SHIPPED and further words for it."""
+    """Declare an MCP server by exactly one field.
+
+    command: words of a program in the machine, spoken to over its standard input and output. url: address of a
+    streamable HTTP server at a port of the machine. shipped: name of one of SHIPPED_TOOL_SERVERS, and further words for
+    it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     command: list[str] = []
@@ -46,15 +50,16 @@ class ToolServer(BaseModel):
 
     @property
     def words(self) -> list[str]:
-        """Of the program to run; none for a url."""
+        """Return the words of the command to run; none for a url."""
         return [*SHIPPED_TOOL_SERVERS[self.shipped[0]], *self.shipped[1:]] if self.shipped else self.command
 
 
 class OsworldMetric(BaseModel):
-    """Declare one metric (`judge.METRICS`) of a task of OSWorld, and its inputs.
+    """Declare one metric of an OSWorld task, and its inputs.
 
-    result and expected: one entry, which says what to look for. `value`: as it is; `command` with `shell` and `stream`:
-    what it prints; `file`, `files`, `tree`: paths from the home; `gold`, `golds`: names in `gold`.
+    func: its name in `judge.METRICS`. result, expected: what is compared, as one entry that tells where to find it.
+    `value`: the value itself; `command`, with `shell` and `stream`: its output; `file`, `files`, `tree`: paths from the
+    home; `gold`, `golds`: names in the task's `gold`. options: of the metric.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -65,12 +70,12 @@ class OsworldMetric(BaseModel):
 
 
 class OsworldTask(BaseModel):
-    """Declare a task of OSWorld in a task's params.
+    """Declare an OSWorld task in a task's params.
 
-    steps: of the set-up, in OSWorld's own form, what it would download as base64 in `content`. after: the same, once
-    the agent has ended. metrics: what judges; none where the task cannot be done, which the agent is to say. conj: how
-    they are joined. gold: files that results are compared with, base64 by name. seconds: for the set-up, and for all
-    that judges, beyond the limit of any call.
+    steps: of the set-up, in OSWorld's form, with the content of downloads as base64 in `content`. after: likewise, run
+    once the agent has ended. metrics: that judge the end; none where the task is infeasible, which the agent must say.
+    conj: how their scores are combined. gold: files that results are compared with, base64 by name. seconds: for the
+    set-up, and again for the judging, beyond the deadline of a reset or step.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -83,10 +88,11 @@ class OsworldTask(BaseModel):
 
 
 class ComputerTaskSpec(BaseModel):
-    """Hold what a task's params say, all of which may be missing: docs/computer.md#what-a-task-says.
+    """Hold a computer task's params, all of them optional: docs/computer.md#what-a-task-says.
 
-    Paths count from the home; those of folders end in /. binary: base64. checker: a program that judges the end;
-    values: what was drawn for the task, for it to read. osworld: a task of OSWorld's, with its set-up and judgement.
+    Paths are relative to the home; those of folders end in /. binary: base64 by path. checker: a program that judges
+    the end. values: placeholder -> text drawn for the task, for the checker. osworld: an OSWorld task's set-up and
+    judging.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -109,7 +115,7 @@ class ComputerTaskSpec(BaseModel):
     @field_validator("site")
     @classmethod
     def _site(cls, value: dict[str, str]) -> dict[str, str]:
-        """By path without the first /, of which none is `index.html`."""
+        """Remove the first / of each path; the empty path becomes `index.html`."""
         pages = {path.removeprefix("/") or "index.html": text for path, text in value.items()}
         if len(pages) < len(value):
             raise ValueError("two texts of one page: / is index.html, and a path may begin with /")
@@ -117,7 +123,7 @@ class ComputerTaskSpec(BaseModel):
 
     @property
     def judging_s(self) -> float:
-        """Seconds that a program has to judge the end; 0 where none does."""
+        """Return the seconds that programs have to judge the end; 0 where none does."""
         return sum(one.seconds for one in (self.checker, self.osworld) if one is not None)
 
     @classmethod

@@ -45,7 +45,7 @@ def main() -> None:
         listening = _listening(options, token)
     home, environment, screen = Path.home(), {**os.environ, "HOME": str(Path.home())}, ScreenAccess()
     routes: dict = {}
-    if os.name == "posix":  # shell, Python, files and streams need a terminal of Unix
+    if os.name == "posix":  # shell, Python, files and streams need Unix terminals
         import sdk_routes
 
         routes |= sdk_routes.sdk_routes(home, environment)
@@ -59,7 +59,7 @@ def main() -> None:
     if waits is not None:
         init_process.start_as_init_process(waits, home)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the desktop ends with it
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # by an exception, so that exit handlers end the desktop
     server.serve_forever()
 
 

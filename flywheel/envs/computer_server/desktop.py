@@ -1,7 +1,7 @@
-"""Start a desktop in this machine: an X server that speaks VNC, a window manager, applications.
+"""Start a desktop on this machine: an X server that speaks VNC, a window manager, applications.
 
-Nothing in it moves by itself: no blinking cursor, no animation, no overlay that fades (`config`). VNC is spoken on a
-unix socket alone; `/desktop/vnc` hands a connection to it on.
+Nothing in it moves by itself: the files in `config` turn off blinking cursors, animations and fading overlays. The VNC
+server listens on a unix socket only; `/desktop/vnc` relays a connection to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ _DPI = "96"
 
 
 class DesktopSession:
-    """At most one. home: where applications start. environment: of all that begins here, which finds the desktop so."""
+    """Run at most one desktop.
+
+    home: folder in which applications start. environment: of all programs that this server starts; `start` sets DISPLAY
+    in it, so that later programs find the desktop.
+    """
 
     def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
         self._screen, self._home = screen, home
@@ -44,7 +48,7 @@ class DesktopSession:
         atexit.register(self._end)
 
     def start(self, request: ApiRequest) -> dict:
-        """Start the X server, the window manager, then the applications, each with its first window."""
+        """Start X server, window manager and applications; returns the state once each application has a window."""
         width, height = (int(request.number(name, 64, 8192, 0)) for name in ("width", "height"))
         apps, packages = _commands(request, "apps"), request.json().get("packages", [])
         with self._alone:
@@ -62,12 +66,12 @@ class DesktopSession:
         return self.state(request)
 
     def launch(self, request: ApiRequest) -> dict:
-        """More applications. It is answered when each has a window."""
+        """Start more applications; returns the state once each has a window."""
         self._launch(_commands(request, "apps"), time.monotonic() + _WITHIN_S)
         return self.state(request)
 
     def state(self, _: ApiRequest) -> dict:
-        """Size and windows; `running` is false where there is no X server, or it has ended."""
+        """Return size and windows; `running` is false where there is no X server, or it has ended."""
         if not self._processes or self._processes[0].poll() is not None:
             return {"running": False, "windows": []}
         hands = self._screen.hands
@@ -85,8 +89,8 @@ class DesktopSession:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     def _serve(self, width: int, height: int, until: float) -> str:
-        """Start the X server on a display of its own; its name."""
-        runtime = self._environment.get("XDG_RUNTIME_DIR")  # the user's own, and within a machine always the same
+        """Start the X server on a free display and return the display's name, such as `:0`."""
+        runtime = self._environment.get("XDG_RUNTIME_DIR")  # the user's own folder, and in a machine always the same
         folder = Path(runtime, f"flywheel-vnc-{os.getpid()}") if runtime else Path(tempfile.mkdtemp(prefix="flywheel-"))
         folder.mkdir(0o700, exist_ok=not runtime)
         self._vnc = str(folder / "socket")
@@ -114,9 +118,9 @@ class DesktopSession:
             before = len(windows())
             self._run(words)
             _wait_until(lambda count=before: len(windows()) > count, until, f"{words[0]} shows no window")
-            focused_by = min(until, time.monotonic() + _FOCUS_S)  # keys that come before go nowhere
+            focused_by = min(until, time.monotonic() + _FOCUS_S)  # keys typed before are lost
             _holds_in_time(lambda: any(one["focused"] for one in windows()), focused_by)
-            self._screen.rest(min(until, time.monotonic() + _REST_S))  # a busy machine begins its shell late
+            self._screen.rest(min(until, time.monotonic() + _REST_S))  # on a busy machine a terminal's shell is late
 
     def _run(self, words: list[str], descriptors: tuple[int, ...] = ()) -> None:
         try:
@@ -161,7 +165,7 @@ def _wait_until(holds: Callable[[], bool], until: float, otherwise: str) -> None
 
 
 def _holds_in_time(holds: Callable[[], bool], until: float) -> bool:
-    """Tell whether it holds by then."""
+    """Wait until `holds` is true; False where it is not by `until` (`time.monotonic`)."""
     while not holds():
         if time.monotonic() > until:
             return False

@@ -17,7 +17,7 @@ from server import ApiRequest, ConnectionTakeover, RequestRefused, Routes, is_co
 
 _CHUNK = 2**16
 _CONNECT_S = 5.0
-_LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20  # of an answer of a service
+_LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20  # of a service's answer
 
 
 def forwarding_routes(folder: str, environment: dict[str, str]) -> Routes:
@@ -72,7 +72,7 @@ def _port_number(request: ApiRequest) -> int:
 
 
 def relay_connections(here: socket.socket, there: socket.socket, *, until_both_end: bool) -> None:
-    """Relay bytes between two connections until both directions have ended, or until either has."""
+    """Relay bytes between two connections until both directions have ended, or until one has; closes `there`."""
 
     def copy(source: socket.socket, target: socket.socket) -> None:
         _copy(source.recv, target)
@@ -91,7 +91,7 @@ def relay_connections(here: socket.socket, there: socket.socket, *, until_both_e
 
 
 def _relay_program(here: socket.socket, process: subprocess.Popen) -> None:
-    """Until either end closes: a program whose user is gone is ended."""
+    """Relay bytes between a connection and a program until one of them ends, then kill the program."""
     here.settimeout(None)
 
     def back() -> None:
@@ -108,7 +108,7 @@ def _relay_program(here: socket.socket, process: subprocess.Popen) -> None:
 
 
 def _feed_program(target: int, data: bytes, here: socket.socket) -> bool:
-    """Tell whether a program has taken it all, which may never read, before its user was gone."""
+    """Write data to a program, which may never read it; False where the client is gone before all is written."""
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     poll.register(here, getattr(select, "POLLRDHUP", select.POLLHUP))
@@ -131,7 +131,7 @@ def _shut_down(end: socket.socket, how: int) -> None:
 
 
 def _get_body(port: int, path: str, wait_s: float, limit: int) -> str | None:
-    """The body of a 200; None where there is none, or it is not whole in time or within the limit."""
+    """Return the body of a 200 response; None without one that is complete in time and within the limit."""
     until, data = time.monotonic() + wait_s, bytearray()
     try:
         with socket.create_connection(("127.0.0.1", port), wait_s) as there:

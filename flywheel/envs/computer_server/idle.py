@@ -1,7 +1,7 @@
 """Wait until processes are at rest: all threads sleep, and none has run since the last look.
 
-The kernel counts the time that each thread has run (`schedstat`). A program that was sent something is awake from that
-moment on, so that one which is at rest has read all that it was sent, and acted on it.
+The kernel counts the time that each thread has run (`schedstat`). A program is awake from the moment that something is
+sent to it, so a program at rest has read all that was sent to it, and has acted on it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import time
 from collections.abc import Iterable
 
 _LOOK_S = 0.0005
-_LOOKS = 2  # in a row that must find them at rest
+_LOOKS = 2  # consecutive ones that must find them at rest
 _ASLEEP = ("S", "T", "Z", "X")
 
 
 class ProcessWatch:
-    """Processes and all that descend from them, less this one: `pids`."""
+    """Watch processes and all their descendants, except this process. pids: the ids of all of them."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         parents = {}
-        for name in os.listdir("/proc"):  # noqa: PTH208 - each step of an episode looks here: paths take longer
+        for name in os.listdir("/proc"):  # noqa: PTH208 - runs at each step of an episode: pathlib is slower
             if name.isdigit() and (fields := _read_stat(f"/proc/{name}/stat")):
                 parents[int(name)] = int(fields[1])
         found = set(pids)
@@ -29,7 +29,7 @@ class ProcessWatch:
         self.pids = sorted(found - {os.getpid()})
 
     def wait(self, until: float) -> bool:
-        """Wait until they are at rest; False where they are not by then (`time.monotonic`)."""
+        """Wait until all are at rest; False where they are not by `until` (`time.monotonic`)."""
         before, looks = None, 0
         while True:
             now = self.look()
@@ -42,7 +42,7 @@ class ProcessWatch:
             time.sleep(_LOOK_S)
 
     def look(self) -> list[str] | None:
-        """Return how long each thread has run; None where one is awake."""
+        """Return each thread's `schedstat`, which says how long it has run; None where a thread is awake."""
         ran = []
         for pid in self.pids:
             folder = f"/proc/{pid}/task"
@@ -61,7 +61,7 @@ class ProcessWatch:
 
 
 def _read_stat(path: str) -> list[str]:
-    """State, parent and the rest; [] where it is gone."""
+    """Return the fields of a `stat` file from the state on: state, parent, ...; [] where the process is gone."""
     return _read_proc_file(path).rpartition(")")[2].split()
 
 

@@ -1,7 +1,7 @@
-"""Act as the first process of a machine: limit it, reap orphans, end with who waits outside.
+"""Act as the first process of a machine: set its limits, reap orphans, exit when the host closes the connection.
 
 A machine's other processes belong to the same user. The kernel keeps the first process of a PID namespace from their
-signals; that they can neither trace it nor read its memory is asked for here.
+signals; this module asks the kernel that they can neither trace it nor read its memory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = 4, 24, 47, 4
-_CAPABILITIES, _RIGHTS = 0x20080522, 64  # the version of capset's words; how many there may be
-OPEN_FILE_LIMITS = (1024, 4096)  # that a process may have open, without asking for more and at most
+_CAPABILITIES, _RIGHTS = 0x20080522, 64  # version of capset's header; how many capabilities there may be
+OPEN_FILE_LIMITS = (1024, 4096)  # of a process: soft and hard limit
 USER_LIMITS = {"max_inotify_instances": 8, "max_fanotify_groups": 0}
 _REAP_S = 1.0
 
 
 def receive_listening_socket(path: str) -> tuple[socket.socket, socket.socket]:
-    """Connect to the socket at `path`, and receive from there the socket to answer at: how a container starts."""
+    """Connect to the host's socket at `path`; returns that connection, and the listening socket received over it."""
     waits = socket.socket(socket.AF_UNIX)
     waits.connect(path)
     _, descriptors, _, _ = socket.recv_fds(waits, 16, 1)
@@ -34,9 +34,9 @@ def receive_listening_socket(path: str) -> tuple[socket.socket, socket.socket]:
 
 
 def start_as_init_process(waits: socket.socket, home: Path) -> None:
-    """Limit what runs here, and keep apart from it; hand the home folder, open, to who waits, and end once they do."""
+    """Set limits and refuse tracing; send the home's descriptor over `waits`, and exit once that connection ends."""
     _apply_limits()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal that the first process has no handler for does not reach it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal that it has no handler for
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     socket.send_fds(waits, [b"ready"], [folder])
@@ -46,7 +46,7 @@ def start_as_init_process(waits: socket.socket, home: Path) -> None:
 
 
 def _apply_limits() -> None:
-    """Limit what the kernel counts for one user's processes on all machines together; then give up all rights."""
+    """Limit what the kernel counts per user over all machines, and open files; then give up all capabilities."""
     for name, most in USER_LIMITS.items():
         with contextlib.suppress(OSError):
             Path("/proc/sys/user", name).write_text(str(most), encoding="ascii")
@@ -62,12 +62,12 @@ def _apply_limits() -> None:
 
 def _exit_with_waiter(waits: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        waits.recv(1)  # nothing is ever said
+        waits.recv(1)  # nothing is ever sent: it returns when the connection ends
     os._exit(0)
 
 
 def _reap_orphans() -> None:
-    """Reap orphans, which come to the first process: those found dead twice, since its parts wait for their own."""
+    """Reap orphans, which the first process inherits: those found dead twice, as others await their children."""
     dead: set[int] = set()
     while True:
         time.sleep(_REAP_S)

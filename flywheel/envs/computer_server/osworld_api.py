@@ -1,7 +1,8 @@
 """Answer the calls of OSWorld's server, so that its DesktopEnv and its set-ups can drive this machine.
 
-What its controllers send is taken, and what they read is given. `/screenshot` is the guest's own. What needs GNOME, an
-accessibility tree or the internet is refused with 501, which its client takes for "not there".
+The requests are those that OSWorld's controllers send, and the answers have what they read. `/screenshot` is in
+`screen.py`. What needs GNOME, an accessibility tree or the internet is refused with 501, which OSWorld's client takes
+for "not there".
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from urllib.parse import parse_qsl
 from screen import ScreenAccess
 from server import ApiAnswer, ApiRequest, RequestRefused, Routes, is_command
 
-_COMMAND_S, _PYTHON_S, _SCRIPT_S = 120.0, 30.0, 100.0  # OSWorld's own limits
+_COMMAND_S, _PYTHON_S, _SCRIPT_S = 120.0, 30.0, 100.0  # OSWorld's own timeouts
 _MOST_S = 3600.0
 _MAX_DEPTH = 64
 # Stand-ins for modules that OSWorld's set-ups and agents import, where they are not installed.
@@ -41,15 +42,18 @@ _UNSUPPORTED = {
 
 
 class OsworldApi:
-    """Answer OSWorld's calls. home: where commands start. environment: of each, with the DISPLAY of then."""
+    """Answer OSWorld's calls. home: where commands start. environment: of commands, to which DISPLAY is added."""
 
     def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
         self._screen, self._home, self._own = screen, home, environment
 
     # -- commands -----------------------------------------------------------------------------------------------------
     def execute(self, request: ApiRequest) -> ApiAnswer | dict:
-        """Run a command. Two fields are flywheel's own: `wait_s`, another limit, and `fresh`, for what is run to judge:
-        no program, module or start-up file in the home is then taken for one of the system's."""
+        """Run a command, and answer once it has ended.
+
+        Two fields are flywheel's own: `wait_s`, its timeout, and `fresh`, for commands that judge: no program, module
+        or start-up file in the home is then used in place of one of the system's.
+        """
         words, shell = self._words(request)
         limit_s, fresh = request.number("wait_s", 0, _MOST_S, _COMMAND_S), bool(request.json().get("fresh"))
         try:
@@ -168,7 +172,7 @@ class OsworldApi:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     def _words(self, request: ApiRequest) -> tuple[list[str] | str, bool]:
-        """A command, and whether a shell takes it. Its Python is the guest's, which has what the guest has."""
+        """Return a request's command, and whether a shell interprets it. `python` becomes the server's own."""
         asked = request.json()
         shell, command = bool(asked.get("shell", False)), asked.get("command", [])
         if isinstance(command, str):
@@ -210,7 +214,7 @@ class OsworldApi:
         return self._window(request.text("window_name"), by_class=by_class, strict=strict, status=500)
 
     def _window(self, name: str, *, by_class: bool, strict: bool, status: int) -> dict:
-        """As wmctrl finds it: a part of the title or class whatever its case, or all of it to the letter."""
+        """Find a window as wmctrl does: by a part of its title or class in any case, or (strict) by the exact text."""
         for window in self._screen.hands.windows():
             has = window["kind" if by_class else "title"]
             if name and (name == has if strict else name.lower() in has.lower()):

@@ -1,4 +1,4 @@
-"""Control pointer and keys by PyAutoGUI, on Windows and macOS. No test of flywheel's runs it there."""
+"""Control pointer and keys by PyAutoGUI, on Windows and macOS. No test of flywheel runs it there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pyautogui
 from server import RequestRefused
 
-pyautogui.FAILSAFE = False  # a pointer in the corner is what was asked for
+pyautogui.FAILSAFE = False  # moving the pointer to a corner is a valid action
 pyautogui.PAUSE = 0
 _KEYS = json.loads(Path(__file__).with_name("keys.json").read_text("ascii"))["to_pyautogui"]
-_NOTCH = 120  # of Windows's wheel; PyAutoGUI hands it on as it is
+_NOTCH = 120  # units of Windows's wheel, to which PyAutoGUI passes the number unchanged
 
 
 class PyAutoGuiInput:

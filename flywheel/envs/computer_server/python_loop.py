@@ -1,4 +1,4 @@
-"""Run a session's Python code, sent by a pipe, in one namespace. See `sdk_routes.py`."""
+"""Run the Python code that `sdk_routes.PythonSession` sends over a pipe, all of it in one namespace."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
         said = json.loads(line)
         try:
             error = _HOW[said["as"]](said["code"], names)
-        except BaseException:  # of what is to be kept or brought back: code's own is caught already
+        except BaseException:  # of _keep or _bring_back: `_run` catches those of the code
             error = True
         sys.stdout.flush()
         sys.stderr.flush()
@@ -38,7 +38,7 @@ def _tell(told: TextIO, failed: bool) -> None:
 
 
 def _run(code: str, names: dict) -> bool:
-    """Tell whether it failed. The value of a last line that is an expression is printed, as a notebook does."""
+    """Run code and return whether it failed. The value of a last expression is printed, as in a notebook."""
     try:
         tree = ast.parse(code, "<cell>")
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -49,16 +49,16 @@ def _run(code: str, names: dict) -> bool:
                 names["_"] = value
                 print(repr(value))
         return False
-    except BaseException as error:  # SystemExit and Ctrl-C too: what was computed stays
+    except BaseException as error:  # SystemExit and Ctrl-C too, so that the namespace stays
         shown = traceback.TracebackException.from_exception(error)
         begins = next((n for n, one in enumerate(shown.stack) if one.filename == "<cell>"), len(shown.stack))
-        del shown.stack[:begins]  # what is ours
+        del shown.stack[:begins]  # the frames of this file
         print("".join(shown.format()), end="", file=sys.stderr)
         return True
 
 
 def _keep(path: str, names: dict) -> bool:
-    """Into a file: a line of JSON (modules by name, what is lost), then a pickle of what can be unpickled again."""
+    """Save the namespace to a file: a line of JSON (modules by name, lost names), then a pickle of the rest."""
     modules, held, lost = {}, {}, []
     for name, value in list(names.items()):
         if name in _NOT_ITS_OWN:
@@ -82,7 +82,7 @@ def _bring_back(path: str, names: dict) -> bool:
     with Path(path).open("rb") as file:
         header = json.loads(file.readline())
         for name, module in header["modules"].items():
-            with contextlib.suppress(BaseException):  # a file that was there is not any more
+            with contextlib.suppress(BaseException):  # its file may be gone
                 names[name] = importlib.import_module(module)
         names.update(pickle.load(file))
     return False

@@ -1,4 +1,4 @@
-"""Serve mouse, keyboard and screenshots of this machine over HTTP; a screenshot waits until the screen is still."""
+"""Serve mouse, keyboard and screenshots of this machine over HTTP; a screenshot can wait until the screen is still."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class ScreenAccess:
-    """Reach input and screenshots of the display that DISPLAY names, or of this machine's on Windows and macOS.
+    """Give access to the display that DISPLAY names, or to this machine's screen on Windows and macOS.
 
-    hands, eyes: found at the first use. rest: waits until the programs with a window are at rest, or until a time.
+    hands: the input device. eyes: what takes screenshots. Both are opened at the first use, and raise RequestRefused
+    where there is no display.
     """
 
     def __init__(self) -> None:
@@ -41,11 +42,12 @@ class ScreenAccess:
         return self._eyes
 
     def forget(self) -> None:
-        """Look for the display anew."""
+        """Drop the input device and the grabber; the next use opens the display that DISPLAY names then."""
         with self._alone:
             self._hands = self._eyes = None
 
     def rest(self, until: float) -> bool:
+        """Wait until the display's programs are at rest; False where they are not by `until` (`time.monotonic`)."""
         if not hasattr(self.hands, "programs"):
             return True
         from idle import ProcessWatch
@@ -53,7 +55,7 @@ class ScreenAccess:
         watched = ProcessWatch(self.hands.programs())
         while watched.wait(until) and time.monotonic() < until:
             before, watched = watched, ProcessWatch(self.hands.programs())
-            if watched.pids == before.pids:  # else one has begun meanwhile, such as the shell of a new terminal
+            if watched.pids == before.pids:  # else a program has started meanwhile, such as a new terminal's shell
                 return True
         return False
 
@@ -87,7 +89,7 @@ def _open_native() -> tuple[InputDevice, ScreenGrabber]:
     return PyAutoGuiInput(), ScreenGrabber()
 
 
-# Routes: single actions, a step (actions, then a screenshot once the screen is at rest).
+# Routes: a single act; a step (acts, then a screenshot once the screen is at rest); a screenshot.
 
 MOUSE_BUTTONS = ("left", "middle", "right")
 SCROLL_DIRECTIONS = ("up", "down", "left", "right")
@@ -129,7 +131,7 @@ def _take_picture(screen: ScreenAccess, after_ms: float, within_ms: float) -> Ap
 
 
 def _perform_act(hands: InputDevice, act: Any) -> None:
-    """Carry out an act. Raises RequestRefused for an unknown act, or one that lacks something."""
+    """Carry out an act. Raises RequestRefused for an unknown act, or a wrong field."""
     if not isinstance(act, dict) or act.get("type") not in _ACTS:
         raise RequestRefused(f"an act has a type: {', '.join(_ACTS)}")
     _ACTS[act["type"]](hands, act)

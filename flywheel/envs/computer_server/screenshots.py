@@ -1,4 +1,4 @@
-"""Take pictures of the screen by mss, when it has come to rest."""
+"""Take screenshots by mss, at once or when the screen has come to rest."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import mss
 from mss.exception import ScreenShotError
 from server import RequestRefused
 
-_FRAME_S = 1 / 60  # that a program may sleep before it draws what it has done
-_AT_ONCE = 32  # rows: memory for all of them would be asked of the system anew each time
-_LEVEL = 1  # of zlib: a picture of a desktop is mostly plain, and time is what counts
+_FRAME_S = 1 / 60  # seconds that a program may sleep before it draws its result
+_AT_ONCE = 32  # rows: memory for all of them would be allocated from the system each time
+_LEVEL = 1  # of zlib, the fastest: pictures of desktops are mostly plain, and speed matters
 
 
 class ScreenGrabber:
     """Take screenshots of one X display, or of the machine's own where none is named.
 
-    drawn: `X11Input.drawn`; only these rows are compared, and without it whole pictures. It is called before each
-    picture and raises RequestRefused where the display is gone, by which the library would end this process.
+    drawn: `X11Input.drawn`; only the rows that it returns are taken anew, and without it whole pictures. It is called
+    before each picture, since it raises RequestRefused where the display is gone: mss would end this process.
     """
 
     def __init__(self, display: str = "", drawn: Callable[[], tuple[int, int] | None] | None = None) -> None:
-        # mss's newer back-ends do not find Xvnc's visual: it tells the depth of 24 bits twice.
+        # mss's newer back-ends do not find Xvnc's visual: Xvnc lists the depth of 24 bits twice.
         options = {"display": display, "backend": "xlib"} if display else {}
         self._drawn = drawn
-        self._thread = ThreadPoolExecutor(1)  # one picture at a time: mss works in the thread that it began in
+        self._thread = ThreadPoolExecutor(1)  # one thread: mss works only in the thread that opened it
         with _refuse_if_gone():
             self._source, self._all = self._thread.submit(_open_source, options).result()
         self._picture = _PngPicture(self._all["width"], self._all["height"])
-        self._stale: tuple[int, int] | None = (0, self._all["height"])  # rows that the picture has not as they are
+        self._stale: tuple[int, int] | None = (0, self._all["height"])  # rows of the picture that are out of date
 
     def take(self) -> bytes:
         """Take a PNG of the screen as it is now."""
         return self._thread.submit(self._take).result()
 
     def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes:
-        """Take a PNG of the screen when nothing moves: after_ms have passed, its programs are at rest, and a frame
-        later nothing else was drawn. After within_ms the picture is taken whatever moves.
+        """Take a PNG once `after_ms` have passed, the programs are at rest, and nothing is drawn for a frame (1/60 s).
 
-        rest: waits until the programs are at rest or that time (`time.monotonic`) has come.
+        rest: waits until the programs are at rest, or until its argument (`time.monotonic`). After `within_ms` the
+        picture is taken even if something moves.
         """
         return self._thread.submit(self._settled, rest, after_ms, within_ms).result()
 
@@ -65,7 +65,7 @@ class ScreenGrabber:
         return self._picture.png()
 
     def _moves(self) -> bool:
-        """Tell whether the screen is no longer as it was looked at last."""
+        """Return whether the screen has changed since the last look; the changed rows become stale."""
         if self._drawn is None:
             self._stale = (0, self._all["height"])
             return self._update()
@@ -76,7 +76,7 @@ class ScreenGrabber:
         return rows is not None
 
     def _update(self) -> bool:
-        """Bring the stale rows into the picture; whether any of them differs."""
+        """Copy the stale rows of the screen into the picture; returns whether any of them differs."""
         if self._stale is None:
             return False
         top, bottom = max(0, self._stale[0]), min(self._all["height"], self._stale[1])
@@ -87,7 +87,7 @@ class ScreenGrabber:
 
 
 class _PngPicture:
-    """The screen as PNG. Rows that are as they were are not made anew."""
+    """Encode the screen as PNG. Rows that have not changed are not encoded again."""
 
     def __init__(self, width: int, height: int) -> None:
         self._size, self._stride = (width, height), width * 4
@@ -96,7 +96,7 @@ class _PngPicture:
         self._png = b""
 
     def update(self, top: int, raw: bytearray) -> bool:
-        """Take in rows from `top` on; tells whether any of them differs from what it was."""
+        """Replace the rows from `top` on by `raw` (BGRX); returns whether any of them differs."""
         differs = not self._png
         for number in range(len(raw) // self._stride):
             row = raw[number * self._stride : (number + 1) * self._stride]

@@ -26,7 +26,7 @@ from server import MAX_BODY_BYTES, ApiAnswer, ApiRequest, RequestRefused, Routes
 from shell import BoundedOutput, Shell, ShellBusy, strip_control_sequences
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-# Links may lead anywhere in this machine: they are followed nowhere else.
+# Unpacked links may lead anywhere: they are followed only inside this machine.
 _EXTRACT_OPTIONS = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 _MAX_LISTED = 1000  # entries
 
@@ -43,7 +43,7 @@ def file_routes(home: Path) -> Routes:
                 path.mkdir(parents=True, exist_ok=True)
                 return {"bytes": 0}
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Not through a pipe or a device that somebody has put there, which would wait for ever.
+            # O_NONBLOCK, since opening a pipe or a device that a program has put there would block for ever.
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
             with os.fdopen(target, "wb") as file:
                 if not stat.S_ISREG(os.fstat(target).st_mode):
@@ -86,7 +86,8 @@ def _refuse_os_errors(path: Path):
 
 
 def _read_file(path: Path, limit: int) -> tuple[bytes, str]:
-    """The bytes, or of more than `limit` the first and the last half around a line that says so; their type."""
+    """Return a file's content and content type. Of a file above `limit` bytes, it has the first and the last half of
+    the limit, around a line that says how much is left out."""
     with _refuse_os_errors(path):
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -114,16 +115,19 @@ def _list_folder(path: Path) -> dict:
 
 
 _LOOP_PROGRAM = Path(__file__).with_name("python_loop.py")
-_ANSWERS = {b"true\n": True, b"false\n": False}  # anything else was said by the code itself
+_ANSWERS = {b"true\n": True, b"false\n": False}  # anything else was written by the code itself
 _START_S = 10.0
-_STOP_S = 2.0  # that code has to end in, once it is interrupted
+_STOP_S = 2.0  # for interrupted code to end
 _CHUNK = 2**16
 
 
 @dataclass(frozen=True)
 class PythonOutput:
-    """Hold what code gave. text: what it printed, and its last line's value. failed: by an exception, told in the text.
-    stopped: its time was over. lost: it did not stop, so that what was computed before is gone too."""
+    """Hold the outcome of code.
+
+    text: its output, with a last expression's value. failed: it raised an exception, whose traceback is in the text.
+    stopped: it was interrupted after its timeout. lost: its interpreter has ended, and all variables with it.
+    """
 
     text: str
     failed: bool = False
@@ -132,7 +136,7 @@ class PythonOutput:
 
 
 class PythonSession:
-    """One interpreter, which lives on between calls from the first on. folder, environment: of each new one."""
+    """Run code in one interpreter, which stays alive between calls. folder, environment: of each new interpreter."""
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         self._folder, self._environment = folder, environment
@@ -141,13 +145,13 @@ class PythonSession:
 
     @property
     def begun(self) -> bool:
-        """There is one that holds what code has left in it."""
+        """Return whether an interpreter is alive, which holds what code has left in it."""
         return self._process is not None and self._process.poll() is None
 
     def run(self, code: str, wait_s: float, limit: int, how: str = "code") -> PythonOutput:
-        """Run code; after wait_s it is interrupted. limit: bytes of what it prints that are kept.
+        """Run code, and interrupt it after `wait_s` seconds. limit: bytes of its output that are kept.
 
-        how: "keep" and "bring back" put what it holds into a file, and take it from there (`code` being its path).
+        how: "code"; "keep" saves the namespace to the file whose path is `code`, "bring back" loads it from there.
         """
         with self._alone:
             if not self.begun:
@@ -166,7 +170,7 @@ class PythonSession:
             return PythonOutput(kept.taken(strip_control_sequences), bool(told) or lost, stopped, lost)
 
     def close(self) -> None:
-        """End it, with what it has begun in its process group."""
+        """Kill the interpreter, if it runs, with its process group."""
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
@@ -189,7 +193,7 @@ class PythonSession:
         finally:
             for pipe in (theirs_in, theirs_out, printed):
                 os.close(pipe)
-        self._wait(BoundedOutput(0), _START_S)  # it says so when it is there
+        self._wait(BoundedOutput(0), _START_S)  # it answers once when it has started
 
     def _send(self, message: bytes) -> None:
         try:
@@ -199,14 +203,14 @@ class PythonSession:
             pass  # it has ended, which `run` sees
 
     def _wait(self, kept: BoundedOutput, wait_s: float) -> bool | None:
-        """Tell whether the code failed; None where it has not ended by then, or its process has."""
+        """Collect output and return whether the code failed; None where it is late, or its process has ended."""
         until = time.monotonic() + wait_s
         told = b""
         while (left := until - time.monotonic()) > 0:
             ready = select.select([self._told, self._printed], [], [], left)[0]
             if self._printed in ready:
                 kept.add(os.read(self._printed, _CHUNK))
-            elif self._told in ready:  # after all that was printed before
+            elif self._told in ready:  # only once all output is read
                 data = os.read(self._told, _CHUNK)
                 told += data
                 if not data:
@@ -219,8 +223,8 @@ class PythonSession:
 
 _PLACE = Path("/tmp")
 _SNAPSHOT_S = 3.0
-_MAX_KEPT_BYTES = 16 * 2**20  # bytes of each
-_NAMES, _LETTERS = 50, 100  # of what is lost: names that are told, letters of each
+_MAX_KEPT_BYTES = 16 * 2**20  # bytes of each state
+_NAMES, _LETTERS = 50, 100  # of lost names: how many are reported, characters of each
 _KEEP = Path(__file__).with_name("keep.sh")
 
 
@@ -279,7 +283,7 @@ def _save_python(python: PythonSession, lost: list[str]) -> bytes | None:
 
 
 def _read_kept(path: Path, what: str, lost: list[str]) -> bytes | None:
-    """What was written into a file, in whose place others here may have put something else; else `lost` says why."""
+    """Read a saved state from a file, which programs may have replaced; None, with a line in `lost`, where it fails."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(file, "rb") as opened:
@@ -309,7 +313,7 @@ def _decode_field(request: ApiRequest, name: str) -> bytes:
 
 
 _LONGEST_S, _WAIT_S = 3600.0, 10.0
-_MOST, _LIMIT = 2**24, 2**16  # bytes of an output
+_MOST, _LIMIT = 2**24, 2**16  # bytes of output: at most, by default
 
 
 def sdk_routes(home: Path, environment: dict[str, str]) -> Routes:

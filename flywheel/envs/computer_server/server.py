@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 MAX_BODY_BYTES = 256 * 2**20  # bytes
-_IDLE_S = 600  # that a connection may be silent
+_IDLE_S = 600  # seconds that a connection may be silent
 
 
 class RequestRefused(Exception):
@@ -48,14 +48,14 @@ class ApiRequest:
         return body
 
     def text(self, name: str) -> str:
-        """Return a field of the body that is a text. Raises RequestRefused where it is none."""
+        """Return the text field `name` of the JSON body. Raises RequestRefused where it is missing or no text."""
         value = self.json().get(name)
         if not isinstance(value, str):
             raise RequestRefused(f"{name} is not a text")
         return value
 
     def number(self, name: str, least: float, most: float, default: float) -> float:
-        """Return a field of the body that is a number in these bounds. Raises RequestRefused where it is none."""
+        """Return the number `name` of the JSON body, or the default. Raises RequestRefused if it is out of bounds."""
         value = self.json().get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
             raise RequestRefused(f"{name} is not a number from {least:g} to {most:g}")
@@ -63,7 +63,7 @@ class ApiRequest:
 
 
 def is_command(words: object) -> bool:
-    """Tell whether it is a list of words, one at least."""
+    """Return whether `words` is a list of strings, one at least."""
     return isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
 
 
@@ -78,7 +78,7 @@ class ApiAnswer:
 
 @dataclass(frozen=True)
 class ConnectionTakeover:
-    """Answer with status 101, then hand over the connection. serve: called with its socket, no longer HTTP."""
+    """Answer with status 101, then hand over the connection. serve: called with its socket, which is no longer HTTP."""
 
     serve: Callable[[socket.socket], None]
 
@@ -88,7 +88,7 @@ Routes = Mapping[tuple[str, str], Route]  # by method and path
 
 
 def make_http_server(listening: socket.socket, routes: Routes, token: str = "") -> ThreadingHTTPServer:
-    """Make a server at a bound socket; the caller calls `serve_forever`. token: "" asks for none."""
+    """Make a server on a bound socket; the caller calls `serve_forever`. token: that clients must send; "" for none."""
     handler = type("Handler", (_RequestHandler,), {"routes": dict(routes), "token": token})
     server = ThreadingHTTPServer(("", 0), handler, bind_and_activate=False)
     server.daemon_threads = True

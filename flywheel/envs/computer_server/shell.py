@@ -1,4 +1,4 @@
-"""Run commands in a bash that lives on between calls: folder, variables and background jobs stay."""
+"""Run commands in a bash that stays alive between calls, with its folder, variables and background jobs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ from idle import ProcessWatch
 from server import RequestRefused
 from terminal import TerminalEmulator
 
-_MAX_END_BYTES = 8192  # bytes of an output's end
+_MAX_END_BYTES = 8192  # bytes of the sequence that ends an output
 
 
 class BoundedOutput:
-    """Bytes, half of the limit from either end."""
+    """Collect output, and keep `limit` bytes of it: half from its beginning and half from its end."""
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
         self._first, self._last, self._left_out = bytearray(), bytearray(), 0
 
     def add(self, data: bytes, mark: bytes = b"") -> bytes:
-        """More of it. mark: the word of the sequence (OSC) by which its end is told; what is told in it, b"" before."""
+        """Add output. mark: the word in the control sequence (OSC) that ends it.
+
+        Returns the rest of that sequence, b"" until it has come.
+        """
         before = len(self._last)
         self._last += data
         told = b""
@@ -45,11 +48,11 @@ class BoundedOutput:
                 told = bytes(self._last[at + len(mark) + 3 : end])
                 del self._last[at:]
         if len(self._last) > 2 * (self._half + _MAX_END_BYTES):
-            self._cut(self._half + _MAX_END_BYTES)  # what may be a part of the mark stays
+            self._cut(self._half + _MAX_END_BYTES)  # keeps what may be the beginning of a mark
         return told
 
     def taken(self, shown: Callable[[bytes], str]) -> str:
-        """Return what was kept since the last time, with a line about what its middle lacks. shown: bytes as a text."""
+        """Return and drop what is kept, with a line about what its middle lacks. shown: renders bytes as text."""
         if len(self._last) > self._half and len(self._first) + len(self._last) > 2 * self._half:
             self._cut(self._half)
         first, last, left_out = bytes(self._first), bytes(self._last), self._left_out
@@ -59,7 +62,7 @@ class BoundedOutput:
         return f"{shown(first)}\n[... {left_out} bytes left out ...]\n{shown(last)}"
 
     def _cut(self, keep: int) -> None:
-        """All but the last `keep` bytes are its beginning, or left out."""
+        """Keep the last `keep` bytes as the end; add those before to the beginning, or drop them where that is full."""
         over = len(self._last) - keep
         room = min(over, self._half - len(self._first))
         self._first += self._last[:room]
@@ -68,14 +71,14 @@ class BoundedOutput:
 
 
 _MAX_SCROLLBACK_BYTES = 2**16  # bytes that are kept
-_RESET_SEQUENCE = b"\x1bc"  # the terminal begins anew
+_RESET_SEQUENCE = b"\x1bc"  # resets a terminal
 
 
 class Scrollback:
-    """What was printed last, for watchers: a slow one misses some of it, and holds up nothing."""
+    """Keep the newest output for watchers; a slow watcher misses some of it, and blocks nobody."""
 
     def __init__(self) -> None:
-        self._kept, self._end = bytearray(), 0  # the last bytes; how many there were in all
+        self._kept, self._end = bytearray(), 0  # the newest bytes; number of all bytes so far
         self._changed = threading.Condition()
 
     def add(self, data: bytes) -> None:
@@ -86,7 +89,10 @@ class Scrollback:
             self._changed.notify_all()
 
     def since(self, place: int, wait_s: float) -> tuple[bytes, int]:
-        """Return what came after `place` bytes, and how many there are then; b"" for nothing in `wait_s` seconds."""
+        """Wait up to `wait_s` seconds for output after the byte `place`; returns it and the new `place`.
+
+        Where some was missed, a sequence that resets the terminal comes first. Without new output it is b"".
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._end > place, wait_s)
             begin = self._end - len(self._kept)
@@ -95,14 +101,14 @@ class Scrollback:
 
 
 _READ_CALL = {"x86_64": "0", "aarch64": "63"}.get(platform.machine(), "")  # the system call's number
-_LOCAL_MODES = 3  # where termios has them
+_LOCAL_MODES = 3  # their index in termios's list
 
 
 def run_times_if_waiting(terminal: int, shell: int) -> list[str] | None:
-    """Return how long each thread of a terminal's program has run, where it seems to wait for keys; else None.
+    """Return how long each thread of a terminal's programs has run, where they seem to wait for keys; else None.
 
-    It is at rest then, where the times are the same a moment later, and has asked for single keys or reads a line.
-    terminal: our end. shell: the process that started it.
+    They do if the times are the same a moment later: all threads sleep then, and the terminal gives single keys or a
+    program reads a line. terminal: our end of it. shell: id of the process that started the programs.
     """
     watched = ProcessWatch([shell])
     ran = watched.look()
@@ -116,29 +122,29 @@ def run_times_if_waiting(terminal: int, shell: int) -> list[str] | None:
 
 
 def _is_reading_terminal(pid: int) -> bool:
-    """It is in the midst of reading from a terminal."""
+    """Return whether a process is inside a call that reads from a terminal."""
     try:
-        with open(f"/proc/{pid}/syscall") as file:  # noqa: PTH123 - looked at again and again
+        with open(f"/proc/{pid}/syscall") as file:  # noqa: PTH123 - runs very often
             call = file.read().split()
         return call[0] == _READ_CALL and os.readlink(f"/proc/{pid}/fd/{int(call[1], 16)}").startswith("/dev/pts/")  # noqa: PTH115
     except (OSError, IndexError, ValueError):
         return False
 
 
-# Commands run on a terminal of their own, so that programs can ask for keys. A command comes by a pipe that it does not
-# see; the shell marks its end on the terminal by a word that changes with each command, in a sequence that terminals do
-# not show, so all that it printed stands before the mark. Output is always read, and the middle of a long one dropped,
-# so a command ends however much it prints.
+# Commands run on a terminal of their own, so that programs can ask for keys. The shell reads commands from a pipe that
+# they do not inherit. It marks a command's end on the terminal by a sequence that terminals do not show, with a random
+# word, so that all output of the command precedes the mark. Output is always read, and the middle of a long one
+# dropped, so that no command blocks on printing.
 
 ROWS, COLUMNS = 24, 80
 _CHUNK = 2**16
 _MAX_COMMAND_CHARACTERS = 2**17  # characters of a command: bash reads them one by one
 _MAX_LINE_BYTES = 1024  # bytes that a terminal takes at once
 _TYPE_S = 1.0
-_LOOK_S, _LOOKS = 0.04, 12  # between looks at a program that may wait for keys; so many where it says nothing
+_LOOK_S, _LOOKS = 0.04, 12  # seconds between two looks whether a program waits for keys; looks at a silent one
 _LOOP_SCRIPT = Path(__file__).with_name("shell_loop.sh")
-_BASH_COMMAND = ("bash", "--noprofile", "--norc", "-c", 'eval "$(<"$1")"', "bash")  # its errors name no file of ours
-_MAX_DRAWN_BYTES = 2**16  # bytes, of what was printed last, that the terminal is drawn from
+_BASH_COMMAND = ("bash", "--noprofile", "--norc", "-c", 'eval "$(<"$1")"', "bash")  # bash's errors name no file of ours
+_MAX_DRAWN_BYTES = 2**16  # newest bytes of output that are drawn on the screen
 # Colours, cursor movements, titles; then other control characters.
 _CONTROL_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|\x1b[ -/]*[0-~]"
@@ -149,10 +155,10 @@ _UNPRINTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ShellOutput:
-    """What a command printed since it began or was last asked; where it fills the screen, what is seen there.
+    """Hold what a command has printed since the last call; of a full-screen program, what the screen shows.
 
-    running: it has not ended. asks: it waits for keys. status: of the command, where it has ended; None where the shell
-    itself did, and a new one takes its place. folder: where the shell stands.
+    running: it has not ended. asks: it waits for keys. status: its exit status; None while it runs, or where the shell
+    itself has ended and a new one takes its place. folder: the shell's working folder.
     """
 
     text: str
@@ -163,25 +169,26 @@ class ShellOutput:
 
 
 class ShellBusy(RequestRefused):
-    """A command is still running."""
+    """Signal that a command is still running."""
 
 
 class Shell:
-    """One bash on one terminal. environment, folder: of each new one."""
+    """Run commands in one bash on one terminal. folder, environment: of each new bash. tape: output, for watchers."""
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         self._folder, self._environment = folder, environment
         self._screen = TerminalEmulator(ROWS, COLUMNS)
         self._screen.feed(_shell_prompt(folder, folder))
-        self.tape = Scrollback()  # all that its terminal is told
+        self.tape = Scrollback()  # all output of its terminal
         self.tape.add(_shell_prompt(folder, folder).encode("utf-8", "replace"))
         self._bash: _BashProcess | None = None
         self._alone = threading.Lock()
 
     def run(self, command: str, wait_s: float, limit: int) -> ShellOutput:
-        """Begin a command and wait for its end, or for wait_s: it goes on then. limit: bytes of its output, at most.
+        """Start a command and wait up to `wait_s` seconds for its end; it goes on then.
 
-        Raises ShellBusy while another one runs, RequestRefused for one that is too long.
+        limit: bytes of output that are kept. Raises ShellBusy while another command runs, RequestRefused for a command
+        that is too long.
         """
         if len(command) > (most := _MAX_COMMAND_CHARACTERS):
             raise RequestRefused(f"a command has {most} characters at most: write a file, and run that")
@@ -191,42 +198,42 @@ class Shell:
             return bash.wait(wait_s)
 
     def quietly(self, command: str, wait_s: float) -> bool:
-        """Run a command that prints nothing, unseen; False where it did not end in time. Raises ShellBusy as `run`."""
+        """Run a command without showing it; False, after Ctrl-C, where it is late. Raises ShellBusy as `run`."""
         with self._alone:
             bash = self._ready()
             bash.begin(command, 0, shown=False)
             bash.wait(wait_s)
             if not bash.running:
                 return True
-            bash.type(b"\x03")  # it was not asked for by who works here
+            bash.type(b"\x03")  # Ctrl-C: the user of this shell did not start it
             bash.wait(wait_s)
             return False
 
     @property
     def begun(self) -> bool:
-        """There is one that holds what commands have left in it."""
+        """Return whether a bash is alive, which holds what commands have left in it."""
         return self._bash is not None and not self._bash.over
 
     def read(self, wait_s: float) -> ShellOutput:
-        """Return what was printed since, until the command ends or wait_s is over."""
+        """Wait for the running command, `wait_s` seconds at most; returns its output since the last call."""
         with self._alone:
             if self._bash is None:
                 return ShellOutput("", folder=self._folder)
             return self._bash.wait(wait_s)
 
     def look(self) -> str:
-        """Return what the terminal shows. What was printed can still be read."""
+        """Return the text that the terminal shows. It can still be read by `read`."""
         return self._screen.text if self._bash is None else self._bash.look()
 
     def keys(self, text: str, wait_s: float) -> ShellOutput:
-        """Type into the program that is running; what it prints then. Raises RequestRefused where there is none."""
+        """Type into the running program, and return what it prints then. Raises RequestRefused where none runs."""
         if self._bash is None or not self._bash.running:
             raise RequestRefused("no program is running that would take keys: run a command", 409)
         self._bash.type(text.encode("utf-8", "replace"))
         return self.read(wait_s)
 
     def type(self, data: bytes) -> None:
-        """Type the keys of somebody who watches; without a program that runs they go nowhere."""
+        """Type a watcher's keys into the running program; without one they are dropped."""
         if (bash := self._bash) is not None and bash.running:
             bash.type(data)
 
@@ -239,16 +246,17 @@ class Shell:
         return self._bash
 
     def close(self) -> None:
-        """End the shell; what runs in its terminal hears of it."""
+        """Kill the shell; the programs of its terminal get the signal SIGHUP."""
         if self._bash is not None:
             self._bash.close()
             self._bash = None
 
 
 def build_terminal_command(slave: int, *command: str) -> list[str]:
-    """Build the command of a session's first process, which opens the terminal as its own before it becomes `command`.
+    """Build a command that opens a terminal as the controlling one of a new session, and then becomes `command`.
 
-    To do so between fork and exec would run Python there, where locks may be held by threads that are gone.
+    slave: descriptor of the terminal. A shell does that: Python code between fork and exec could wait for locks that
+    are held by threads which do not exist there.
     """
     return ["/bin/sh", "-c", 'exec <>"$0"; exec "$@"', os.ttyname(slave), *command]
 
@@ -279,24 +287,24 @@ class _BashProcess:
 
     @property
     def running(self) -> bool:
-        """Whether a command is."""
+        """Return whether a command is running."""
         return bool(self._mark)
 
     def begin(self, command: str, limit: int, shown: bool = True) -> None:
-        """shown: on the terminal, as it is typed there."""
+        """Send a command to the shell. limit: bytes of output that are kept. shown: show it as if it were typed."""
         command = command.replace("\0", "").encode("utf-8", "replace").decode()
         with self._changed:
             self._mark, self._kept, self._status = secrets.token_hex(8).encode(), BoundedOutput(limit), None
             self._draw()
-            with contextlib.suppress(termios.error):  # a program that crashed may have left others
+            with contextlib.suppress(termios.error):  # a program that crashed may have left other modes
                 termios.tcsetattr(self._terminal, termios.TCSANOW, self._modes)
-            typed_in = "\r\x1b[K"  # a prompt that comes again stands where it stood
+            typed_in = "\r\x1b[K"  # the next prompt replaces the one shown
             if shown:
                 typed_in = command.rstrip("\n")[-_MAX_DRAWN_BYTES:].replace("\n", "\r\n> ") + "\r\n"
             self._screen.feed(typed_in)
             self._tape.add(typed_in.encode())
         message = b"%s\0%s\0" % (self._mark, command.encode())
-        with contextlib.suppress(BrokenPipeError):  # the shell has just gone, which `_read` tells
+        with contextlib.suppress(BrokenPipeError):  # the shell has just ended, which `_read` finds
             while message:
                 message = message[os.write(self._commands, message) :]
 
@@ -305,7 +313,7 @@ class _BashProcess:
             type_into_terminal(self._terminal, data)
 
     def wait(self, wait_s: float) -> ShellOutput:
-        """Until the command has ended, waits for keys, or wait_s is over."""
+        """Wait until the command ends or asks for keys, `wait_s` seconds at most; returns its new output."""
         until, before, alike, asks = time.monotonic() + wait_s, None, 0, False
         with self._changed:
             while self._mark and (left := until - time.monotonic()) > 0:
@@ -314,7 +322,7 @@ class _BashProcess:
                 now = run_times_if_waiting(self._terminal, self._process.pid) if quiet else None
                 alike = alike + 1 if now is not None and now == before else 0
                 before = now
-                # One that has said nothing yet may be about to.
+                # A program that has printed nothing yet may be about to.
                 if alike and (alike == _LOOKS or strip_control_sequences(bytes(self._unseen)).strip()):
                     asks = True
                     break
@@ -345,7 +353,7 @@ class _BashProcess:
             ready = select.select([self._terminal, shell], [], [])[0]
             with self._changed:
                 try:
-                    # Where the shell alone is gone, what it had begun may hold the terminal for ever.
+                    # Where only the shell has ended, programs that it started may hold the terminal open for ever.
                     data = os.read(self._terminal, _CHUNK) if self._terminal in ready else b""
                 except OSError:
                     data = b""
@@ -376,16 +384,19 @@ def type_into_terminal(terminal: int, data: bytes) -> None:
 
 
 def _shell_prompt(folder: str, home: str) -> str:
-    """It ends what a program has left open: a sequence, a charset, a screen (1049 would move a watcher's cursor)."""
+    """Build the prompt, after sequences that end what a program has left open: a string, a charset, the second screen.
+
+    The last is ended by 1047, since 1049 would move a watcher's cursor.
+    """
     at = "~" + folder[len(home) :] if folder == home or folder.startswith(f"{home}/") else folder
     return f"\x07\x1b(B\x1b[?1047l{at}$ "
 
 
 def strip_control_sequences(data: bytes) -> str:
-    """Return what a terminal would show of the data, line by line, without colours and movements."""
+    """Return the text that a terminal would show of the data, line by line, without colours and cursor movements."""
     text = _CONTROL_SEQUENCE.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
     lines = []
     for line in text.split("\n"):
-        line = line.rstrip("\r").rpartition("\r")[2]  # a progress bar goes over its line again and again
+        line = line.rstrip("\r").rpartition("\r")[2]  # a progress bar overwrites its line again and again
         lines.append(_UNPRINTED.sub("", _BACKSPACE.sub("", line)))
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Draw what programs print to a terminal, as an xterm does, without colours.
+"""Emulate the screen of an xterm, without colours, from what programs print to it.
 
-It knows what programs say to a terminal that is called `xterm`: lines that scroll, movements of the cursor, what is
-erased, inserted and deleted, a second screen for programs that fill all of it.
+It supports the sequences that programs use where TERM is `xterm`: scrolling, cursor movements, erasing, inserting and
+deleting, and the second screen of full-screen programs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable
 
 _TAB = 8
-_MAX_NUMBER = 9999  # that a number in a sequence may be
+_MAX_NUMBER = 9999  # of a number in a sequence
 # A run of plain characters; a sequence: CSI, a string (OSC, DCS, ...), a charset, a single escape; a control character.
 _TOKEN = re.compile(
     r"(?P<text>[^\x00-\x1f\x7f\x80-\x9f]+)"
@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     r"|(?P<control>[\x00-\x1a\x1c-\x1f\x7f\x80-\x9f])",
     re.DOTALL,
 )
-_LONGEST = 4096  # of a sequence whose end has not come
+_LONGEST = 4096  # characters of a sequence whose end has not come
 _LINE_CHARACTERS = str.maketrans("jklmnqtuvwx`afgoyz{|}~", "┘┐┌└┼─├┤┴┬│◆▒°±⎺≤≥π≠£·")
 
 
@@ -34,22 +34,22 @@ class TerminalEmulator:
         self._rows, self._columns = rows, columns
         self._pending = ""
         self._saved: tuple[int, int] = (0, 0)
-        self._main: tuple[list[list[str]], tuple[int, int]] | None = None  # while the second screen is shown
+        self._main: tuple[list[list[str]], tuple[int, int]] | None = None  # the first screen, while the second is shown
         self._last, self._drawing = " ", False
         self._reset()
 
     @property
     def full_screen(self) -> bool:
-        """Whether a program fills all of it, such as an editor."""
+        """Return whether a full-screen program, such as an editor, shows the second screen."""
         return self._main is not None
 
     @property
     def text(self) -> str:
-        """Its lines from the top, without what is empty at their ends and below."""
+        """Return the screen's lines from the top, without blanks at their ends and empty lines at the bottom."""
         return "\n".join("".join(row).rstrip() for row in self._grid).rstrip("\n")
 
     def feed(self, text: str) -> None:
-        """Process what a program prints, in any parts."""
+        """Process output of programs, which may be split anywhere."""
         text, at = self._pending + text, 0
         while found := _TOKEN.match(text, at):
             at = found.end()
@@ -79,7 +79,7 @@ class TerminalEmulator:
                 self._put(character)
             return
         self._last = text[-1]
-        while text:  # as much at once as the line takes
+        while text:  # as much at once as the line has room for
             self._wrap(1)
             part = text[: self._columns - self._column]
             self._grid[self._row][self._column : self._column + len(part)] = part
@@ -156,7 +156,7 @@ class TerminalEmulator:
         self._column = max(0, min(self._columns - 1, self._column + right))
 
     def _go(self, row: int | None, column: int | None) -> None:
-        """Counted from 1, as programs do."""
+        """Move the cursor to a row and a column, counted from 1 as programs do; None leaves one as it is."""
         self._row = self._row if row is None else max(0, min(self._rows, row or 1) - 1)
         self._column = self._column if column is None else max(0, min(self._columns, column or 1) - 1)
 
@@ -207,7 +207,7 @@ class TerminalEmulator:
             self._row = min(self._rows - 1, self._row + 1)
 
     def _scroll(self, count: int, top: int) -> None:
-        """The lines from `top` to the end of the region go up, or down where count is below 0."""
+        """Move the lines from `top` to the end of the region up by `count`, or down where it is below 0."""
         times = min(abs(count), self._bottom - top + 1)
         if not top <= self._bottom:
             return

@@ -1,8 +1,8 @@
-"""Show terminals to a person: the agent's own, and a shell beside it.
+"""Show terminals to a person: the agent's own, and a separate shell.
 
-What is printed comes as it is. To the guest go messages, each of a kind (a byte), a length (four, the highest first)
-and so many bytes: keys; a size, rows and columns of two bytes each; how many bytes of what was printed are shown. No
-more than `_AHEAD` bytes are sent before they are: a program that prints without end waits for who reads it.
+Output is sent as it is. A watcher sends messages, each of a kind (one byte), a length (four bytes, big-endian) and so
+many bytes: keys; a size (rows and columns, two bytes each); or how many bytes of output were shown (four bytes). While
+`_AHEAD` bytes are sent and not shown, no more are sent: a program that prints without end waits for its reader.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def terminal_routes(shell: Shell, folder: str, environment: dict[str, str]) -> R
 
 
 class _WatcherConnection:
-    """A person's connection."""
+    """Hold the connection of a person who watches."""
 
     def __init__(self, here: socket.socket) -> None:
         here.settimeout(None)
@@ -53,7 +53,7 @@ class _WatcherConnection:
         self.open = True
 
     def send(self, data: bytes) -> None:
-        """What was printed, once there is room for it."""
+        """Send output, once fewer than `_AHEAD` bytes are sent and not shown."""
         with self._moved:
             self._moved.wait_for(lambda: self._ahead < _AHEAD or not self.open)
             self._ahead += len(data)
@@ -64,7 +64,7 @@ class _WatcherConnection:
                 self.close()
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Keys and sizes, until it is closed, from there or from here."""
+        """Yield keys and sizes (kind, body) until the connection is closed by either side."""
         try:
             while head := self._exactly(5):
                 kind, length = struct.unpack(">BI", head)
@@ -115,7 +115,7 @@ def _relay_agent_terminal(line: _WatcherConnection, shell: Shell) -> None:
 
 
 class _OwnShell:
-    """A shell of a person's own, which ends with the connection."""
+    """Run a shell of the watcher's own, which ends with the connection."""
 
     def __init__(self, size: list[int], folder: str, environment: dict[str, str]) -> None:
         self._terminal, slave = pty.openpty()
@@ -145,7 +145,7 @@ class _OwnShell:
         os.close(self._terminal)
 
     def _out(self, line: _WatcherConnection) -> None:
-        """Until the shell has ended: what it had begun may hold the terminal for ever."""
+        """Send output until the shell has ended: programs that it started may hold the terminal open for ever."""
         shell = os.pidfd_open(self._process.pid)
         with contextlib.suppress(OSError):
             while self._terminal in select.select([self._terminal, shell], [], [])[0]:

@@ -21,16 +21,16 @@ from Xlib.ext import damage, res, xtest
 X_BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 KEY_NAMES = json.loads(Path(__file__).with_name("keys.json").read_text("ascii"))  # where they differ from KeyboardEvent
-_READ_S = 5.0  # that those who listen have to read what was typed, before a key gets another character
+_READ_S = 5.0  # for programs to read what was typed, before a key gets another character
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
-_OTHER_DEVICES = range(0x1008FE00, 0x10090000)  # symbols that X.org added for keys of its own
+_OTHER_DEVICES = range(0x1008FE00, 0x10090000)  # symbols that X.org added: multimedia and other special keys
 _LOCAL_PID = res.LocalClientPIDMask
 
 
 class X11Input:
     """Act on one X display, from any thread. Pixels count from the upper left; keys are named as in KeyboardEvent.key.
 
-    Raises RequestRefused (503) where its server is gone.
+    name: of the display, such as `:0`. Raises RequestRefused (503) where its server is gone.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,7 +47,7 @@ class X11Input:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in pixels."""
+        """Return width and height in pixels."""
         screen = self._display.screen()
         return screen.width_in_pixels, screen.height_in_pixels
 
@@ -82,8 +82,10 @@ class X11Input:
             self._display.sync()
 
     def text(self, text: str) -> None:
-        """Type each character: those of the keyboard by their keys, all others by keys that are free. A line's end is
-        the key Enter; characters that are none, such as ESC, are left out."""
+        """Type each character: by its key, or by a spare key that is mapped to it where the layout lacks it.
+
+        A line's end is the key Enter; control characters, such as ESC, are left out.
+        """
         with self._sound():
             shift = self._keyboard.shift
             symbols = [symbol for char in text.replace("\r\n", "\n") if (symbol := _keysym(char))]
@@ -98,7 +100,7 @@ class X11Input:
                 self._display.sync()
 
     def drawn(self) -> tuple[int, int] | None:
-        """Return the rows in which something was drawn since the last call, from and up to; None for none."""
+        """Return the rows (from, up to) in which something was drawn since the last call; None where nothing was."""
         with self._sound():
             self._display.damage_subtract(self._damage)
             self._display.sync()
@@ -109,8 +111,7 @@ class X11Input:
             return min(area.y for area in areas), max(area.y + area.height for area in areas)
 
     def programs(self) -> set[int]:
-        """Processes that have a connection to the server, and the server itself: it has answered before it has passed
-        on what was done."""
+        """Return the ids of the X server's clients, and its own: it may answer before it has passed input on."""
         with self._sound():
             answer = self._display.res_query_client_ids([{"client": X.NONE, "mask": _LOCAL_PID}])
             credentials = self._display.display.socket.getsockopt(
@@ -119,7 +120,7 @@ class X11Input:
             return {*(one.value[0] for one in answer.ids if one.value), _CREDENTIALS.unpack(credentials)[0]}
 
     def windows(self) -> list[dict]:
-        """List the applications' windows, the lowest first: title, kind, frame in pixels, whether it has the focus."""
+        """List the applications' windows, the lowest first: id, title, kind (class), frame in pixels, focus."""
         with self._sound():
             names = ("_NET_CLIENT_LIST_STACKING", "_NET_CLIENT_LIST")
             found = next((value for name in names if (value := self._property(self._root, name))), [])
@@ -127,16 +128,16 @@ class X11Input:
             return [one for number in found if (one := self._window(number, number in active))]
 
     def managed(self) -> bool:
-        """Tell whether a window manager is at work."""
+        """Return whether a window manager is running."""
         with self._sound():
             return bool(self._property(self._root, "_NET_SUPPORTING_WM_CHECK"))
 
     def activate(self, number: int) -> None:
-        """Bring a window to the front."""
+        """Bring a window to the front. number: its id."""
         self._ask("_NET_ACTIVE_WINDOW", number, [2, X.CurrentTime, 0, 0, 0])
 
     def close_window(self, number: int) -> None:
-        """Ask a window to close, as its button does."""
+        """Ask a window to close, as its button does. number: its id."""
         self._ask("_NET_CLOSE_WINDOW", number, [X.CurrentTime, 2, 0, 0, 0])
 
     def close(self) -> None:
@@ -191,7 +192,7 @@ class X11Input:
 
 
 class _Keyboard:
-    """Which key gives which symbol. Keys that the layout leaves free are lent to the characters that it lacks."""
+    """Map symbols to keys. Spare keys, which the layout does not use, are lent to the characters that it lacks."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -203,14 +204,14 @@ class _Keyboard:
                 if symbol:
                     self._keys.setdefault(symbol, (code, column == 1))
         modifiers = {code for row in display.get_modifier_mapping() for code in row}
-        # Spare are those without a symbol, or with none but those of other devices (volume, playing, screens).
+        # Spare keys have no symbol, or only those of other devices (volume, playing, screens).
         spare = [code for code, row in enumerate(rows, first) if all(one in _OTHER_DEVICES for one in row if one)]
         self._spare = [code for code in spare if code not in modifiers]
         self._lent: dict[int, int] = {}  # symbol -> spare key
         self.shift = display.keysym_to_keycode(XK.XK_Shift_L)
 
     def batches(self, symbols: list[int]) -> Iterator[list[int]]:
-        """The symbols in order, as many at once as there are free keys for those that the layout lacks."""
+        """Split symbols, in order, into batches, each of which needs no more spare keys than there are."""
         batch: list[int] = []
         lacking: set[int] = set()
         for symbol in symbols:
@@ -224,8 +225,11 @@ class _Keyboard:
             yield batch
 
     def of(self, symbols: list[int], read) -> list[tuple[int, bool]]:
-        """Of each symbol its key, and whether it is shifted. read: waits until all that was typed has been read; it is
-        called before a key changes that may have been pressed."""
+        """Return each symbol's key, and whether Shift is pressed with it; spare keys are mapped where they are needed.
+
+        read: waits until programs have read all that was typed; called before a key that may have been pressed is
+        mapped anew.
+        """
         wanted = [one for one in dict.fromkeys(symbols) if one not in self._keys and one not in self._lent]
         if len(wanted) > len(self._spare) - len(self._lent):
             read()
@@ -239,7 +243,7 @@ class _Keyboard:
         return [self._keys.get(symbol) or (self._lent[symbol], False) for symbol in symbols]
 
     def _change(self, symbols: dict[int, int]) -> None:
-        """Give keys their symbols, neighbours in one request: each request is an event to every client."""
+        """Map keys to symbols, adjacent keys in one request: each request sends an event to every client."""
         codes = sorted(symbols)
         while codes:
             count = next((n for n in range(1, len(codes)) if codes[n] != codes[0] + n), len(codes))
@@ -250,7 +254,7 @@ class _Keyboard:
 
 
 def _keysym(char: str) -> int:
-    """The symbol of a character; 0 for one that nothing could type."""
+    """Return the symbol of a character; 0 for one that cannot be typed."""
     number = ord(char)
     if char in "\n\r":
         return XK.XK_Return

@@ -1,4 +1,4 @@
-"""Play tasks on a real phone behind an ADB server: its shell, its screen, the actions, the `Env`."""
+"""Play tasks on a real phone behind an ADB server: its shell and screen, actions as commands, suites, the `Env`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flywheel.envs.browser.driver.input import OUTSIDE_NOTE, is_outside_screen
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 T = TypeVar("T")
-_STATES = {  # why a phone that is connected cannot be used, and what helps
+_STATES = {  # state of a phone that cannot be used -> what is wrong, what helps
     "offline": ("is offline", "plug it in again, or run `adb reconnect offline`"),
     "unauthorized": ("has not allowed this computer", "unlock it and accept the question about USB debugging"),
 }
@@ -43,7 +43,7 @@ class PhoneScreenshot:
 
 
 def explain_missing_adb() -> str:
-    """Explain why no phone can be reached from here; "" where nothing is missing."""
+    """Explain why ADB cannot be used here: a Python package is missing; "" where it is installed."""
     try:
         import adbutils  # noqa: F401
     except ImportError:
@@ -54,7 +54,7 @@ def explain_missing_adb() -> str:
 class AndroidPhone:
     """Control a phone behind an ADB server; made by `AndroidPhone.find`. Its errors, EnvError, say what to do.
 
-    client: of adbutils. serial: its number. timeout_s: of one command.
+    client: an AdbClient of adbutils. serial: the phone's serial number. timeout_s: of one command, in seconds.
     """
 
     def __init__(self, client: Any, serial: str, timeout_s: float) -> None:
@@ -62,10 +62,11 @@ class AndroidPhone:
 
     @classmethod
     async def find(cls, host: str, port: int, serial: str, timeout_s: float) -> AndroidPhone:
-        """Return the phone of a serial number, or the only one (""). host, port: of ADB's server. timeout_s: of a call.
+        """Find the connected phone with a serial number, or the only phone ("").
 
-        Raises EnvError where no server answers, and where the phone is missing, offline, unauthorized, or one of many,
-        EnvTimeout where the server is late.
+        host, port: of the ADB server. timeout_s: of one command, in seconds. Raises EnvError where no server answers,
+        and where the phone is missing, offline, unauthorized, or one of many; EnvTimeout where the server does not
+        answer in time.
         """
         phone = cls(_make_client(host, port, timeout_s), serial, timeout_s)
         found = await phone._asked(lambda: {one.serial: one.state for one in phone._client.list()})
@@ -85,9 +86,9 @@ class AndroidPhone:
         return phone
 
     async def shell(self, command: str) -> str:
-        """Run `command`; returns what it printed, without line ends at its end.
+        """Run `command` in the phone's shell and return its output, without line ends at its end.
 
-        Raises EnvError where it fails, or the phone does, EnvTimeout where it is late.
+        Raises EnvError where the command or the phone fails, EnvTimeout where the phone does not answer in time.
         """
         client, limit_s = self._client, self._timeout_s
         done = await self._asked(lambda: client.device(self.serial).shell2(command, timeout=limit_s, v2=True))
@@ -98,7 +99,7 @@ class AndroidPhone:
         return done.stdout.rstrip("\r\n")
 
     async def screen(self) -> PhoneScreenshot:
-        """Take a screenshot. Raises EnvError where the phone gives no whole picture, EnvTimeout where it is late."""
+        """Take a screenshot. Raises EnvError where the picture is not complete, EnvTimeout where it is late."""
         png = await self._asked(self._shot)
         try:
             picture = Image.open(io.BytesIO(png), formats=("PNG",))
@@ -118,7 +119,7 @@ class AndroidPhone:
             return connection.read_until_close(encoding=None)
 
     async def _asked(self, call: Callable[[], T]) -> T:
-        """adbutils waits in a thread, whose socket has the deadline."""
+        """Run a blocking call of adbutils in a thread; its socket has the timeout. Raises EnvError, EnvTimeout."""
         from adbutils import AdbError, AdbTimeout
 
         where = self.serial or "adb"
@@ -139,7 +140,7 @@ def _make_client(host: str, port: int, timeout_s: float) -> Any:
 
     class Connection(AdbConnection):
         def _safe_connect(self) -> Any:
-            """As it is, without a server of its own where none answers: nobody would end that one."""
+            """Connect. Where no ADB server answers, adbutils would start one, which nobody would end."""
             try:
                 return self._create_socket()
             except Exception as error:
@@ -157,17 +158,17 @@ def _make_client(host: str, port: int, timeout_s: float) -> Any:
 # Mobile actions as commands of Android's shell.
 
 ADB_KEYBOARD = "com.android.adbkeyboard/.AdbIME"  # https://github.com/senzhk/ADBKeyBoard
-_HOME_KEY, _BACK_KEY, _ENTER_KEY = 3, 4, 66  # codes of keys
+_HOME_KEY, _BACK_KEY, _ENTER_KEY = 3, 4, 66  # Android's key codes
 _SWIPE_MS, _LONG_MS = 400, 900
-_SCROLL_SHARE = 0.5  # of the screen, a scroll
-_MAX_CHARACTERS = 2000  # characters
+_SCROLL_SHARE = 0.5  # of the screen, that one scroll moves
+_MAX_CHARACTERS = 2000  # of one text
 _DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 _NOT_TYPED = re.compile(r"[^ -~\n]")
-_PACKAGE_NAME = re.compile(r"[A-Za-z][\w]*(\.[\w]+)+")  # of a package
+_PACKAGE_NAME = re.compile(r"[A-Za-z][\w]*(\.[\w]+)+")  # such as com.android.settings
 
 
 async def enable_adb_keyboard(phone: AndroidPhone) -> bool:
-    """Type by ADBKeyboard, where it is installed: it can write every character."""
+    """Switch to ADBKeyboard, which can type every character; False where it is not installed."""
     if ADB_KEYBOARD not in (await phone.shell("ime list -s -a")).split():
         return False
     await phone.shell(f"ime enable {ADB_KEYBOARD}")
@@ -178,9 +179,10 @@ async def enable_adb_keyboard(phone: AndroidPhone) -> bool:
 async def perform_android_action(
     phone: AndroidPhone, action: Action, screen: PhoneScreenshot, apps: Mapping[str, str], keyboard: bool
 ) -> str:
-    """Carry out one action; "" or why nothing was done. apps: name -> package. keyboard: ADBKeyboard is on.
+    """Carry out one action; returns "", or why it did nothing.
 
-    Raises EnvError where the phone is gone.
+    screen: the last screenshot, whose size points are scaled to. apps: name -> package. keyboard: ADBKeyboard is on.
+    Raises EnvError where the phone fails.
     """
     if is_outside_screen(action):
         return OUTSIDE_NOTE
@@ -214,7 +216,7 @@ def _pixels(point: Point, screen: PhoneScreenshot) -> str:
 
 
 def _swipe_ends(point: Point, way: tuple[int, int]) -> tuple[Point, Point]:
-    """A finger goes the other way, around the point and within the screen."""
+    """Return the start and end of a scroll's swipe around the point; the finger moves against the direction."""
     half = [step * _SCROLL_SHARE / 2 for step in way]
     x, y = (
         min(max(place, abs(one) + 0.01), 0.99 - abs(one)) if one else place
@@ -258,16 +260,18 @@ async def _open_app(phone: AndroidPhone, name: str, apps: Mapping[str, str]) -> 
     return ""
 
 
-# Task suites: commands that prepare a task, and commands that tell its state (docs/phone.md#real-phones).
+# Task suites: commands that prepare a task, and commands that print its state (docs/phone.md#real-phones).
 
 ANDROID_VERIFIER = "android:shown"
 SHIPPED_ANDROID_MANIFEST = Path(__file__).parent / "android.yaml"
 
 
 class AndroidTask(BaseModel):
-    """Declare a task of a phone. choose: what is drawn for placeholders in the other fields' texts.
+    """Declare a task template of a phone.
 
-    reset: commands. state: name -> command; wanted: name -> what that one prints, to the letter.
+    choose: placeholder -> texts to draw from, for the other fields' texts. reset: commands that prepare the phone.
+    state: name -> command that prints a part of the state. wanted: name -> what that command prints once the task is
+    solved, but for white space at the ends.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -307,14 +311,14 @@ class AndroidSuite(TaskSuite):
     tasks: dict[str, AndroidTask]
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """Draw the params of one task. Raises BadInput for a template or a level that the suite has not."""
+        """Draw the params of one task. Raises BadInput for an unknown template or level."""
         self.budget(template, level)
         rng = random.Random(f"{self.name} {template} {level} {seed}")
         return {**self.tasks[template].draw(rng), "apps": self.apps}
 
 
 def load_android_suite(path: Path) -> AndroidSuite:
-    """Load the suite of the manifest at `path`. Raises BadInput for one that is missing or wrong, and names what is."""
+    """Load the suite that the manifest at `path` declares. Raises BadInput where it is missing or wrong."""
     manifest = registry.validate_suite_manifest(path, AndroidManifest)
     tasks = {task.name: task for task in manifest.tasks}
     if len(tasks) < len(manifest.tasks):
@@ -339,10 +343,10 @@ def score_shown_state(params: Mapping[str, Any], state: Mapping[str, Any]) -> fl
 
 
 class AndroidEnv:
-    """Play tasks on a real phone or an emulator (an `Env`, without checkpoints: a phone cannot be put back).
+    """Play tasks on a real phone or an emulator (an `Env` without checkpoints: a phone's state cannot be restored).
 
-    find: the phone, looked for at each reset. limit_s: deadline of a reset and of a step. settle_s: seconds after an
-    action until the screen is looked at. broken: it has failed, and only `close` is left.
+    find: finds the phone, at each reset. limit_s: deadline of a reset or step, in seconds. settle_s: seconds between an
+    action and its screenshot. broken: a call has failed, and only `close` is left.
     """
 
     def __init__(self, find: Callable[[], Awaitable[AndroidPhone]], limit_s: float, settle_s: float) -> None:
@@ -355,7 +359,7 @@ class AndroidEnv:
         self.broken = False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin `task`. seed: changes nothing: the task's params hold all that was drawn. Raises EnvError as `step`."""
+        """Begin `task`. seed: ignored, as the task's params hold all that was drawn. Raises EnvError, EnvTimeout."""
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             phone = self._phone = await self._find()
@@ -378,7 +382,7 @@ class AndroidEnv:
             return await self._result(note, isinstance(action, Finished | CallUser))
 
     async def close(self) -> None:
-        """Let go of the phone; may be called twice."""
+        """Release the phone; may be called twice."""
         self._task, self._phone, self._over = None, None, True
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -398,7 +402,7 @@ class AndroidEnv:
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task) -> AsyncIterator[None]:
-        """Whatever goes wrong inside breaks this env, by a named error."""
+        """Run the block within `limit_s` seconds, else raise EnvTimeout; after any error this env is broken."""
         if self.broken:
             raise EnvError("the phone is broken", where=self._where(), fix="lease another environment")
         try:

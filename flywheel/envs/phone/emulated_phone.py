@@ -1,6 +1,6 @@
 """Serve the emulated phone's pages: its home screen, and each application as a session of its site.
 
-Each has an address of its own. `open/NAME` below the home screen's address leads to an application, where it was left;
+Each has an address of its own. `open/NAME` below the home screen's address redirects to an application, as it was left;
 its session begins when it is first opened. All pages show the phone's status bar.
 """
 
@@ -31,7 +31,11 @@ _BODY_TAG = re.compile(r"<body[^>]*>")
 
 @dataclass
 class EmulatedPhone:
-    """One session. tokens: of the applications, begun or not. opened: those that were opened, in order."""
+    """Hold one session of the phone.
+
+    tokens: of the applications' addresses, by site, begun or not. opened: sites, in the order in which they were
+    opened.
+    """
 
     task: Task
     tokens: Mapping[str, str]
@@ -39,21 +43,21 @@ class EmulatedPhone:
 
 
 class PhoneServer(WorldServer):
-    """Serve emulated phones to browsers (a `PageSource`), until its block ends: `async with PhoneServer() as it:`."""
+    """Serve emulated phones to browsers (a `PageSource`) until its block ends: `async with PhoneServer() as it:`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._phones: dict[str, EmulatedPhone] = {}  # by the token of the home screen
 
     def open(self, task: Task, seed: int) -> PhoneSession:
-        """Open a fresh session of the phone for `task`, whose params say all that is on it; `seed` changes nothing."""
+        """Open a fresh session of the phone for `task`, whose params hold its whole content. seed: ignored."""
         token = secrets.token_urlsafe(16)
         self._sessions[token] = SuiteSession(PHONE, task, seed, HOME_SCREEN.start({"seed": 0}))
         phone = self._phones[token] = EmulatedPhone(task, {site: secrets.token_urlsafe(16) for site in PHONE_APPS})
         return PhoneSession(self, f"{self.url}/s/{token}/", task, phone)
 
     def begin(self, phone: EmulatedPhone, site: str) -> SuiteSession:
-        """Return the application's session, as it was left."""
+        """Return the session of the application `site` as it was left, or begin it."""
         token = phone.tokens[site]
         if token not in self._sessions:
             world, params = catalogue.get_world(site), {"seed": PHONE.seed_of(phone.task.params, site)}
@@ -74,7 +78,7 @@ class PhoneServer(WorldServer):
             return await super()._answer(request)
         app = find_phone_app(path.removeprefix(_OPEN_APP_PATH))
         if app is None:
-            return Response(status_code=204)  # nothing happens, as where there is no such application
+            return Response(status_code=204)  # the browser stays where it is, as there is no such application
         state = self.begin(phone, app.site).state
         phone.opened.append(app.site)
         return RedirectResponse(f"/s/{phone.tokens[app.site]}/{site_address(state['page'], **state['query'])}", 303)
@@ -83,7 +87,7 @@ class PhoneServer(WorldServer):
         page = super()._render(world, template, base, **values)
         html = _BODY_TAG.sub(lambda body: body[0] + _status_bar_html(), page.body.decode(), count=1)
         headers = {name: page.headers[name] for name in ("Cache-Control", "Content-Security-Policy")}
-        if world is PHONE:  # the home screen hears of long presses
+        if world is PHONE:  # a script of the home screen handles long presses
             headers["Content-Security-Policy"] += "; script-src 'unsafe-inline'"
         return HTMLResponse(html, headers=headers)
 
@@ -97,10 +101,10 @@ class PhoneSession(WorldSession):
         self.allowed = (url, *self._urls.values())  # the home screen first: a phone's home key leads there
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the state that a verifier reads.
+        """Build the state that a verifier reads. seen: what the browser shows, with its `url`.
 
-        app: the site of the application that is seen; "": the home screen. apps: the states of those that were opened,
-        by site. home: the home screen's. opened: which were opened, in order.
+        app: the site of the application that is shown; "": the home screen. apps: the states of the opened
+        applications, by site. home: the home screen's. opened: sites, in the order in which they were opened.
         """
         here = next((site for site, url in self._urls.items() if seen["url"].startswith(url)), "")
         states = {site: self._server.state(self._urls[site]) for site in dict.fromkeys(self._phone.opened)}

@@ -1,6 +1,6 @@
-"""Lease environments on many machines: nodes have them, a manager leases them, a client plays.
+"""Lease environments on many machines: nodes host them, a manager leases them, clients play them.
 
-The manager decides and remembers who has what (`manager.py`). Steps do not go through it: a lease says which node has
-the session, and is signed, so that a node needs to ask nobody (`node_server.py`; `node_session.py`: one lease of it).
-People look on by `watch.py`. Who plays is `client.py`.
+The manager (`manager.py`) decides who gets which environment, and records it. Steps do not pass through it: a lease
+names the node of the session and is signed, so that the node (`node_server.py`, with a `node_session.py` for each
+lease) need not ask the manager. `client.py` plays the environments; `watch.py` shows them to people.
 """

@@ -23,16 +23,17 @@ from flywheel.envs.remote import protocol
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 log = logging.getLogger(__name__)
-CLUSTER_MANAGER = "cluster"  # for an address: the manager of the run's own cluster (`flywheel/cluster/env_nodes.py`)
-MANAGER_VARIABLE = "FLYWHEEL_SANDBOX_MANAGER"  # where the run tells that one's address
+CLUSTER_MANAGER = "cluster"  # instead of an address: the manager of the run's cluster (`flywheel/cluster/env_nodes.py`)
+MANAGER_VARIABLE = "FLYWHEEL_SANDBOX_MANAGER"  # environment variable with that manager's address
 TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
 _BEAT_S, _GRACE_S, _PAUSE_S, _ASK_TIMEOUT = 5.0, 5.0, 0.25, aiohttp.ClientTimeout(total=10.0)
 
 
 class RemoteEnvs:
-    """An `EnvProvider` over a manager: leases an environment for each task. Made by `open_remote_envs`.
+    """Lease an environment from a manager for each task (an `EnvProvider`); made by `open_remote_envs`.
 
-    settings: of the run. client: its HTTP session. manager: address, without a slash at its end. token: the manager's.
+    settings: of the run. client: the HTTP session. manager: its address, without a slash at the end. token: the
+    manager's.
     """
 
     def __init__(self, settings: Settings, client: aiohttp.ClientSession, manager: str, token: str) -> None:
@@ -41,15 +42,15 @@ class RemoteEnvs:
         self._user = settings.sandbox.user or _user_name()
         self._identities: dict[str, str] = {}
         self._held: set[str] = set()
-        self._why = ""  # the last environment that was asked for was not to be had
+        self._why = ""  # why the last request for an environment failed
         self.counts: Mapping[str, int] = {}
 
     @asynccontextmanager
     async def env(self, task: Task) -> AsyncIterator[Env]:
         """Lease an environment of the back-end that `task` names until the block ends.
 
-        Raises EnvError where it does not begin, EnvTimeout where none becomes free in `sandbox.acquire_timeout_s`,
-        BadInput where none ever would: no such back-end, wrong settings of it, or the manager or the node refuses.
+        Raises EnvError where the node cannot open it, EnvTimeout where none is free within `sandbox.acquire_timeout_s`,
+        BadInput where none ever would be: no such back-end, wrong settings of it, or the manager or the node refuses.
         """
         async with AsyncExitStack() as stack:
             try:
@@ -64,7 +65,7 @@ class RemoteEnvs:
             yield env
 
     async def beats(self) -> None:
-        """Tell the manager, for ever, that the leases are in use; one that does not answer is asked again."""
+        """Send the manager heartbeats of all leases, for ever; a failed one is tried again."""
         while True:
             await asyncio.sleep(_BEAT_S)
             if self._held:
@@ -73,7 +74,7 @@ class RemoteEnvs:
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _opened(self, kind: str, stack: AsyncExitStack) -> Env:
-        """Try until there is one; `stack` gives it back. A manager or node that is gone is asked again."""
+        """Try until an environment is leased and open, also while manager or node are gone; `stack` gives it back."""
         limit_s = 2 * registry.find_backend(kind).limits(self._settings).call_s + _GRACE_S
         while True:
             try:
@@ -90,7 +91,7 @@ class RemoteEnvs:
             await asyncio.sleep(_PAUSE_S)
 
     async def _lease(self, kind: str) -> dict[str, Any] | None:
-        """Ask the manager for a lease; None where there is no place now."""
+        """Ask the manager for a lease; None where no environment is free. Raises BadInput where the manager refuses."""
         if kind not in self._identities:
             chosen = registry.find_backend(kind).identity(self._settings)
             self._identities[kind] = protocol.hash_backend_settings(chosen)
@@ -113,7 +114,7 @@ class RemoteEnvs:
             await asyncio.shield(self._give_back(lease))
 
     async def _give_back(self, lease: Mapping[str, Any]) -> None:
-        """Give a lease back to the node, so that it ends at once, and to the manager; else silence reclaims it."""
+        """End a lease at the node, at once, and at the manager; if both fail, the missing heartbeats end it."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             address = f"{lease['address']}/sessions/{lease['session']}"
             async with self._client.delete(address, headers={"X-Lease": lease["note"]}, timeout=_ASK_TIMEOUT):
@@ -133,18 +134,22 @@ class RemoteEnvs:
 
 
 class RemoteUnreachable(EnvError):
-    """Neither manager nor node answers."""
+    """Signal that the manager, or a node, does not answer."""
 
 
 class _RemoteSession:
-    """Calls to one session at its node. limit_s: of one call; the environment there keeps its own, which is shorter."""
+    """Call one session at its node. limit_s: timeout of a call; that of the node's environment is shorter."""
 
     def __init__(self, client: aiohttp.ClientSession, lease: Mapping[str, Any], limit_s: float) -> None:
         self._client, self._limit_s = client, limit_s
         self._address, self._headers = f"{lease['address']}/sessions/{lease['session']}", {"X-Lease": lease["note"]}
 
     async def call(self, name: str, body: bytes = b"", limit_s: float = 0.0) -> bytes:
-        """Post a call (of `node_session.CALLS`) and give the answer's bytes. Raises what the node's environment did."""
+        """Post a call and return the response's bytes.
+
+        name: one of `node_session.CALLS`. body: as `protocol` encodes it. limit_s: timeout in seconds; 0: the
+        session's. Raises the error of the node's environment, EnvTimeout, or RemoteUnreachable.
+        """
         limit_s = limit_s or self._limit_s
         address, timeout = f"{self._address}/{name}", aiohttp.ClientTimeout(total=limit_s)
         try:
@@ -159,7 +164,7 @@ class _RemoteSession:
         return data
 
     async def result(self, name: str, body: bytes) -> StepResult:
-        """Post a call that is answered by a result."""
+        """Post a call whose response is a result. Raises as `call`, and EnvError where it cannot be decoded."""
         data = await self.call(name, body)
         try:
             return protocol.decode_result(data)
@@ -168,7 +173,7 @@ class _RemoteSession:
 
 
 class _RemoteEnv:
-    """The contract of `flywheel.envs.base.Env`."""
+    """Play a leased environment (an `Env`)."""
 
     def __init__(self, remote: _RemoteSession) -> None:
         self._remote = remote
@@ -199,15 +204,15 @@ class _RemotePartialCheckpointableEnv(_RemoteEnv):
         return await self._remote.result("restore_partial", kept)
 
 
-# By what a node says of its environment.
+# By the capability that a node reports of its environment.
 _ENV_CLASSES = {"checkpoints": _RemoteCheckpointableEnv, "keeps": _RemotePartialCheckpointableEnv}
 
 
 def check_manager_settings(settings: Settings) -> None:
-    """Check, before a run begins, what its `settings` say of the manager, which is not asked.
+    """Check a run's settings of the manager before the run begins, without asking the manager.
 
-    Raises BadInput where no manager is named or its token is not in the environment; for `sandbox.manager: cluster`,
-    where the engine is not ray or stages run side by side.
+    Raises BadInput where no manager is named or its token is not in the environment variables; for `sandbox.manager:
+    cluster`, where the engine is not ray or stages run side by side.
     """
     if settings.sandbox.manager != CLUSTER_MANAGER:
         _manager_address_and_token(settings)
@@ -239,10 +244,10 @@ def _manager_address_and_token(settings: Settings) -> tuple[str, str]:
 
 @asynccontextmanager
 async def open_remote_envs(settings: Settings) -> AsyncIterator[RemoteEnvs]:
-    """Open the environments of the run's `sandbox.manager` until the block ends; yields what leases them.
+    """Open a client of the run's `sandbox.manager` until the block ends; yields the provider that leases environments.
 
-    settings: of the run. Raises BadInput where they name no manager, or its token is not in the environment; for
-    `cluster` also where no cluster of a run is open here.
+    settings: of the run. Raises BadInput where they name no manager, or its token is not in the environment variables;
+    for `cluster` also where no cluster of a run is open here.
     """
     known, connector = _manager_address_and_token(settings), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as client:

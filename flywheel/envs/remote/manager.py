@@ -28,15 +28,16 @@ CREATE TABLE IF NOT EXISTS sessions (
 
 
 class NoCapacity(Exception):
-    """No node has a free place of this kind, or the user has as many as may be."""
+    """Signal that no node has a free environment of a kind, or that the user has reached the limit of sessions."""
 
 
 @dataclass
 class NodeRecord:
-    """A registered node.
+    """Record a registered node.
 
-    places: by back-end, its sessions at once and the hash of its settings. boot: another after each start. heard:
-    seconds since 1970 of its last word.
+    id: its name. boot: random id of its current start. places: back-end -> number of environments, hash of its
+    settings. heard: time of its last heartbeat, in seconds since 1970. draining: it gets no new sessions. taken:
+    sessions by back-end.
     """
 
     id: str
@@ -50,7 +51,7 @@ class NodeRecord:
 
 @dataclass
 class LeasedSession:
-    """An environment that `user` has on `node`. since, until, heard: seconds since 1970."""
+    """Record an environment that `user` has on `node`. since, until, heard (last heartbeat): seconds since 1970."""
 
     id: str
     user: str
@@ -64,10 +65,10 @@ class LeasedSession:
 
 @dataclass(frozen=True)
 class LeasePolicy:
-    """How long sessions may be held, and by how many.
+    """Limit sessions in time and number.
 
-    lease_s: seconds that a session may live. silent_s, node_silent_s: seconds without a word from its user, or from its
-    node. per_user: sessions at once; 0: as many as there are.
+    lease_s: seconds that a session may last. silent_s, node_silent_s: seconds without a heartbeat of its user, or its
+    node, after which it ends. per_user: sessions of one user at once; 0: no limit.
     """
 
     lease_s: float = 3600.0
@@ -77,18 +78,18 @@ class LeasePolicy:
 
 
 class LeaseLedger:
-    """Keep nodes and sessions, in memory and in a SQLite file from which a manager that was killed goes on.
+    """Keep nodes and sessions in memory, and in a SQLite file from which a restarted manager goes on.
 
-    What a crash may not lose (a lease, its end, a node) is written before it is answered; after a start all sessions
-    count as just heard of. path: the file, made where there is none. terms: how long sessions may be held. clock: gives
-    seconds since 1970. One thread at a time. Raises DataError where the file is not a manager's.
+    What a crash may not lose (a lease, its end, a node) is written before the request is answered; after a start all
+    sessions count as just heard of. path: the file, created where it is missing. terms: limits of sessions. clock:
+    returns seconds since 1970. Not for several threads. Raises DataError where the file is not a manager's.
     """
 
     def __init__(self, path: Path, terms: LeasePolicy, clock: Callable[[], float] = time.time) -> None:
         self._terms, self._clock = terms, clock
         self.nodes: dict[str, NodeRecord] = {}
         self.sessions: dict[str, LeasedSession] = {}
-        self.ended: Counter[str] = Counter()  # sessions by why they ended, since the start
+        self.ended: Counter[str] = Counter()  # since the start: reason -> number of sessions that it ended
         self._by_user: Counter[str] = Counter()
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
@@ -100,9 +101,9 @@ class LeaseLedger:
             raise DataError(f"not a manager's file: {error}", where=path, fix="name another --state") from None
 
     def register(self, node: str, boot: str, address: str, places: Mapping[str, tuple[int, str]]) -> None:
-        """Add a node that has started, or that this manager does not know. Its sessions of before its start are ended.
+        """Add a node that has started, or that this manager does not know; ends its sessions from before that start.
 
-        node: its name. boot: changes with each start. address: where players reach it. places: back-end -> (how many
+        node: its name. boot: changes with each start. address: where clients reach it. places: back-end -> (number of
         environments, hash of its settings).
         """
         known = self.nodes.get(node)
@@ -114,10 +115,10 @@ class LeaseLedger:
         self._keep_node(new)
 
     def beat(self, node: str, boot: str, has: Iterable[str]) -> list[str]:
-        """Hear of a node; returns the ids of those of its sessions that are over.
+        """Record a node's heartbeat; returns those ids of `has` whose sessions are over.
 
-        node: its name. boot: as registered. has: ids of sessions that it plays. Raises KeyError for a node that has to
-        register.
+        node: its name. boot: as registered. has: ids of the sessions that it plays. Raises KeyError where the node must
+        register first.
         """
         known = self.nodes[node]
         if known.boot != boot:
@@ -126,10 +127,10 @@ class LeaseLedger:
         return [one for one in has if one not in self.sessions or self.sessions[one].node != node]
 
     def lease(self, user: str, kind: str, identity: str) -> tuple[LeasedSession, NodeRecord]:
-        """Lease a session of the back-end `kind` to `user`; returns it, and its node, the one that has the most room.
+        """Lease an environment of the back-end `kind` to `user`; returns the session and its node, the least occupied.
 
-        identity: the hash of the back-end's settings. Raises NoCapacity where none is free or `user` has as many as may
-        be, BadInput where waiting would not help: all nodes with the back-end have other settings.
+        identity: the hash of the back-end's settings. Raises NoCapacity where none is free or `user` has reached the
+        limit, BadInput where waiting would not help: all nodes with the back-end have other settings.
         """
         if self._terms.per_user and self._by_user[user] >= self._terms.per_user:
             raise NoCapacity(f"{user} has {self._terms.per_user} sessions, which is as many as a user may have")
@@ -154,14 +155,14 @@ class LeaseLedger:
         return session, node
 
     def release(self, session: str) -> bool:
-        """End the session of the id `session`; returns whether it was there."""
+        """End the session with the id `session`; returns whether there was one."""
         found = self.sessions.get(session)
         if found is not None:
             self._end([found], "released")
         return found is not None
 
     def heard(self, sessions: Iterable[str]) -> list[str]:
-        """Hear of the users of the sessions of these ids; returns the ids of those that are over."""
+        """Record heartbeats of sessions, by id, from their users; returns the ids of sessions that are over."""
         over, now = [], self._clock()
         for session in sessions:
             if (found := self.sessions.get(session)) is not None:
@@ -171,7 +172,7 @@ class LeaseLedger:
         return over
 
     def reclaim(self) -> dict[str, str]:
-        """End what is overdue, or of which nothing is heard; returns why, by the session's id."""
+        """End sessions that are overdue or whose user or node is silent; returns id -> reason. Forget silent nodes."""
         now, found = self._clock(), {}
         for node in [one for one in self.nodes.values() if now - one.heard > self._terms.node_silent_s]:
             found |= self._end(
@@ -241,10 +242,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
     """Make the manager's HTTP application over `ledger`, which it closes at its end.
 
-    token: that nodes and players send as a bearer's. Where a request fails its answer is JSON with `error`, of 400 also
-    `where` and `fix`: 400 input that is refused, 401 another token, 404 a node's beat before it is registered, 409 no
-    environment is free (try again later), 422 a request that cannot be read. An address that is not there is answered
-    by 404 or 405 and a text.
+    token: that nodes and clients send as a bearer token. The response to a failed request is JSON with `error`, for 400
+    also `where` and `fix`: 400 refused input, 401 wrong token, 404 heartbeat of an unregistered node, 409 no
+    environment is free (try again later), 422 unreadable request. An unknown route is answered by 404 or 405 and a
+    text.
     """
     manager = _ManagerHandlers(ledger, token)
 

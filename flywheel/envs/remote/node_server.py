@@ -1,7 +1,7 @@
-"""Serve this machine's environments to whoever has a lease that the manager signed.
+"""Serve this machine's environments to clients with a lease that the manager signed.
 
-A session that the manager does not know any more is ended at the next heartbeat. Without a manager sessions go on until
-their leases end.
+A session that the manager does not know is ended at the next heartbeat. Without a manager sessions go on until their
+leases end; later calls are refused.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _MAX_CALL_BYTES = 64 * 2**20  # bytes of a call: a task with its files, a checkp
 
 
 class EnvNode:
-    """One machine's environments, and the sessions that are played on them, each from its first call on.
+    """Hold one machine's environments, and the sessions that clients play; a session begins with its first call.
 
-    name: of the node. token: the manager's. pools, identities: by back-end, what lends its environments and the hash of
-    its settings. film: bytes of each session's episode that are kept. sessions: by id. boot: another one each time.
+    name: of the node. token: the manager's. pools, identities: back-end -> pool of its environments, hash of its
+    settings. film: bytes of each session's episode that are kept for watchers. sessions: by id. boot: random id of this
+    start.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class EnvNode:
         self.name, self.boot, self._film = name, secrets.token_hex(8), film
         self._token, self._pools, self._identities = token, pools, identities
         self.sessions: dict[str, NodeSession] = {}
-        self._over: dict[str, float] = {}  # sessions that have ended, until their leases would have
+        self._over: dict[str, float] = {}  # ended session -> end of its lease; its calls are refused
 
     def application(self) -> web.Application:
         """Make the node's HTTP application: calls of sessions, and pages to watch them."""
@@ -59,7 +60,7 @@ class EnvNode:
         return made
 
     async def end(self, sessions: Iterable[str]) -> None:
-        """End those of the sessions of these ids that are here."""
+        """End the sessions with these ids; ids that are not here are skipped."""
         found = {one: self.sessions.pop(one) for one in sessions if one in self.sessions}
         self._over |= {one: session.until for one, session in found.items()}
         self._over = {one: until for one, until in self._over.items() if until > time.time()}
@@ -111,7 +112,7 @@ class EnvNode:
             note = self._note(request, request.match_info["session"])
         except PermissionError as error:
             return self._refused(error)
-        self._over[note.session] = note.until  # also one that has not begun
+        self._over[note.session] = note.until  # also of a session that has not begun
         await self.end([note.session])
         return web.Response(body=protocol.encode_message({}))
 
@@ -119,10 +120,11 @@ class EnvNode:
 async def send_heartbeats(
     node: EnvNode, manager: str, token: str, about: Mapping[str, Any], until_empty: asyncio.Event
 ) -> None:
-    """Register with the manager, tell it of the sessions, and end what is over; for ever.
+    """Register with the manager, then send heartbeats for ever, and end the sessions that are over.
 
-    about: what the manager is told when the node registers. until_empty: set when it is drained and has no session.
-    Raises BadInput where it refuses the node, or `manager` is not the address of one.
+    manager: its address. token: the manager's. about: fields of the registration. until_empty: set once the node is
+    drained and has no session. Raises BadInput where the manager refuses the node, or `manager` is not the address of
+    one.
     """
     headers = {"Authorization": f"Bearer {token}"}
     try:
@@ -151,8 +153,10 @@ async def send_heartbeats(
 
 
 async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Post JSON and give the answer; None where the node has to register. Raises BadInput where it is refused, or what
-    answers is no manager."""
+    """Post JSON and return the answer; None where the node must register first.
+
+    Raises BadInput where the manager refuses, or the address is not a manager's.
+    """
     async with client.post(path, json=body) as answer:
         if answer.status == 404:
             return None
@@ -171,16 +175,16 @@ async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mappi
 async def open_node(
     name: str, token: str, settings: Settings, names: Iterable[str], root: Path | None = None, film: int = 0
 ) -> AsyncIterator[tuple[EnvNode, dict[str, tuple[int, str]]]]:
-    """Open the environments of this machine as a node, which neither listens nor knows its manager yet (`run_node`).
+    """Open the environments of this machine as a node, which `run_node` then serves and registers with a manager.
 
-    Yields the node, and by back-end (its number of environments, the hash of its settings), which is what the manager
-    is told. At the end of the block its sessions are ended and its environments closed.
+    Yields the node, and for the manager back-end -> (number of environments, hash of its settings). At the end of the
+    block its sessions are ended and its environments closed.
 
     name: of the node. token: the manager's, by which leases are signed. settings: of the back-ends. names: back-ends
     that it plays. root: the folder that relative paths in the settings count from; None: the current one. film: bytes
-    of each session's newest steps, one at least, that are kept for those who watch; 0 is none. Raises BadInput for a
-    back-end that is not there, wrong settings of one, or something missing that it needs; EnvTimeout where one does not
-    open, or close, in time, EnvError where one cannot be opened.
+    of each session's newest steps (one at least) that are kept for watchers; 0: none. Raises BadInput for an unknown
+    back-end, wrong settings of one, or something missing that it needs; EnvTimeout where one does not open or close in
+    time; EnvError where one cannot be opened.
     """
     names = list(names)
     found = {one: registry.find_backend(one) for one in names}
@@ -195,12 +199,12 @@ async def open_node(
                 await node.end(list(node.sessions))
 
 
-_MAX_WAITING_CONNECTIONS = 2048  # connections that wait to be taken
+_MAX_WAITING_CONNECTIONS = 2048  # that wait to be accepted
 
 
 @asynccontextmanager
 async def serve_application(application: web.Application, host: str, port: int = 0) -> AsyncIterator[str]:
-    """Serve an application until the block ends; yields its address, `http://HOST:PORT` with `host` as it is given.
+    """Serve an application until the block ends; yields its address, `http://HOST:PORT`, with `host` as given.
 
     host, port: where it listens; port 0 takes a free one. Raises BadInput where the port is in use, or nothing can
     listen there.
@@ -231,10 +235,10 @@ async def run_node(
 ) -> None:
     """Run a node until the manager has drained it and its last session has ended, or until it is cancelled.
 
-    It registers with the manager, and again where that has forgotten it; one that does not answer is tried again for
-    ever. opening: `open_node(...)`, entered and left here. token: the manager's. manager: its address. host, port:
-    where the node listens; port 0 takes a free one. address: where players find it; empty: where it listens. ready:
-    called with the address. Raises BadInput where the manager refuses the node, its address is none, the port is in
+    It registers with the manager, and again where the manager has forgotten it; a manager that does not answer is tried
+    again for ever. opening: `open_node(...)`, entered and left here. token: the manager's. manager: its address. host,
+    port: where the node listens; port 0 takes a free one. address: where clients reach it; "": where it listens. ready:
+    called with the address. Raises BadInput where the manager refuses the node, `manager` is no address, the port is in
     use or nothing can listen there, and what `opening` raises.
     """
     async with opening as (made, places), serve_application(made.application(), host, port) as own:

@@ -1,4 +1,4 @@
-"""Hold one environment of a node for as long as its lease, with what was last seen of it."""
+"""Hold one environment of a node as long as its lease, with its last result and newest steps for watchers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flywheel.envs.remote import protocol
 from flywheel.envs.remote.protocol import LeaseToken
 
 log = logging.getLogger(__name__)
-# By which a client calls it.
+# The names of a client's calls.
 CALLS = ("open", "reset", "step", "checkpoint", "restore", "save_partial", "restore_partial", "close")
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # of the files: equal episodes give equal bytes
 
@@ -34,7 +34,7 @@ class EpisodeBuffer:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._about: dict[str, Any] = {}
-        self._steps: deque[tuple[dict[str, Any], bytes | None, int]] = deque()  # each with its size
+        self._steps: deque[tuple[dict[str, Any], bytes | None, int]] = deque()  # step, picture, their size in bytes
         self._number = self._size = 0
 
     @property
@@ -42,13 +42,13 @@ class EpisodeBuffer:
         return not self._steps
 
     def begin(self, task: Task, seed: int) -> None:
-        """Begin another episode; nothing is kept of the last one."""
+        """Begin another episode; the steps of the last one are dropped."""
         self._about = {"task": task.task_id, "instruction": task.instruction, "world": task.world, "seed": seed}
         self._steps.clear()
         self._number = self._size = 0
 
     def add(self, action: Action | None, result: StepResult) -> None:
-        """Append what followed an action; None: a reset, or a checkpoint that was restored."""
+        """Append a step. action: None for a reset, or a checkpoint that was restored. result: what followed."""
         if not self._limit:
             return
         seen, info = result.observation, result.info
@@ -65,7 +65,7 @@ class EpisodeBuffer:
             self._size -= self._steps.popleft()[2]
 
     def packing(self) -> Callable[[], bytes]:
-        """Return what makes, in any thread, a ZIP file of the episode so far: `episode.json`, and its pictures."""
+        """Return a function that makes, in any thread, a ZIP file of the steps: `episode.json` and the pictures."""
         steps = list(self._steps)
         about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}
         pictures = {step["picture"]: picture for step, picture, _ in steps if picture is not None}
@@ -82,21 +82,21 @@ def _zip_episode(about: Mapping[str, Any], pictures: Mapping[str, bytes]) -> byt
 
 
 class NodeSession:
-    """An environment for as long as its lease, entered and left by one task.
+    """Hold an environment as long as its lease; one asyncio task enters and leaves the pool's context.
 
-    pool: lends it. note: the lease. film: bytes of its episode that are kept.
+    pool: lends the environment. note: the lease. film: bytes of its episode that are kept for watchers.
     """
 
     def __init__(self, pool: EnvPool, note: LeaseToken, film: int = 0) -> None:
         self.until, self.episode_buffer = note.until, EpisodeBuffer(film)
         self._over = asyncio.Event()
         self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
-        self._env.add_done_callback(lambda one: one.cancelled() or one.exception())  # it may be asked by nobody
-        self.lock = asyncio.Lock()  # of the calls, and of what a person does
-        self.visitor: object | None = None  # who has taken it over
+        self._env.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody may await it
+        self.lock = asyncio.Lock()  # held by a call, and by a person's gestures
+        self.visitor: object | None = None  # the watcher who has taken the session over
         self.kind = note.kind
         self.task: Task | None = None
-        self.last_result: StepResult | None = None  # the last of its results, and how many there were in this episode
+        self.last_result: StepResult | None = None  # its newest; steps: results of this episode after the first
         self.steps = 0
         self.life = asyncio.create_task(self._live(pool))
 
@@ -116,9 +116,10 @@ class NodeSession:
         return await asyncio.shield(self._env)
 
     async def call(self, name: str, body: bytes) -> bytes:
-        """Carry out a remote call, one at a time. name: of CALLS. body, result: as `protocol` encodes them.
+        """Carry out a remote call; calls run one at a time.
 
-        Raises EnvError, and ValueError, KeyError, TypeError or AttributeError for a body that cannot be decoded.
+        name: of CALLS. body: as `client.py` posts it. Returns the body of the response. Raises EnvError, and
+        ValueError, KeyError, TypeError or AttributeError for a body that cannot be decoded.
         """
         env = await self.env()
         async with self.lock:
@@ -143,13 +144,13 @@ class NodeSession:
                     return protocol.encode_message({})
 
     def _record(self, result: StepResult, action: Action | None = None) -> bytes:
-        """Encode a result to be sent, and record it for who watches."""
+        """Record a result for watchers, and encode it for the client."""
         self.last_result, self.steps = result, self.steps + 1
         self.episode_buffer.add(action, result)
         return protocol.encode_result(result)
 
     async def end(self) -> None:
-        """Give the environment back, and wait until it is."""
+        """Give the environment back to its pool, and wait until that is done."""
         self._over.set()
         if not self._env.done():
             self.life.cancel()

@@ -1,7 +1,7 @@
-"""Encode what client and node say to each other: calls, results, errors, signed leases.
+"""Encode the messages between client and node: calls, results, errors, signed leases.
 
-A message is a JSON object, and bytes behind it: the length of the JSON in four bytes, the JSON, the bytes (a picture, a
-checkpoint). Nothing in it is code.
+A message is the length of a JSON object (four bytes, big-endian), the object, and further bytes (a picture, a
+checkpoint). To decode it runs no code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _ERRORS = {kind.__name__: kind for kind in (EnvError, EnvTimeout, BadInput)}
 
 @dataclass(frozen=True)
 class LeaseToken:
-    """Hold claims about a session that a node trusts, since the manager signed them. until: seconds since 1970."""
+    """Hold the claims of a lease, which a node trusts since the manager has signed them.
+
+    session: its id. node: name of the node that plays it. kind: the back-end. identity: hash of the back-end's
+    settings. until: end of the lease, in seconds since 1970.
+    """
 
     session: str
     node: str
@@ -33,13 +37,13 @@ class LeaseToken:
     until: float
 
     def signed(self, token: str) -> str:
-        """Sign it with the manager's token: a text for a header."""
+        """Encode the claims as a header's value, signed with the manager's token."""
         body = base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
         return f"{body}.{_sign(token, body)}"
 
     @classmethod
     def parse(cls, text: str, token: str) -> LeaseToken:
-        """Parse a signed text. Raises ValueError where the manager has not signed it."""
+        """Parse a text of `signed`. token: the manager's. Raises ValueError where the manager has not signed it."""
         body, _, signature = text.partition(".")
         if not hmac.compare_digest(_sign(token, body).encode(), signature.encode()):
             raise ValueError("the lease is not signed by the manager")
@@ -51,13 +55,13 @@ def _sign(token: str, body: str) -> str:
 
 
 def encode_message(head: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Encode a JSON object and the bytes behind it."""
+    """Encode a message: the JSON object `head` and the bytes `body`."""
     text = json.dumps(head).encode()
     return _LENGTH.pack(len(text)) + text + body
 
 
 def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Decode a message: its JSON object and its bytes. Raises ValueError for what is none."""
+    """Decode a message: its JSON object and its bytes. Raises ValueError for other data."""
     if len(data) < _LENGTH.size or len(data) < (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
         raise ValueError("the message is cut off")
     head = json.loads(data[_LENGTH.size : end])
@@ -67,7 +71,7 @@ def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def encode_result(result: StepResult) -> bytes:
-    """Encode a result, with its screenshot as the bytes."""
+    """Encode a result, whose screenshot becomes the message's bytes."""
     seen = result.observation
     head = {"width": seen.width, "height": seen.height, "url": seen.url, "text": seen.text}
     head |= {"picture": seen.screenshot is not None, "reward": result.reward}
@@ -76,14 +80,14 @@ def encode_result(result: StepResult) -> bytes:
 
 
 def decode_result(data: bytes) -> StepResult:
-    """Decode a result. Raises ValueError or KeyError for what is none."""
+    """Decode a result. Raises ValueError or KeyError for other data."""
     head, body = decode_message(data)
     seen = Observation(body if head["picture"] else None, head["width"], head["height"], head["url"], head["text"])
     return StepResult(seen, head["reward"], head["terminated"], head["truncated"], head["info"])
 
 
 def encode_error(error: Exception) -> bytes:
-    """Encode an error as JSON; what is no error of an environment's own becomes an EnvError."""
+    """Encode an error as JSON; one of another kind than EnvError, EnvTimeout and BadInput becomes an EnvError."""
     if not isinstance(error, EnvError | BadInput):
         error = EnvError(f"{type(error).__name__}: {error}", where="node")
     name = next(kind.__name__ for kind in (EnvTimeout, EnvError, BadInput) if isinstance(error, kind))
@@ -91,7 +95,7 @@ def encode_error(error: Exception) -> bytes:
 
 
 def decode_error(data: bytes) -> EnvError | BadInput:
-    """Decode an error; what is none becomes an EnvError that says so."""
+    """Decode an error; other data becomes an EnvError that says so."""
     try:
         body = json.loads(data)
         return _ERRORS[body["error"]](body["what"], where=body["where"], fix=body["fix"])
@@ -100,5 +104,5 @@ def decode_error(data: bytes) -> EnvError | BadInput:
 
 
 def hash_backend_settings(values: Mapping[str, Any]) -> str:
-    """Hash a back-end's settings (16 hexadecimal digits): player and node compare them by it."""
+    """Hash a back-end's settings to 16 hexadecimal digits, by which those of client and node are compared."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -29,18 +29,22 @@ _MAX_FILE_BYTES = 2**18  # bytes of a file that is shown
 
 
 async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
-    """Answer with a folder's entries as JSON. path: from the home; "." is the home itself."""
+    """Answer with a folder's entries as JSON. Query `path`: from the home; "." is the home itself."""
     return web.json_response(await env.list_folder(_requested_path(request)))
 
 
 async def get_file(request: web.Request, env: MachineAccess) -> web.Response:
-    """Answer with a file's `text` and `digest`, by which it is written back; or `why` it is not shown."""
+    """Answer with a file's `text` and `digest`, which `put_file` needs, or `why` it is not shown."""
     text, digest, why = await _read_text_file(request, env)
     return web.json_response({"text": text, "digest": digest, "why": why})
 
 
 async def put_file(request: web.Request, env: MachineAccess) -> web.Response:
-    """Write a file over. digest: of the file as it was read; one that has changed since is not written over."""
+    """Overwrite a file by the request's body, unless it has changed since it was read.
+
+    Query `path`: from the home. Query `digest`: of the file as it was read. Raises HTTPConflict where it has changed or
+    cannot be written, HTTPRequestEntityTooLarge for a larger body than is shown.
+    """
     _, digest, why = await _read_text_file(request, env)
     if why or digest != request.query.get("digest"):
         raise web.HTTPConflict(text="The file has changed meanwhile: open it again.")
@@ -70,11 +74,12 @@ async def _read_text_file(request: web.Request, env: MachineAccess) -> tuple[str
         return "", "", "It is not a text in UTF-8, and is not shown here."
 
 
-# The WebSocket of a live view. To the watcher: the newest pictures (binary), JSON: `touch` once, `taken` and `note`.
-# From it, JSON: `take`, and gestures (`envs/base.py`). During a take-over page time passes as the clock's.
+# The WebSocket of a live view. The watcher gets the newest pictures (binary) and JSON: `touch` once, `taken` and
+# `note`. It sends JSON: `take`, and gestures (`envs/base.py`). During a take-over page time passes as fast as the
+# clock.
 
-_TICK_S = 0.08  # between two pictures while a person does nothing
-_MAX_TICK_S = 0.25  # of the clock's time, that passes in the page at once
+_TICK_S = 0.08  # seconds between two updates of the page while a person does nothing
+_MAX_TICK_S = 0.25  # seconds of page time that pass in one update at most
 _SEND_TIMEOUT_S = 5.0
 _MAX_WAITING_GESTURES = 256  # gestures that wait
 
@@ -92,7 +97,7 @@ async def stream_live_view(socket: web.WebSocketResponse, session: NodeSession, 
             for part in parts:
                 part.cancel()
             visit.end()
-            # Not cancelled: what is under way in the page has to be finished, and has a deadline of its own.
+            # `acting` is not cancelled: what it does in the page has to be finished, and has a deadline of its own.
             await asyncio.gather(*parts, return_exceptions=True)
             await acting
 
@@ -103,7 +108,7 @@ async def _send_pictures(socket: web.WebSocketResponse, pictures: LatestPicture)
 
 
 class _TakeOver:
-    """A person at a page. One at a time may have taken it over."""
+    """Let one watcher act in a session's page; one watcher at a time may have taken it over."""
 
     def __init__(self, socket: web.WebSocketResponse, session: NodeSession, env: LiveView) -> None:
         self._socket, self._session, self._env = socket, session, env
@@ -112,7 +117,7 @@ class _TakeOver:
         self._changed = asyncio.Event()
 
     async def hear(self) -> None:
-        """Take what the watcher sends, until it is gone or sends what cannot be."""
+        """Receive the watcher's messages until the watcher is gone, sends an invalid one, or too many gestures wait."""
         async for message in self._socket:
             if message.type is not WSMsgType.TEXT:
                 return
@@ -129,7 +134,7 @@ class _TakeOver:
                 return
 
     async def act(self) -> None:
-        """Take over and give back as the watcher wants it, until `end`."""
+        """Take over and give back as the watcher asks, until `end` is called."""
         while not self._over:
             self._changed.clear()
             if not self._wanted:
@@ -158,7 +163,7 @@ class _TakeOver:
         while self._wanted:
             self._changed.clear()
             now, gestures, self._gestures = time.monotonic(), self._gestures, []
-            async with self._session.lock:  # never within a step of the agent's
+            async with self._session.lock:  # never during a step of the agent
                 notes = await self._env.apply_gestures(gestures, 1000 * min(now - last, _MAX_TICK_S))
             for note in notes:
                 await self._tell(note=note)
@@ -171,7 +176,7 @@ class _TakeOver:
         self._gestures = []
 
     def _add(self, gesture: Gesture) -> None:
-        """A place that was only passed by is left out."""
+        """Queue a gesture; a move replaces the move before it."""
         if gesture.kind == "move" and self._gestures and self._gestures[-1].kind == "move":
             self._gestures.pop()
         self._gestures.append(gesture)
@@ -182,14 +187,14 @@ class _TakeOver:
             async with asyncio.timeout(_SEND_TIMEOUT_S):
                 await self._socket.send_json(said)
         except (ConnectionError, TimeoutError):
-            self.end()  # nobody is there, or nobody listens
+            self.end()  # the watcher is gone, or does not read
 
 
-# A service of a machine may be hostile: what it sends is limited, has no say about this node's cookies, and runs in a
-# sandbox of the browser. There its own scripts are strangers to it, so every page may read what it answers: the address
-# is the secret.
+# A service of a machine may be hostile: its answers are limited in size, set no cookies of this node, and run in a
+# sandbox of the browser. There its own scripts have another origin than it, so every origin may read its answers: its
+# address is the secret.
 
-# Headers: of requests and of answers those that are not passed on, and those that answers get here.
+# Headers of requests and answers that are not passed on, and headers that are added to answers.
 _HEADERS = json.loads((Path(__file__).parent / "headers.json").read_text("ascii"))
 _CORS_PREFIX = "access-control-"
 _MAX_ANSWER_BYTES, _TIMEOUT_S = 2**26, 60.0
@@ -198,7 +203,7 @@ _HEAD_TAG, _HEAD_SEARCH_BYTES = re.compile(rb"<head(?:\s[^>]*)?>", re.IGNORECASE
 
 
 async def proxy_service_request(request: web.Request, streams: Streams, port: int, path: str) -> web.StreamResponse:
-    """Pass a request on to a service of a session's machine, and its answer back.
+    """Forward a request to a service of a session's machine, and return its answer.
 
     streams: connection to the service's `port`. path: with its query, as the browser wrote it, without the first slash.
     """
@@ -241,8 +246,8 @@ async def _send_response(request: web.Request, said: aiohttp.ClientResponse) -> 
 
 
 async def _insert_script(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A document with our script at the beginning of its head."""
-    first: bytes | None = b""  # None once it is sent
+    """Yield an HTML document with our script at the beginning of its head."""
+    first: bytes | None = b""  # up to the tag of the head; None once it is sent
     async for part in parts:
         if first is None:
             yield part
@@ -259,7 +264,7 @@ async def _insert_script(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _cors_headers(request: web.Request) -> dict[str, str]:
-    """Who may read it, and what may be asked."""
+    """Return the headers that let every origin read the answer and send the headers it asks for."""
     asked = request.headers.get("Access-Control-Request-Headers", "*")
     return {**_HEADERS["of_cross_origin"], "Access-Control-Allow-Headers": asked}
 
@@ -286,7 +291,7 @@ async def _proxy_websocket(request: web.Request, client: aiohttp.ClientSession, 
 
 
 async def run_until_first_ends(*works: Coroutine[Any, Any, object]) -> set[asyncio.Task[object]]:
-    """Run all of them at once until one ends, and end the others. Returns the tasks that have ended by themselves."""
+    """Run coroutines at once until one ends, and cancel the others. Returns the tasks that have ended by themselves."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -318,7 +323,7 @@ async def _use_connection(streams: Streams) -> AsyncIterator[_SingleConnector]:
 
 
 class _SingleConnector(aiohttp.BaseConnector):
-    """Whatever is asked for goes over this one connection, which is there already."""
+    """Send every request over one connection, which is open already."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(force_close=True)
@@ -335,12 +340,12 @@ class _SingleConnector(aiohttp.BaseConnector):
         return self._streams
 
 
-# Whoever has the token logs in once and gets a cookie. A service's page is not trusted: its address holds a secret of
-# its own in place of the cookie, and the browser gives it another origin, so that its scripts cannot ask this node.
+# A person logs in once with the token and gets a cookie. A service's page is not trusted: its address contains a secret
+# of its own in place of the cookie, and the browser gives it another origin, so that its scripts cannot call this node.
 
 _STATIC = Path(__file__).parent / "static"
 _COOKIE, _CHUNK, _OPEN_S, _HEARTBEAT_S = "flywheel-watch", 2**16, 10.0, 20.0
-# Inline styles are allowed, since the terminal writes its own; what comes from a session is never markup.
+# Inline styles are allowed, since the terminal writes its own; data of a session is never inserted as markup.
 _SECURITY_HEADERS = _HEADERS["of_own_pages"]
 _SCRIPTS = ("watch", "socket", "desktop", "page", "terminal", "files", "services", "vnc", "xterm")
 _FILES = {
@@ -352,7 +357,7 @@ _FILES = {
 
 
 def add_watch_routes(application: web.Application, sessions: Mapping[str, NodeSession], token: str) -> None:
-    """Add the routes below /watch. sessions: of the node, as they come and go. token: what people log in by."""
+    """Add the routes below /watch. sessions: the node's own mapping, by id. token: with which people log in."""
     watching = _WatchHandlers(sessions, token)
     shown = {name: getattr(watching, name) for name in ("picture", "recording", "screen", "live", "terminal", "shell")}
     shown |= {"folder": watching.of_machine(get_folder), "file": watching.of_machine(get_file)}
@@ -418,15 +423,15 @@ class _WatchHandlers:
         return web.Response(body=body, content_type="application/zip", headers=headers)
 
     async def screen(self, request: web.Request) -> web.WebSocketResponse:
-        """VNC by a WebSocket, as noVNC speaks it."""
+        """Relay the desktop's VNC over a WebSocket, as noVNC speaks it."""
         return await self._streamed(request, lambda env: env.screen(), ("binary",))
 
     async def terminal(self, request: web.Request) -> web.WebSocketResponse:
-        """The agent's, as `envs/computer_server/terminal_relay.py` speaks."""
+        """Relay the agent's terminal over a WebSocket (protocol: `envs/computer_server/terminal_relay.py`)."""
         return await self._streamed(request, lambda env: env.terminal())
 
     async def shell(self, request: web.Request) -> web.WebSocketResponse:
-        """One of the watcher's own."""
+        """Relay a shell of the watcher's own, of the query's `rows` and `columns`, in the protocol of `terminal`."""
         given = [request.query.get(name, "") for name in ("rows", "columns")]
         rows, columns = (int(text) if text.isdecimal() and 0 < int(text) <= 1000 else 24 for text in given)
         return await self._streamed(request, lambda env: env.shell(rows, columns))
@@ -459,7 +464,7 @@ class _WatchHandlers:
         return asked
 
     async def service(self, request: web.Request) -> web.StreamResponse:
-        """Ask a service of a session's machine; WebSockets too. Below `whole` it gets the address as it is."""
+        """Forward a request, WebSockets too, to a service of a session's machine; below `whole` with its whole path."""
         name, port = request.match_info["session"], request.match_info["port"]
         if not self._knows(request.match_info["secret"], f"service {name}") or not port.isdecimal():
             raise web.HTTPNotFound
@@ -533,7 +538,7 @@ class _WatchHandlers:
 
 
 def _require_own_origin(request: web.Request) -> None:
-    """Only a page of this node may ask; browsers tell whose page it is."""
+    """Refuse a request from a page of another origin, which browsers state in the header Origin."""
     if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
         raise web.HTTPForbidden(text="only its own pages may ask")
 
@@ -549,7 +554,7 @@ async def _open_websocket(request: web.Request, protocols: tuple[str, ...] = ())
 
 
 async def _pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None:
-    """Until either ends."""
+    """Relay bytes between a WebSocket and a connection until either ends."""
     reader, writer = streams
 
     async def out() -> None:

@@ -1,4 +1,4 @@
-"""Draw synthetic screens of several kinds, for pretraining and for the general part of CT and SFT."""
+"""Draw synthetic screens of several kinds, for pretraining and for the general data of CT and SFT."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from flywheel.envs.screens.scene import (
 )
 from flywheel.utils.errors import BadInput, did_you_mean
 
-# Plain shapes, blocks with icons, pieces with their outlines.
+# Kinds of screens: plain shapes, blocks with icons, pieces with their outlines.
 
 # The nouns of levels 1 and 2.
 FIRST_SHAPES = ("square", "circle", "triangle", "cross", "star", "heart")
@@ -47,14 +47,14 @@ OUTLINE = 'stroke="#1b1f27" stroke-width="1"'
 
 @cache
 def icon_names() -> tuple[str, ...]:
-    """List the names of all icons but symbols."""
+    """Return the names of all icons except symbols."""
     return tuple(name for name in load_icons() if name not in vocabulary.SYMBOLS)
 
 
 def draw_colour_noun_pairs(rng: random.Random, count: int, level: int, nouns: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Draw `count` different (colour, noun) pairs; from level 3 on they share colours and nouns.
+    """Draw at most `count` different (colour, noun) pairs; half of the time from few of each, from level 3 on.
 
-    rng: of all that is drawn. nouns: to choose from.
+    rng: draws everything. nouns: to choose from.
     """
     colours, pool = list(vocabulary.COLOURS), list(nouns)
     if level >= 3 and rng.random() < 0.5:
@@ -65,7 +65,11 @@ def draw_colour_noun_pairs(rng: random.Random, count: int, level: int, nouns: tu
 
 
 def draw_shapes(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Draw plain shapes of several colours."""
+    """Draw plain shapes of several colours.
+
+    level: 1 to SCENE_LEVELS. count: things on the screen at most. rng: draws everything. coordinates: cells an axis of
+    the answers' points. All kinds of screens take these arguments (`draw_scene`).
+    """
     smallest, largest = (44, 76) if level == 1 else (34, 60) if count <= 4 else (24, 40)
     boxes = list(scatter_boxes(rng, [(side := rng.uniform(smallest, largest), side) for _ in range(count)]).values())
     nouns = FIRST_SHAPES if level <= 2 else vocabulary.SHAPES + vocabulary.SYMBOLS
@@ -98,7 +102,7 @@ def draw_blocks(level: int, count: int, rng: random.Random, coordinates: int) ->
 
 
 def _block_places(count: int, side: float, below: float, rng: random.Random) -> list[SceneBox]:
-    """Squares of about `side`, with room `below` each: in a grid, or scattered."""
+    """Place squares of at most `side` pixels, with `below` pixels free under each: in a grid, or scattered."""
     if rng.random() < 0.6:
         columns = min(count, rng.choice((2, 3, 3, 4)))
         rows = -(-count // columns)
@@ -139,7 +143,7 @@ def draw_outlines(level: int, count: int, rng: random.Random, coordinates: int) 
     )
 
 
-# Words and numbers to read: on cards, and on boards of number tiles.
+# Kinds with words and numbers to read: on cards, and on boards of number tiles.
 
 NUMBERS_SHARE = 0.4  # of the texts
 
@@ -178,7 +182,7 @@ def draw_word_or_number(rng: random.Random) -> str:
 
 
 def _different_texts(count: int, rng: random.Random) -> list[str]:
-    """Texts, the longest first: they are the hardest to place."""
+    """Draw different texts, the longest first, since they are the hardest to place."""
     found: set[str] = set()
     while len(found) < count:
         found.add(draw_word_or_number(rng))
@@ -195,7 +199,7 @@ def _ask_reading(rng: random.Random, items: list[SceneItem], coordinates: int) -
 
 
 def draw_number_board(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Number tiles in a grid; keys are pressed as named."""
+    """Draw number tiles in a grid, with questions that ask to press arrow keys too."""
     side = {1: 2, 2: 3}.get(level, 4)
     cell = rng.uniform(34, 200 / side)
     left, top = rng.uniform(4, SCENE_SIDE - 4 - side * cell), rng.uniform(4, SCENE_SIDE - 4 - side * cell)
@@ -224,13 +228,13 @@ def draw_number_board(level: int, count: int, rng: random.Random, coordinates: i
     return DrawnScene(format_section(rng, body), questions, items)
 
 
-# Sheets crowded with small things in rows: icons, shapes, words and numbers. They teach to see fastest.
+# Sheets crowded with small things in rows: icons, shapes, words and numbers. A model learns to see fastest from them.
 
 GAP = 4
 
 
 def draw_sheet(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Draw rows of small things from edge to edge, for any level and count."""
+    """Draw rows of small things from edge to edge, whatever `level` and `count` are."""
     body, items, texts = "", [], []
     y = rng.uniform(2, 16)
     while True:
@@ -279,13 +283,13 @@ def _word_row(y: float, height: float, rng: random.Random) -> tuple[str, list[Sc
         x += width + GAP
 
 
-# Buttons and links, rows with switches, forms, and pages that mix elements.
+# Kinds with buttons and links, rows with switches, forms, and mixed elements.
 
 LABELS = (*vocabulary.BUTTONS, *vocabulary.THINGS, *vocabulary.PEOPLE)
 
 
 def draw_buttons(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Draw buttons, or plain links, with a word each; eight at most."""
+    """Draw at most eight buttons, or plain links, with a label each."""
     count = min(count, 8)
     pool = {1: vocabulary.BUTTONS[:12], 2: vocabulary.BUTTONS[:24]}.get(level, LABELS)
     labels = rng.sample(pool, count)
@@ -348,7 +352,7 @@ def draw_mixed(level: int, count: int, rng: random.Random, coordinates: int) -> 
 
 
 def draw_settings_rows(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Draw settings, each with its switch."""
+    """Draw at most six settings, each with its switch."""
     count = min(count, 6)
     single = tuple(word for word in vocabulary.SETTINGS if " " not in word)
     labels = rng.sample(single[:10] if level == 1 else vocabulary.SETTINGS, count)
@@ -392,7 +396,7 @@ def _ask_switches(
     questions = [SceneQuestion("describe", "Describe the screen.", listed, tuple(item.box for item in items))]
     for item, on in rng.sample(switches, min(4, len(switches))):
         way = "off" if on else "on"
-        if rng.random() < 0.2:  # it is so already
+        if rng.random() < 0.2:  # it has the wanted state already
             done = format_answer("I am done.", Finished(), coordinates)
             questions.append(SceneQuestion("done", f"Turn {'on' if on else 'off'} {item.name}.", done, seen=item.box))
         else:
@@ -404,7 +408,7 @@ def _ask_switches(
 
 
 def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Draw a field, empty or filled, with or without focus, and a button beside or below it."""
+    """Draw a field, empty or filled, with or without focus, and a button to the right of it."""
     label = rng.choice(("search", "name", "search", "page", "item"))
     button = rng.choice(("go", "search", "ok", "send", "save"))
     wide = 9 * len(button) + 10
@@ -438,12 +442,11 @@ def draw_form(level: int, count: int, rng: random.Random, coordinates: int) -> D
     return DrawnScene(format_section(rng, body), questions, items, shown)
 
 
-# All layouts. They are generic (shapes, blocks with icons, buttons, rows of settings, forms, outlines, words and
-# numbers); the suites' tasks and pages are not used.
+# All kinds of screens. They are generic: the suites' tasks and pages are not used.
 
-ELEMENT_COUNTS = ((1, 2), (2, 4), (4, 6), (6, 10))  # things on a screen of each level
+ELEMENT_COUNTS = ((1, 2), (2, 4), (4, 6), (6, 10))  # fewest and most things on a screen of each level
 
-# (level, things on it at most, rng of all that is drawn, cells an axis of the answers' points) -> what is drawn
+# (level, count, rng, coordinates) -> the drawn scene; see `draw_shapes` for the arguments
 SCENE_KINDS: dict[str, Callable[[int, int, random.Random, int], DrawnScene]] = {
     "shapes": draw_shapes,
     "blocks": draw_blocks,
@@ -461,9 +464,9 @@ SCENE_KINDS: dict[str, Callable[[int, int, random.Random, int], DrawnScene]] = {
 def draw_scene(kind: str, level: int, rng: random.Random, coordinates: int, count: int | None = None) -> Scene:
     """Draw a scene: a synthetic screen as HTML, with questions about it and their exact answers.
 
-    kind: a key of SCENE_KINDS. level: 1 to SCENE_LEVELS; a higher one holds more, and more alike, elements. rng: of all
-    that is drawn. coordinates: cells an axis; answers' points are whole numbers from 0 to coordinates - 1. count: most
-    elements, at least 1, in place of the level's own number; some kinds hold fewer, or a number of their own. Raises
+    kind: a key of SCENE_KINDS. level: 1 to SCENE_LEVELS; a higher one has more, and more similar, elements. rng: draws
+    everything. coordinates: cells an axis; answers' points are whole numbers from 0 to coordinates - 1. count: elements
+    at most, at least 1, in place of the level's own number; some kinds have fewer, or a number of their own. Raises
     BadInput for another kind, level or count.
     """
     if kind not in SCENE_KINDS:

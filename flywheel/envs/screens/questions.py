@@ -1,6 +1,7 @@
 """Ask questions about a synthetic screen, with exact answers in the policy's own grammar.
 
-rng: of what is asked and how. coordinates: cells an axis of the answers' points. items: what is on the screen.
+In all functions: rng draws what is asked and its wording; coordinates: cells an axis of the answers' points; items:
+what is on the screen.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from flywheel.envs.screens.scene import SceneBox, SceneItem, SceneQuestion
 
 
 def format_point(point: Point, coordinates: int) -> str:
-    """Write a point's two numbers as an answer has them."""
+    """Return a point's two numbers as an answer writes them."""
     return serialise_action(Click(point), coordinates).split("<point>")[1].split("<")[0]
 
 
 def format_answer(thought: str, action: Action, coordinates: int) -> str:
-    """Write a thought and an action as the policy answers."""
+    """Return a response of a thought and an action, as the policy writes it."""
     return format_response(thought, serialise_action(action, coordinates))
 
 
-# Questions on any screen: an instruction for every verb of the action grammar but a plain click.
+# Questions on any screen: instructions to press keys, type, scroll, wait, double or right click, and drag.
 
 _KEYS = ("enter", "tab", "esc", "backspace", "delete", "space", "home", "end", "pageup", "pagedown", *vocabulary.KEYS)
 _SPOKEN = {"esc": "escape", "ctrl": "control", "pageup": "page up", "pagedown": "page down"}
 
 
 def ask_gesture(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
-    """Ask for one action of the grammar but a plain click. named: items that may be meant, each by a unique name."""
+    """Ask for an action other than a plain click. named: items that it may be about, each with a unique name."""
     makers = [_keys, _keys, _type, _type, _scroll, _wait]
     if named:
         makers += [_double_click, _right_click] * 2
@@ -85,14 +86,13 @@ def _type(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
 
 
 def ask_typing(text: str, rng: random.Random, coordinates: int) -> SceneQuestion:
-    """Ask to type `text`; wording drawn by `rng`. coordinates: cells an axis of the answer's grammar."""
+    """Ask to type `text`, in a wording drawn by `rng`."""
     instruction = rng.choice((f"Type {text}.", f"Enter {text}.", f'Type "{text}".', f"Write {text}."))
     return SceneQuestion("type", instruction, format_answer(f"I type {text}.", Type(text), coordinates), copied=text)
 
 
 def draw_typed_text(rng: random.Random) -> str:
-    """Draw a text to type: a word, a number, or letters that are no word, which can only be copied from the
-    instruction."""
+    """Draw a text to type: a word, a number, or random letters, which can only be copied from the instruction."""
     number = str(rng.randrange(10 ** rng.randint(1, 4)))
     letters = "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 7)))
     return rng.choice((rng.choice(vocabulary.READING), rng.choice(vocabulary.VALUES), number, letters))
@@ -118,14 +118,14 @@ CLICK_VERBS = ("click", "click", "click", "open", "pick", "take", "select")
 
 
 def ask_click(rng: random.Random, skill: str, name: str, box: SceneBox, coordinates: int) -> SceneQuestion:
-    """Ask to click the thing called `name`, whose box is given."""
+    """Ask to click the thing called `name`, which is at `box`. skill: what the question tests."""
     verb = rng.choice(CLICK_VERBS)
     response = format_answer(f"I {verb} the {name}.", Click(box.centre), coordinates)
     return SceneQuestion(skill, f"{verb.capitalize()} the {name}.", response, (box,))
 
 
 def uniquely_named(items: list[SceneItem]) -> list[tuple[str, SceneItem]]:
-    """List items with each name that means one item only."""
+    """List (name, item) for each name that belongs to one item only."""
     called: dict[str, list[SceneItem]] = {}
     for item in items:
         for name in (item.name, *item.others):
@@ -134,26 +134,26 @@ def uniquely_named(items: list[SceneItem]) -> list[tuple[str, SceneItem]]:
 
 
 def ask_description(items: list[SceneItem], coordinates: int) -> SceneQuestion:
-    """Ask for a description of the whole screen, row by row: it teaches to see all of it."""
+    """Ask for a description of the screen, row by row, eight items at most; it teaches to see all of the screen."""
     listed = sorted(items, key=lambda item: (int((item.box.y + item.box.h / 2) // 32), item.box.x))[:8]
     text = "; ".join(f"{item.name} {format_point(item.box.centre, coordinates)}" for item in listed)
     return SceneQuestion("describe", "Describe the screen.", text or "empty", tuple(item.box for item in listed))
 
 
 def ask_name_at(item: SceneItem, coordinates: int) -> SceneQuestion:
-    """Ask what is at an item's place."""
+    """Ask what is at the centre of an item."""
     return SceneQuestion("ask", f"What is at {format_point(item.box.centre, coordinates)}?", item.name, seen=item.box)
 
 
 def ask_text_at(rng: random.Random, items: list[SceneItem], coordinates: int, limit: int = 2) -> list[SceneQuestion]:
-    """Ask for some of the words and numbers by their places."""
+    """Ask what some of the words and numbers say, by their points; `limit` questions at most."""
     chosen = rng.sample(items, min(limit, len(items)))
     asks = [f"What does it say at {format_point(item.box.centre, coordinates)}?" for item in chosen]
     return [SceneQuestion("read", ask, item.name, seen=item.box) for ask, item in zip(asks, chosen, strict=True)]
 
 
 def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: int) -> SceneQuestion:
-    """Ask for two or three clicks, some of which the memory says are done."""
+    """Ask for the next of two or three clicks, of which the instruction lists none, some or all as done."""
     chosen = rng.sample(items, min(len(items), rng.randint(2, 3)))
     verb = rng.choice(CLICK_VERBS)
     joint = " and " if len(chosen) == 2 or rng.random() < 0.5 else ", then "
@@ -172,7 +172,7 @@ def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: i
 def ask_about_items(
     rng: random.Random, skill: str, items: list[SceneItem], coordinates: int, clicks: int = 5
 ) -> list[SceneQuestion]:
-    """Ask the questions that every screen of clickable things has."""
+    """Ask the questions that every screen of clickable things has. clicks: plain clicks among them, at most."""
     questions = [ask_description(items, coordinates)]
     named = uniquely_named(items)
     for name, item in rng.sample(named, min(clicks, len(named))):

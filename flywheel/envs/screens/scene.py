@@ -1,4 +1,4 @@
-"""Describe a synthetic screen: its elements, its HTML, its texts."""
+"""Describe synthetic screens: their elements, HTML and texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flywheel.envs.screens import vocabulary
 
 # A scene: HTML for Chromium, and questions with exact answers.
 
-SCENE_SIDE = 224  # of every scene, in pixels; all geometry is chosen by its maker, so the answers are exact
+SCENE_SIDE = 224  # of every scene, in pixels; our code chooses all geometry, so the answers are exact
 SCENE_LEVELS = 4
 
 
@@ -51,9 +51,9 @@ class SceneBox:
 class SceneQuestion:
     """Hold a question about a scene, with its answer.
 
-    skill: what it tests. boxes: of the things that the response's points mean, in their order: a click, the ends of a
-    drag must lie in them. seen: of the thing that a response without points is read from. copied: what the response
-    repeats of the instruction.
+    skill: what it tests. boxes: of the things at the response's points, in order; a click, or the ends of a drag, must
+    lie in them. seen: box of the thing from which a response without points is read. copied: the part of the
+    instruction that the response repeats.
     """
 
     skill: str
@@ -66,7 +66,7 @@ class SceneQuestion:
 
 @dataclass(frozen=True)
 class SceneText:
-    """A drawn text: its letters and digits, in lower case, and where each stands."""
+    """Hold a drawn text. characters: its letters and digits, in lower case. boxes: one for each of them."""
 
     characters: str
     boxes: tuple[SceneBox, ...]
@@ -81,7 +81,7 @@ class SceneText:
 class Scene:
     """Hold a drawn screen with its questions.
 
-    shown: what can be seen, by name, and where. texts: all that is written. count: of what can be clicked.
+    shown: name and box of what can be seen. texts: all texts on it. count: number of things that can be clicked.
     """
 
     kind: str
@@ -95,7 +95,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class SceneItem:
-    """Something that can be clicked: what it may be called (the fullest name first), and where it is."""
+    """Describe a thing that can be clicked. name: its fullest name. others: further names."""
 
     name: str
     box: SceneBox
@@ -104,7 +104,7 @@ class SceneItem:
 
 @dataclass(frozen=True)
 class DrawnScene:
-    """What a kind's maker returns. shown: what the image tokens should name, where it is more than the items."""
+    """Hold what a kind's function draws. shown: what the image tokens should name, where that is not the items."""
 
     html: str
     questions: list[SceneQuestion]
@@ -115,17 +115,17 @@ class DrawnScene:
 # Pieces of HTML for scenes, and places for them.
 
 FONT = 15  # size of a page's text, in pixels
-EDGE = 4  # of a scene, where nothing is scattered
+EDGE = 4  # margin of a scene that `scatter_boxes` keeps free, in pixels
 
 
 @cache
 def load_icons() -> dict[str, str]:
-    """Load the icons: name -> SVG path, in a square of 24 units."""
+    """Load the icons: name -> SVG path data, in a square of 24 units."""
     return json.loads(files("flywheel.envs.suites").joinpath("shared/look.json").read_text())["icons"]
 
 
 def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
-    """Render a shape or an icon in a box."""
+    """Return the SVG of a shape or an icon in a box. extra: further attributes of the path."""
     place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px"
     path = vocabulary.SHAPE_PATHS.get(name) or load_icons()[name]
     return (
@@ -134,7 +134,7 @@ def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
 
 
 def format_div(box: SceneBox, style: str, text: str = "") -> str:
-    """Render a box with a text."""
+    """Return the HTML of a box with a text. style: CSS."""
     return (
         f'<div style="left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px;{style}">'
         f"{html.escape(text)}</div>"
@@ -151,12 +151,12 @@ _FONT = re.compile(r"font:(\w+) \d+px '([\w ]+)'")
 
 @cache
 def _advances() -> dict[str, dict[str, int]]:
-    """Font/weight -> width of each letter, digit and the space, in thousandths of the font's size."""
+    """Load font/weight -> width of each letter, digit and the space, in thousandths of the font's size."""
     return json.loads(files(__package__).joinpath("advances.json").read_text())
 
 
 def extract_texts(drawn: str) -> list[SceneText]:
-    """Find the texts of a page made here, to a tenth of a pixel on average (kerning is left out)."""
+    """Find the texts of a page of `format_section`, to a tenth of a pixel on average (kerning is left out)."""
     weight, family = _FONT.search(drawn).groups()
     advances = _advances()[f"{family}/{weight}"]
     found = []
@@ -179,7 +179,7 @@ def extract_texts(drawn: str) -> list[SceneText]:
 
 
 def format_section(rng: random.Random, body: str) -> str:
-    """Render a page around `body`, with a background and font drawn by `rng`."""
+    """Return the HTML of a page around `body`, with a background and font drawn by `rng`."""
     background = rng.choice(("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4"))
     weight = rng.choice(("bold", "bold", "normal"))
     family = rng.choice(("Liberation Sans", "Liberation Sans", "DejaVu Sans"))
@@ -199,10 +199,9 @@ def text_colour(on: str) -> str:
 
 
 def scatter_boxes(rng: random.Random, sizes: list[tuple[float, float]]) -> dict[int, SceneBox]:
-    """Place rectangles so that they do not overlap; returns boxes by the index of their size, without those that find
-    no place.
+    """Place rectangles at random so that they do not overlap; returns boxes by the index of their size.
 
-    rng: of the places. sizes: (width, height) in pixels.
+    sizes: (width, height) in pixels. One for which no place is found in 60 tries is left out.
     """
     placed: dict[int, SceneBox] = {}
     for number, (w, h) in enumerate(sizes):

@@ -17,13 +17,13 @@ COLOURS: dict[str, str] = _LISTED["colours"]
 SHAPE_PATHS: dict[str, str] = _LISTED["shapes"]
 SHAPES, THINGS, SETTINGS, BUTTONS = tuple(SHAPE_PATHS), _words("things"), _words("settings"), _words("buttons")
 SYMBOLS, PEOPLE, KEYS, COMMON = _words("symbols"), _words("people"), _words("keys"), _words("common")
-VALUES = (*THINGS, *PEOPLE, *COLOURS)  # of fields
+VALUES = (*THINGS, *PEOPLE, *COLOURS)  # contents of form fields
 READING = tuple(dict.fromkeys((*THINGS, *PEOPLE, *COLOURS, *SYMBOLS, *BUTTONS, *(w for w in SETTINGS if " " not in w))))
 PHRASES = (*_LISTED["phrases"], *_words("phrase_words"))
 
 
 def tokenizer_corpus() -> list[str]:
-    """List the texts that the tokeniser is trained on: every word, inside a sentence and at a beginning."""
+    """List the texts that the tokeniser is trained on: every word, at the beginning of a text and after a space."""
     words = [*COMMON, *COLOURS, *SHAPES, *SYMBOLS, *PEOPLE, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
     lines = [f"{form} {form}" for word in words for form in (word, word.capitalize())]
     lines += [f" {word}s" for word in (*SHAPES, *SYMBOLS, *THINGS)]

@@ -1,9 +1,10 @@
-"""List the suites of the package: their manifests, checked, and a checksum of their sources.
+"""Find and load the suites of the package: check their manifests and compute checksums of their sources.
 
-A suite is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (the params of a
-task) and `next_step(task, state, rng)` (what an expert does). A site's `world.py` has `start`, `view`, `act` too, a
-game's has `solve(params)`: what shows that its levels can be won. A suite of small pages (kind `page`) is one HTML page
-with its state in it, as a game, and declares its templates in Python (`TEMPLATES`), as a site.
+A suite is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (returns the
+params of a task) and `next_step(task, state, rng)` (returns the expert's next thought and action). The `world.py` of a
+site has `start`, `view` and `act` too, that of a game `solve(params)`, which proves that a level can be won. A suite of
+small pages (kind `page`) is one HTML page that holds its own state, as a game does, and declares its templates in
+Python (`TEMPLATES`), as a site does.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from flywheel.utils.errors import BadInput, did_you_mean
 
 SUITES_ROOT = Path(__file__).parent
 SHARED_SOURCES = SUITES_ROOT / "shared"
-REFERENCES_FILE = "references.json"  # in a world's folder: what its expert and random play reach, measured
+REFERENCES_FILE = "references.json"  # in a suite's folder: measured scores of its expert and of random play
 _SOURCES = {".html", ".js", ".css", ".json", ".py", ".svg"}
 
 
 class BrowserWorld(TaskSuite):
-    """Hold one suite's manifest, played in a browser. version rises when the meaning of its state changes.
+    """Hold the manifest of a suite that is played in a browser.
 
-    checksum: sha256 of the suite's sources and of the shared ones.
+    version: rises when the meaning of the suite's state changes. checksum: sha256 of the suite's sources and of those
+    that all suites share.
     """
 
     environment: ClassVar[str] = "browser"
@@ -52,32 +54,33 @@ class BrowserWorld(TaskSuite):
 
     @property
     def module(self) -> ModuleType:
-        """The world's own Python: `flywheel.envs.suites.<folder>.world`."""
+        """Return the suite's own Python module, `flywheel.envs.suites.<folder>.world`."""
         return importlib.import_module(f"flywheel.envs.suites.{self.folder.name}.world")
 
     @property
     def play(self) -> Any:
-        """What has draw, next_step and the rest: the module, or the `SITE` that it declares, in this language."""
+        """Return what has draw, next_step and the rest: the suite's module, or its `SITE` in this language."""
         site = getattr(self.module, "SITE", None)
         return self.module if site is None else site.speaking(self.language)
 
     def verifier(self, name: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], float] | None:
-        """Find a function of the suite's own by name, or of a site's small edition; None where there is none."""
+        """Return the verifier `name` of the suite, or of its site's small edition; None where there is none."""
         play = self.play
         return getattr(play, name, None) or getattr(getattr(play, "small", None), name, None) if name else None
 
 
 def load_world(folder: Path, language: str = "en") -> BrowserWorld:
-    """Read and check one manifest; a site's own templates join those of the manifest. Raises BadInput naming the field.
+    """Load and check the suite in `folder`: its manifest, and the templates that its Python declares.
 
-    In another language than English, the world's name is that of the folder with `_<language>`.
+    language: where it is not "en", the suite's name is the folder's with `_<language>`, and of a site or suite of
+    pages only the templates declared in Python count. Raises BadInput that names the wrong field.
     """
     path = folder / "manifest.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         declared = _declared(folder, language) if isinstance(raw, dict) and raw.get("kind") in ("site", "page") else {}
         if declared:
-            named = raw.get("templates", {}) if language == "en" else {}  # the manifest's own are in English
+            named = raw.get("templates", {}) if language == "en" else {}  # the manifest's instructions are in English
             raw = {**raw, "templates": {**named, **declared}}
         world = BrowserWorld.model_validate(
             {**raw, "folder": folder, "language": language, "checksum": world_checksum(folder)}
@@ -98,7 +101,7 @@ def load_world(folder: Path, language: str = "en") -> BrowserWorld:
 
 
 def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
-    """The templates that a site, or a world of pages, declares in Python."""
+    """Return the templates that the Python of a site, or of a suite of pages, declares."""
     try:
         module = importlib.import_module(f"flywheel.envs.suites.{folder.name}.world")
     except ModuleNotFoundError as error:
@@ -116,12 +119,12 @@ def get_world(name: str) -> BrowserWorld:
 
 
 def list_worlds() -> list[str]:
-    """Every world; one that has messages in another language stands there once more, such as settings_zh."""
+    """List the names of all suites; one with messages in another language is listed once more, as settings_zh is."""
     return sorted(_places())
 
 
 def _places() -> dict[str, tuple[Path, str]]:
-    """Name -> folder and language."""
+    """Map the name of each suite to its folder and language."""
     places = {path.parent.name: (path.parent, "en") for path in SUITES_ROOT.glob("*/manifest.json")}
     for path in SUITES_ROOT.glob("*/messages/*.json"):
         if (folder := path.parent.parent).name in places:
@@ -134,7 +137,7 @@ def list_games() -> list[str]:
 
 
 def world_checksum(folder: Path) -> str:
-    """sha256 over the sources of a world and those that all share, by name and content: what a task was made for."""
+    """Compute the sha256, in hex, of the names and contents of a suite's sources and of those that all suites share."""
     digest = hashlib.sha256()
     for path in (*sorted(folder.rglob("*")), *sorted(SHARED_SOURCES.rglob("*")), *sorted(SUITES_ROOT.glob("*.py"))):
         if path.suffix in _SOURCES and path.name != REFERENCES_FILE and "__pycache__" not in path.parts:

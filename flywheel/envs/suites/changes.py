@@ -1,8 +1,8 @@
-"""Compare what was changed in a site's records with what was asked: how the verifiers of sites see side effects.
+"""Compare the changes made to a site's records with those asked for, so that verifiers see side effects.
 
-Records are JSON values: collections (id -> fields) and single values. A change is a leaf that differs from the start. A
-key that begins with an underscore is bookkeeping (counters, what was read) and never counts. The id of something new
-means nothing: a new entry of a collection is known by its content.
+Records are JSON values: collections (id -> fields) and single values. A change is a leaf that differs from its value at
+the start. Keys that begin with an underscore are bookkeeping (counters, read marks) and never count. The id of a new
+entry of a collection does not count either: new entries are compared by their content.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ _NUMBER = re.compile(r"[^\d.\-]*(-?\d[\d,]*(?:\.\d+)?)\s*[^\d]*")
 def share_of_changes(
     start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], ignore: Iterable[str] = ()
 ) -> float:
-    """Count changes that were asked for and made, over all that were asked for or made: 1 where they are the same, or
-    none.
+    """Return the share of changes that were asked for and made, among all asked for or made; 1.0 where there are none.
 
-    start, goal, now: records at the start, as they shall be, and as they are. ignore: patterns of paths that do not
-    count, such as "mails/*/unread".
+    start, goal, now: the records at the start, as the task wants them, and as they are. ignore: fnmatch patterns of
+    paths (collection/id/field) that do not count, such as "mails/*/unread".
     """
     trees = _apart((start, goal, now))
     before, asked_for, made = (_leaves(one, trees[0]) for one in trees)
@@ -46,10 +45,10 @@ def share_of_changes(
 def share_of_values(
     start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], absent: Any = None
 ) -> float:
-    """Count, as `share_of_changes` does, changes of single values; something must be asked or made.
+    """Return the share of right changes of a flat mapping of values, computed as by `share_of_changes`.
 
-    start, goal, now: values at the start, as they shall be, and as they are. absent: the value of a key that is not
-    there.
+    start, goal, now: values at the start, as wanted, and as they are; at least one must differ from the start. absent:
+    the value that a missing key stands for.
     """
     keys = {*start, *goal, *now}
     asked = {key for key in keys if goal.get(key, absent) != start.get(key, absent)}
@@ -59,15 +58,16 @@ def share_of_values(
 
 
 def copy_records(records: Any) -> Any:
-    """Return a deep copy of JSON values: what copy.deepcopy makes, several times as fast."""
+    """Return a deep copy of JSON values, several times as fast as copy.deepcopy."""
     return pickle.loads(pickle.dumps(records, pickle.HIGHEST_PROTOCOL))
 
 
 def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
-    """Tell whether an answer says what was asked: a text (any case, accents, spaces), a number, or a set of texts.
+    """Tell whether the answer `given` equals `wanted`: a text (its case, accents and spaces ignored), a number, or
+    texts.
 
-    A number may carry a currency sign, thousands separators or a unit. The texts of a set come in any order, parted by
-    commas, semicolons or "and".
+    A number may carry a currency sign, thousands separators or a unit. Several texts come in any order, separated by
+    commas, semicolons or "and" (also in Chinese).
     """
     if isinstance(wanted, str):
         return _plain(given) == _plain(wanted)
@@ -79,12 +79,12 @@ def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
 
 
 def normalise_text(text: str) -> str:
-    """Text as it counts: composed Unicode, spaces and line ends as one space each."""
+    """Normalise a text for comparison: composed Unicode (NFC), each run of white space as one space."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def _plain(text: str) -> str:
-    """In small letters, without accents and the signs around it."""
+    """Fold a text to lower case, without accents and without punctuation and quotes around it."""
     bare = "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
     return normalise_text(bare).casefold().strip(" .。\"'“”‘’")
 
@@ -93,7 +93,7 @@ _NONE = object()
 
 
 def _apart(trees: tuple[Mapping[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-    """Only what is not the same in all trees: of thousands of entries, those few that are worth a walk."""
+    """Return the trees without the collection entries that are equal in all of them: thousands need not be walked."""
     left: tuple[dict[str, Any], ...] = tuple({} for _ in trees)
     for name in dict.fromkeys(chain.from_iterable(trees)):
         there = [tree.get(name, _NONE) for tree in trees]
@@ -112,7 +112,8 @@ def _alike(values: Sequence[Any]) -> bool:
 
 
 def _leaves(records: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
-    """Path -> value. Entries that `start` lacks, of a collection, get their content as key."""
+    """Map the path of each leaf to its value. New entries of a collection have their content as key, their count as
+    value."""
     found: dict[str, Any] = {}
     for name, value in records.items():
         if name.startswith("_"):
@@ -137,7 +138,7 @@ def _walk(path: str, value: Any, found: dict[str, Any]) -> None:
     if not isinstance(value, Mapping):
         found[path] = _value(value)
         return
-    found[path] = True  # so that an entry of no fields is seen to come and go
+    found[path] = True  # so that adding or removing an entry without fields is a change
     for key, inner in value.items():
         if not key.startswith("_"):
             _walk(f"{path}/{key}", inner, found)

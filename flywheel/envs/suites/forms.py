@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-Wrong = str | tuple[str, dict[str, Any]]  # a text of the message catalogue, or one with values; "": nothing
+Wrong = str | tuple[str, dict[str, Any]]  # an error message of the catalogue, or one with its values; "": no error
 Check = Callable[[str], Wrong]
-LONGEST = 2000  # characters of a field, unless it says otherwise
+LONGEST = 2000  # characters of any field at most, whatever its `longest`
 _EMAIL = re.compile(r"[^\s@]{1,64}@[^\s@.]+(\.[^\s@.]+)+")
 
 
 class Invalid(Exception):
-    """What is wrong with a form: field name -> text. The form is shown again, with what was typed and these."""
+    """Report what is wrong with a form, as field name -> message. The site shows the form again, with these."""
 
     def __init__(self, **errors: Wrong) -> None:
         super().__init__(str(errors))
@@ -24,7 +24,7 @@ class Invalid(Exception):
 
 @dataclass(frozen=True)
 class Field:
-    """One field. check: what is wrong with a value that is not empty."""
+    """Describe one field. longest: characters at most. check: returns what is wrong with a value that is not empty."""
 
     name: str
     required: bool = True
@@ -33,7 +33,7 @@ class Field:
 
 
 def read_form(form: Mapping[str, str], fields: Iterable[Field]) -> dict[str, str]:
-    """Return the values of the fields, without spaces around them; a field that was not sent is "". Raises Invalid."""
+    """Return the fields' values, stripped; a field that was not sent is "". Raises Invalid where a value is wrong."""
     values, errors = {}, {}
     for field in fields:
         value = values[field.name] = form.get(field.name, "").strip()

@@ -1,4 +1,4 @@
-"""Draw levels of a game from a seed, tell them apart by content, and draw again until one is fit to be played."""
+"""Draw levels of a game from seeds, compare them by content, and draw again until one can be played."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRIES = 2000
 def first_winnable(make: Callable[[], T | None], what: str, tries: int = _TRIES) -> T:
     """Call `make` until it returns something, and return that; a search that reaches its limit counts as None.
 
-    what: the level, for the error. Raises DataError where `tries` calls give nothing.
+    what: the level's name in the error. Raises DataError where `tries` calls return nothing.
     """
     for _ in range(tries):
         try:
@@ -31,16 +31,16 @@ def first_winnable(make: Callable[[], T | None], what: str, tries: int = _TRIES)
 
 
 def levels_digest(params: dict[str, Any]) -> str:
-    """Hash of a level's content: the same for equal params, whatever the order of their keys."""
+    """Return the sha256 of a level's content, in hex: the same for equal params, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(params, sort_keys=True).encode()).hexdigest()
 
 
 def draw_levels(
     world: BrowserWorld, template: str, level: int, n: int, start: int = 0
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """`n` different levels as (seed, params), of the seeds from `start` on; a seed that repeats one is left out.
+    """Yield `n` different levels as (seed, params), from the seed `start` on; a seed that repeats a level is left out.
 
-    Raises DataError where more than half of the seeds repeat.
+    Raises DataError where about 2 n seeds do not give `n` levels.
     """
     seen: set[str] = set()
     seed = start

@@ -1,8 +1,8 @@
 """Translate the texts of a site from English by a small message catalogue.
 
 `shared/messages/LANGUAGE.json` holds what all sites share, `SITE/messages/LANGUAGE.json` a site's own: a JSON object
-from the English text, with its `{placeholders}`, to the translation. What is missing is shown in English, and
-`missing` lists it, so that a test can ask for none.
+from the English text, with its `{placeholders}`, to the translation. A text without a translation is shown in English
+and added to `missing`, so that a test can require that there are none.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _SHARED = Path(__file__).parent / "shared"
 
 
 class Messages:
-    """Translates the texts of one site. folder: the site's; language: one of LANGUAGES."""
+    """Translate the texts of one site. folder: the site's; language: one of LANGUAGES."""
 
     def __init__(self, folder: Path, language: str) -> None:
         self.language = language
         self._texts = {} if language == "en" else {**_read(_SHARED, language), **_read(folder, language)}
-        self.missing: set[str] = set()  # asked for, and not in the catalogue
+        self.missing: set[str] = set()  # texts that were requested and are not in the catalogue
 
     def __call__(self, text: str, /, **values: Any) -> str:
-        """The text in this language, its placeholders filled in."""
+        """Return `text` in this language, with `values` in its placeholders."""
         if self.language != "en" and text:
             if text not in self._texts:
                 self.missing.add(text)
@@ -37,7 +37,7 @@ class Messages:
 
 @functools.cache
 def load_messages(folder: Path, language: str) -> Messages:
-    """Return the catalogue of a site, read once. Raises BadInput for a language there is not, or a broken file."""
+    """Return the cached catalogue of a site. Raises BadInput for an unknown language or a broken file."""
     if language not in LANGUAGES:
         raise BadInput(f"no language {language!r}", where=folder, fix=f"known are {', '.join(LANGUAGES)}")
     return Messages(folder, language)

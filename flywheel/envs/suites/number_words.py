@@ -1,4 +1,4 @@
-"""Spell numbers as one says them in English: how many, and which one."""
+"""Spell cardinal and ordinal numbers in English words."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cardinal(number: int) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Spell the place `number`, from 1 to 99: first, twenty third."""
+    """Spell the ordinal of `number`, from 1 to 99, without a hyphen: first, twenty third."""
     if number <= 12:
         return _ORDINALS[number - 1]
     if number < 20:

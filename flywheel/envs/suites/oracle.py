@@ -1,6 +1,6 @@
-"""Solve the tasks by screen actions alone, as an expert, with a short spoken-style thought at each step.
+"""Solve tasks as an expert does, by screen actions alone, with a short spoken-style thought at each step.
 
-Experts prove that tasks can be solved (BrowserGym's `cheat`), and they are the demonstrators of recordings.
+Experts prove that tasks can be solved (as BrowserGym's `cheat` does), and synthetic recordings are made of their play.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ Demonstration = list[tuple[str, Action, StepResult]]
 
 
 def next_expert_step(task: Task, state: Mapping[str, Any], seed: int = 0) -> tuple[str, Action] | None:
-    """Return thought and action for what is on the screen; None where nothing is left to do.
+    """Return the expert's thought and action for the screen that `state` describes; None where nothing is left to do.
 
-    task: of a browser suite. state: what the environment's `info["state"]` describes. seed: varies the wording.
-    Thoughts have at most ten words, all known to pocketsphinx's English dictionary.
+    task: of a browser suite. state: the environment's `info["state"]`. seed: varies the wording. Thoughts have at most
+    ten words, all known to pocketsphinx's English dictionary.
     """
     rng = random.Random(f"{task.task_id} {seed} {len(state['elements'])} {state.get('page', state.get('moves', ''))}")
     return catalogue.get_world(task.world).play.next_step(task, state, rng)
 
 
 async def demonstrate_task(env: Env, task: Task, seed: int) -> Demonstration:
-    """Solve the task in `env`; returns (thought, action, result of the step) for each step. seed: of the reset."""
+    """Solve the task in `env` and return (thought, action, result of the step) of each step.
+
+    seed: of the reset and of the wording.
+    """
     result = await env.reset(task, seed)
     steps: Demonstration = []
     while not (result.terminated or result.truncated):

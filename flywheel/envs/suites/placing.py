@@ -1,7 +1,7 @@
-"""Solve games in which pieces from a tray of three are placed on a board where full lines clear: what they share.
+"""Hold the rules and the solver of games where pieces from a tray of three go on a board and full lines clear.
 
-`shared/placing.js` has the same rules. A game says which cells its board has, which of them make a line, and where on
-the screen a cell is.
+`shared/placing.js` has the same rules. Each game (wood, hexes) says which cells its board has, which cells form a line,
+and where on the screen a cell is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from flywheel.envs.suites.steps import say, spot, where
 
 Cell = tuple[int, int]
 TRAY = 3
-_WIDTHS = (6, 60, 300)  # of the search; the wider ones are for a board on which somebody else has played
+_WIDTHS = (6, 60, 300)  # of the beam search; the wider ones are for boards on which another player has moved
 _COLOURS = ("red", "blue", "green", "yellow", "purple", "orange", "pink")
 _COUNTS = ("no", "a", *map(cardinal, range(2, 7)))
 
 
 class PlacingState(NamedTuple):
-    """filled: a bit for each filled cell. tray: numbers of the pieces that lie there. dealt: pieces that have been."""
+    """Hold a state: `filled` has a bit for each filled cell, `tray` the numbers of the pieces in it.
+
+    dealt: pieces dealt so far. lines: lines cleared so far.
+    """
 
     filled: int
     tray: tuple[int, ...]
@@ -39,7 +42,11 @@ class Placement(NamedTuple):
 
 
 class Level:
-    """Hold a board and its pieces. params: `filled` (cells), `pieces` (shape: offsets, colour), `target` (lines)."""
+    """Hold what a task fixes, a board and the pieces to come; list and search placements.
+
+    cells: of the board. lines: the cells of each line. params: `filled` (cells filled at the start), `pieces` (each
+    with `shape`, cell offsets, and `colour`), `target` (lines to clear).
+    """
 
     def __init__(self, cells: Sequence[Cell], lines: Sequence[Sequence[Cell]], params: Mapping[str, Any]) -> None:
         self.cells = list(cells)
@@ -53,7 +60,7 @@ class Level:
         self.start = PlacingState(self.mask(map(tuple, params["filled"])), tray, len(tray), 0)
 
     def mask(self, cells: Any) -> int:
-        """Return the bits of `cells`."""
+        """Return an integer in which the bits of `cells` are set."""
         return sum(self._bit[cell] for cell in cells)
 
     def _placements(self, shape: Sequence[Sequence[int]]) -> list[Placement]:
@@ -66,7 +73,7 @@ class Level:
         return found
 
     def moves(self, state: PlacingState) -> Iterator[tuple[tuple[int, Cell], PlacingState]]:
-        """Yield each (piece, the cell of its first square) that fits, with the state after it."""
+        """Yield each move that fits, (piece, cell of its first square), with the state after it."""
         filled, dealt = state.filled, state.dealt
         for piece in state.tray:
             tray = tuple(number for number in state.tray if number != piece)
@@ -84,18 +91,18 @@ class Level:
                 yield (piece, cell), PlacingState(after & ~gone, tray, dealt, lines)
 
     def won(self, state: PlacingState) -> bool:
-        """Tell whether `state` has cleared the target's lines."""
+        """Tell whether at least the target's number of lines is cleared in `state`."""
         return state.lines >= self.target
 
     def value(self, state: PlacingState) -> float:
-        """Estimate how promising a state is: lines cleared, lines nearly full, room left."""
+        """Rate a state, higher is better: lines cleared, lines nearly full, cells free."""
         near = 0.0
         for line in self._lines:
             near += ((state.filled & line).bit_count() / line.bit_count()) ** 4
         return 3 * state.lines + near - 0.12 * state.filled.bit_count()
 
     def solve(self, state: PlacingState | None = None, widths: Sequence[int] = _WIDTHS) -> Way | None:
-        """Find placements that clear the target's lines from `state` (the start where None); None where none are found.
+        """Find placements that clear the target's lines from `state` (None: the start); None where no search finds any.
 
         widths: of the beam search, tried in order.
         """
@@ -107,7 +114,7 @@ class Level:
 
 
 def deal(shapes: Sequence[Sequence[Cell]], count: int, rng: random.Random) -> list[dict[str, Any]]:
-    """Draw `count` pieces from `shapes`; the three of a tray differ in colour. rng: of the draw."""
+    """Draw `count` pieces with shapes out of `shapes`; the three of a tray differ in colour."""
     pieces: list[dict[str, Any]] = []
     while len(pieces) < count:
         for colour in rng.sample(_COLOURS, TRAY):
@@ -118,9 +125,10 @@ def deal(shapes: Sequence[Sequence[Cell]], count: int, rng: random.Random) -> li
 def attempt(
     make: Callable[[Mapping[str, Any]], Level], params: dict[str, Any], fewest: int, most: int, thought: bool
 ) -> dict[str, Any] | None:
-    """Return `params` where the level is won in `fewest` to `most` placements, else None.
+    """Return `params` if the level can be won in `fewest` to `most` placements, else None.
 
-    make: a level of params. thought: it must not be won by taking the best placement each time.
+    make: builds the level from the params. thought: True also requires that greedy play, the best placement each time,
+    does not win within `most`.
     """
     level = make(params)
     if thought:
@@ -132,7 +140,7 @@ def attempt(
 
 
 def read(level: Level, state: Mapping[str, Any]) -> PlacingState:
-    """Return the state of the page as the search has it."""
+    """Convert the state of the page to that of the search."""
     filled = level.mask(cell for cell, colour in zip(level.cells, state["cells"], strict=True) if colour)
     tray = tuple(piece for piece in state["tray"] if piece is not None)
     return PlacingState(filled, tray, state["dealt"], state["lines"])
@@ -146,11 +154,10 @@ def step(
     plans: Plans,
     centre: Callable[[Cell], tuple[float, float]],
 ) -> tuple[str, Action] | None:
-    """Choose the next placement, a drag of a piece from its place in the tray; None at the end or where no way is
-    found.
+    """Return thought and action for the next placement, a drag from the tray; None at the end or where none is found.
 
-    task, state: being played. rng: of the wording. level: of the task. plans: ways found so far. centre: of a cell, in
-    the board's units.
+    task, state: being played. rng: of the wording. level: of the task. plans: cached ways. centre: returns the centre
+    of a cell in units of the board.
     """
     if state["terminated"]:
         return None
@@ -177,7 +184,7 @@ def _filling(name: str, full: int, rng: random.Random) -> str:
 
 
 def _side(at: Sequence[float], cells: Sequence[tuple[float, float]]) -> str:
-    """Where on the board: at the top left, in the middle."""
+    """Say where on the board the point `at` is, such as "at the top left" or "in the middle"."""
     words = []
     for axis, (low, high) in ((1, ("top", "bottom")), (0, ("left", "right"))):
         values = [cell[axis] for cell in cells]

@@ -1,4 +1,4 @@
-"""Play any suite without knowledge of it: the level of chance."""
+"""Play any suite at random, without knowledge of it, to measure the level of chance."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _TEXTS = ("anna\n", "mug\n", "red\n", "7\n")
 
 
 def random_action(rng: random.Random, *, texts: bool) -> Action:
-    """Return a click, a drag or an arrow key, as often each, at places anywhere on the screen; with `texts`, text
-    too."""
+    """Return a click, a drag or an arrow key, each as likely, at uniformly random points; `texts`: or a typed text."""
 
     def point() -> Point:
         return Point(rng.random(), rng.random())

@@ -1,4 +1,4 @@
-"""Implement the seeded generator of the games' pages (`shared/game.js`) in Python: solvers foresee what will appear."""
+"""Reimplement the random generator of the games' pages (`shared/game.js`), so that solvers foresee its numbers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _MASK = 0xFFFFFFFF
 
 
 def prng(seed: int) -> Callable[[], float]:
-    """Make a Mulberry32 generator: a function that gives the next number in [0, 1), the same as `prng(seed)` of a
-    page does."""
+    """Make a Mulberry32 generator: a function that returns the next number in [0, 1), as `prng(seed)` of a page
+    does."""
     a = seed & _MASK
 
     def following() -> float:

@@ -1,7 +1,7 @@
-"""Store, for each suite, the scores of its expert and of random play in the same tasks.
+"""Store the measured scores of each game's expert and of random play on the same levels.
 
-A score is told beside them (section 3.1): the share of the expert's score, not clipped, and random play's share. They
-are measured at a step budget that is the same for all worlds, by `flywheel bench worlds --write-references`.
+A policy's score is reported as a share of the expert's, not clipped, next to the share of random play. Both players
+have the same step budget in all games; `flywheel bench worlds --write-references` measures them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEEDS = 100
 
 @dataclass(frozen=True)
 class Played:
-    """Means over the episodes of one player: score at the end in [0, 1], share of episodes won, steps made."""
+    """Hold means over the episodes of one player: final score in [0, 1], share of episodes won, steps made."""
 
     score: float
     won: float
@@ -31,13 +31,13 @@ class Played:
 
     @classmethod
     def of(cls, episodes: Sequence[tuple[float, bool, int]]) -> Played:
-        """episodes: (score, won, steps) of each."""
+        """Compute the means of `episodes`, (score, won, steps) each."""
         return cls(*(round(sum(map(float, part)) / len(episodes), 4) for part in zip(*episodes, strict=True)))
 
 
 @dataclass(frozen=True)
 class References:
-    """checksum: of the world's sources that were measured. levels: level -> both players there."""
+    """Hold the references of a suite. checksum: of the sources measured. levels: level -> player -> means."""
 
     world: str
     version: int
@@ -49,21 +49,21 @@ class References:
     levels: Mapping[str, Mapping[str, Played]]
 
     def normalised(self, score: float) -> float:
-        """score / the expert's, not clipped. Raises DataError where the expert scored nothing."""
+        """Divide `score` by the expert's, without clipping. Raises DataError where the expert's score is 0."""
         if not self.expert.score:
             raise DataError("the expert's reference is 0", where=f"world {self.world}", fix="measure it again")
         return score / self.expert.score
 
 
 def write_references(world: BrowserWorld, references: References) -> Path:
-    """Keep them in the world's folder."""
+    """Write the references to the suite's folder and return the path of the file."""
     path = world.folder / catalogue.REFERENCES_FILE
     write_text(path, json.dumps(asdict(references), indent=1) + "\n")
     return path
 
 
 def read_references(world: BrowserWorld) -> References:
-    """What `write` kept. Raises DataError where nothing was measured or the file is not one of these."""
+    """Read what `write_references` wrote. Raises DataError where there is no file, or it cannot be parsed."""
     path = world.folder / catalogue.REFERENCES_FILE
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

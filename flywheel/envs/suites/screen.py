@@ -1,6 +1,6 @@
-"""See the screen as the expert of a site does, and move its hands: click an element where it is, or scroll to it first.
+"""Read the screen for the expert of a site and build its actions: click an element, or scroll to it first.
 
-An expert is a function of what is on the screen alone, so it also mends what somebody else left half done.
+An expert decides by the screen alone, so it also completes and corrects what another player has left half done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCROLL = ("I scroll.", "It is further away, I scroll.", "I look for it.")
 
 
 class Screen:
-    """Read the screen that a state describes. records: of the session; page, query: the page shown last."""
+    """Read the screen that a state describes. records: of the session. page, query: of the page shown last."""
 
     def __init__(self, state: Mapping[str, Any], rng: random.Random, t: Messages) -> None:
         self.records: Mapping[str, Any] = state["records"]
@@ -43,30 +43,30 @@ class Screen:
         return self._seen.get(name, {}).get("checked", False)
 
     def in_view(self, name: str) -> bool:
-        """Tell whether the element `name` could be clicked without scrolling."""
+        """Tell whether the middle of the element `name` is in the viewport's height: no vertical scroll is needed."""
         element = self._seen.get(name)
         return element is not None and 0 <= element["y"] + element["h"] / 2 < 1
 
     def above(self, name: str) -> bool:
-        """Tell whether one would have to scroll up to the element `name`."""
+        """Tell whether the element `name` begins above the viewport."""
         element = self._seen.get(name)
         y = self._beyond[name]["y"] if element is None and name in self._beyond else element and element["y"]
         return y is not None and y < 0
 
     def middle(self, name: str) -> float:
-        """Return how far down the middle of the element `name` is, as a share of the viewport; below 0 and over 1
-        beyond it."""
+        """Return the middle of the element `name`: 0 to 1 in the viewport's height, below 0 above it, over 1 below
+        it."""
         one = self._seen.get(name) or self._beyond[name]
         return one["y"] + one.get("h", 0) / 2
 
     def order(self, prefix: str) -> list[str]:
-        """List the names of the page's elements that begin with `prefix`, from the top to the bottom."""
+        """List the names of the page's elements that begin with `prefix`, from top to bottom."""
         places = {name: one["y"] for name, one in {**self._beyond, **self._seen}.items() if name.startswith(prefix)}
         return sorted(places, key=places.__getitem__)
 
     def click(self, name: str, *said: str) -> Move:
-        """Click the element `name`, or scroll towards it. said: thoughts to choose from. Raises DataError where
-        there is none."""
+        """Click the element `name`, or scroll towards it. said: thoughts to choose from. Raises DataError if it is
+        not there."""
         element = self._seen.get(name)
         if element is not None:
             x, y = element["x"] + element["w"] / 2, element["y"] + element["h"] / 2
@@ -82,16 +82,16 @@ class Screen:
         return self.say(*_SCROLL), Scroll(Point(0.5, 0.5), direction)
 
     def seen(self, name: str) -> Move | None:
-        """Scroll until the element `name` is in the viewport, to be read; None where it is."""
+        """Scroll until the element `name` is in the viewport, so that it can be read; None where it is."""
         return None if self.in_view(name) else self.click(name)
 
     def fill(
         self, values: Mapping[str, str | bool], submit: str = "", said: Mapping[str, tuple[str, ...]] | None = None
     ) -> Move:
-        """Fill in a form, field by field, then click `submit` ("": Enter, in the last text field).
+        """Make the next move that fills in a form, field by field, then clicks `submit` ("": Enter, in the last field).
 
-        values: by field; a text goes into a text field, or is the value of an option of a `<select>`; True and False
-        tick a box or not. said: thoughts to choose from, by field and for `submit`.
+        values: by field. A text is typed into a text field or selects that option of a `<select>`; True and False tick
+        a box or untick it. said: thoughts to choose from, by field and for `submit`.
         """
         said = said or {}
         names = list(values)
@@ -100,10 +100,10 @@ class Screen:
             if element is None or not 0 <= element["y"] + element["h"] / 2 < 1:
                 option = f"{name} {wanted}"
                 if self.has(option) and (element is None or element.get("picker")):
-                    return self.click(option, *said.get(name, ()))  # a list that hangs down beyond the screen is open
+                    return self.click(option, *said.get(name, ()))  # the field's list is open, beyond the viewport
                 rest = [later for later in (*names[number + 1 :], submit) if self.has(later)]
                 if self.above(name) and any(not self.above(later) for later in rest):
-                    continue  # filled in on the way down
+                    continue  # it was filled in before scrolling down
                 return self.click(name)
             enter = not submit and number == len(names) - 1
             move = self._one(name, element, wanted, said.get(name, ()), enter)

@@ -1,4 +1,4 @@
-"""Search over the states of a game: solvers prove a level solvable, experts play by it."""
+"""Search the states of a game: solvers prove with it that a level can be won, experts play by it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from flywheel.utils.errors import DataError
 
-# A way: each move with the state that it leads to.
+# A way is a list of moves, each with the state that it leads to.
 Way = list[tuple[Any, Any]]
 Moves = Callable[[Any], Iterable[tuple[Any, Any]]]
 
 
 class SearchLimit(DataError):
-    """A search looked at as many states as it may and had found no way."""
+    """Report that a search has reached its limit of states without finding a way."""
 
 
 def shortest(start: Hashable, moves: Moves, done: Callable[[Any], bool], limit: int = 200_000) -> Way | None:
     """Find a way of fewest moves from `start` to a state that is `done` (breadth first); None where there is none.
 
-    moves(state): the (move, next state) pairs there are; states are hashable. limit: states looked at. Raises
-    SearchLimit beyond it.
+    moves(state): yields (move, next state); states are hashable. limit: states found at most. Raises SearchLimit beyond
+    it.
     """
     queue, came = deque([start]), {start: None}
     while queue:
@@ -47,12 +47,11 @@ def best_first(
     limit: int = 100_000,
     weight: float = 1.0,
 ) -> Way | None:
-    """Find a way from `start` to a state that is `done`, cheapest (moves made + weight x left) first (A*); None if
-    none.
+    """Find a way from `start` to a state that is `done`, by A* on moves made + weight x left(state); None if none.
 
-    moves(state): the (move, next state) pairs there are. left: how many moves may be left. Where it never says too many
-    and weight is 1, the way is a shortest one; a larger weight looks at fewer states. limit: states looked at. Raises
-    SearchLimit beyond it.
+    moves(state): yields (move, next state). left(state): estimate of the moves that are left. Where it never
+    overestimates and `weight` is 1, the way is a shortest one; a larger weight expands fewer states. limit: states
+    expanded at most. Raises SearchLimit beyond it.
     """
     order = itertools.count()  # equal states in the order they were found: the same answer each time
     heap = [(weight * left(start), next(order), 0, start)]
@@ -84,11 +83,11 @@ def beam(
     width: int,
     most: int = 1000,
 ) -> Way | None:
-    """Find a way from `start` to a state that is `done`, following the `width` states of highest value (beam search).
+    """Find a way from `start` to a state that is `done`, keeping the `width` best states after each move (beam search).
 
-    moves(state): the (move, next state) pairs there are. value: of a state. most: moves, after which it gives up.
-    Returns None where they lead nowhere: it may miss a way. For long games that every move brings nearer to their end,
-    and in which no search sees all.
+    moves(state): yields (move, next state). value(state): its rating, higher is better. most: moves at most. Returns
+    None where these states lead nowhere, although there may be a way. For long games in which each move brings the end
+    nearer, and which have too many states for a complete search.
     """
     if done(start):
         return []
@@ -117,10 +116,10 @@ def _trace(came: dict[Any, tuple[Any, Any] | None], state: Any) -> Way:
 
 
 class Plans:
-    """Remember ways that an expert has found: a state on one needs no search of its own.
+    """Cache the ways that an expert finds, so that a state on one of them needs no new search.
 
-    It changes nothing of what is played where `solve` is a function of (task, state) alone. A way is followed only as
-    long as the states come as foreseen.
+    `solve` must depend on the task and the state alone. A way is followed only as long as the states are those
+    foreseen. size: moves that are kept; the oldest are dropped.
     """
 
     def __init__(self, size: int = 20_000) -> None:

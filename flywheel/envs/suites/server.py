@@ -1,7 +1,7 @@
 """Serve the suites on 127.0.0.1: games and small pages as one page each, sites as pages with state on the server.
 
-A session lives under an unguessable path `/s/<token>/`. The state that a verifier reads stays in this process: no
-address gives it out, so an agent cannot reach it from the screen.
+A session is at an unguessable path `/s/<token>/`. The state that a verifier reads stays in this process: no route
+returns it, so an agent cannot reach it from the screen.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from flywheel.utils.local_ports import bind_free_port
 from flywheel.utils.local_server import LocalServer
 
 log = logging.getLogger(__name__)
-# A page is one document: nothing is loaded beside it, and a site's page runs no script, whatever text it shows.
+# A page is one document that loads nothing else. A site's page runs no script, whatever text of users it shows.
 _SCRIPTED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'"
 _POLICY = {
     "game": _SCRIPTED,
     "page": _SCRIPTED,
     "site": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'self'",
 }
-_MAX_FORM = 64_000  # bytes of a form that is read
-_MAX_SENT = 64_000_000  # bytes after which nobody listens any more
+_MAX_FORM = 64_000  # bytes of a form that is accepted
+_MAX_SENT = 64_000_000  # bytes of a request after which reading stops
 
 
 @dataclass
@@ -49,7 +49,7 @@ class SuiteSession:
 
 
 class WorldServer:
-    """Serve until the block ends: `async with WorldServer() as server:`; one is enough for a process."""
+    """Serve the suites until the block ends: `async with WorldServer() as server:`; a process needs only one."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -70,13 +70,13 @@ class WorldServer:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def open(self, task: Task, seed: int) -> WorldSession:
-        """Open a fresh session of the task, a `PageSession`. seed: of the page's chance. Raises BadInput for an
-        unknown suite."""
+        """Open a fresh session of the task, as a `PageSession`. seed: of its random numbers. Raises BadInput for no
+        such suite."""
         return WorldSession(self, self.new_session(task, seed), task)
 
     def new_session(self, task: Task, seed: int) -> str:
-        """Begin a fresh session of the task and return its address. seed: of its chance. Raises BadInput for an
-        unknown suite."""
+        """Begin a fresh session and return its URL. seed: of its random numbers. Raises BadInput for an unknown
+        suite."""
         world = catalogue.get_world(task.world)
         session = SuiteSession(world, task, seed)
         if world.kind == "site":
@@ -86,7 +86,7 @@ class WorldServer:
         return f"{self.url}/s/{token}/"
 
     def state(self, url: str) -> dict[str, Any]:
-        """Return a copy of the state of the site's session at `url`; {} of a game, whose state lives in its page."""
+        """Return a copy of the state of the site's session at `url`; {} of a game or small page, whose page has it."""
         return changes.copy_records(self._session(url).state)
 
     def set_state(self, url: str, state: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class WorldServer:
         return self._session(url).world.kind
 
     def end_session(self, url: str) -> None:
-        """End the session at `url`; nothing happens where there is none."""
+        """End the session at `url`; do nothing where there is none."""
         self._sessions.pop(_token(url), None)
 
     def _session(self, url: str) -> SuiteSession:
@@ -131,7 +131,7 @@ class WorldServer:
         return self._render(session.world, "index.html", base, rules=session.task.instruction, config=safe)
 
     async def _site(self, session: SuiteSession, base: str, path: str, request: Request) -> Response:
-        """A page or the answer to a form. Whatever is sent, it is answered by a page, and no other session suffers."""
+        """Answer a request for a page, or a posted form; an error becomes an error page and harms no other session."""
         site, world = session.world.play, session.world
         try:
             if request.method != "POST":
@@ -152,7 +152,7 @@ class WorldServer:
             return self._refuse(world, base, 500, "Something went wrong on our side.")
 
     def _refuse(self, world: BrowserWorld, base: str, status: int, text: str) -> Response:
-        """A page that says why there is no other one."""
+        """Return an error page that says why the request is refused."""
         t = messages.load_messages(world.folder, world.language)
         answer = self._render(
             world, "error.html", base, text=t(text), back=t("Back to the start"), language=world.language
@@ -173,7 +173,7 @@ class WorldServer:
 
 
 class WorldSession:
-    """Hold a session of a suite as a browser sees it (a `PageSession`)."""
+    """Give a browser a session of a suite (a `PageSession`)."""
 
     viewport: tuple[int, int] | None = None
     step_ms: int | None = None
@@ -183,10 +183,10 @@ class WorldSession:
     def __init__(self, server: WorldServer, url: str, task: Task) -> None:
         self._server, self._task, self.url, self.allowed = server, task, url, (url,)
         self.files = None
-        self.restorable = server.kind(url) == "game"  # all of it is the page's state; a site has half-filled forms
+        self.restorable = server.kind(url) == "game"  # its page holds all state; other pages have half-filled forms
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state that the verifier reads: the server's, or that of the page in `seen`."""
+        """Return the state that the verifier reads: the server's, or what the page reports in `seen["game"]`."""
         return self._server.state(self.url) or seen["game"] or {}
 
     def score(self, state: Mapping[str, Any]) -> float:
@@ -213,8 +213,11 @@ def _missing() -> Response:
 
 
 async def _body(request: Request) -> bytes | None:
-    """The posted form; None where it is too long. What is too long is read to its end, and thrown away, up to a limit:
-    a browser shows the answer only once it has sent everything."""
+    """Read the posted form; None where it is longer than _MAX_FORM bytes.
+
+    A longer one is read to its end, up to _MAX_SENT bytes, and discarded: a browser shows the response only once it has
+    sent everything.
+    """
     kept, length = bytearray(), 0
     async for chunk in request.stream():
         length += len(chunk)

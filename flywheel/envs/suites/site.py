@@ -6,12 +6,12 @@
     def note(visit, key): ...           # -> Page, or None: no such page
 
     @site.form("note/<key>/delete")     # POST .../note/n3/delete
-    def delete(visit, key): ...         # -> where to go then (a path), or None; raise Invalid(field="what is wrong")
+    def delete(visit, key): ...         # -> path to show next, or None; raise Invalid(field="what is wrong")
 
     SITE = site
 
-A form answers by a redirect, also where it is refused: what was typed and what is wrong wait in the session's state for
-the page of the form, so that going back in the browser never sends anything twice.
+A posted form is answered by a redirect, also where it is refused: the typed values and the error messages wait in the
+session's state for the page of the form. So going back in the browser never posts a form twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from flywheel.utils.errors import BadInput
 
 Records = dict[str, Any]
 _ATTEMPTS = 200
-_GOALS = 64  # of episodes that are under way at once
+_GOALS = 64  # tasks whose expected result is cached: those of episodes played at once
 _KEPT = 2000  # characters of a refused field that are shown again
 _QUERY = 300  # characters of a query value that are read
 
@@ -58,7 +58,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Visit:
-    """Hold one request of one session. records: of the session; pages read them, forms change them in place."""
+    """Hold one request of a session. records: pages read them, forms change them in place. form: posted values."""
 
     records: Records
     state: dict[str, Any]
@@ -68,7 +68,7 @@ class Visit:
     t: messages.Messages  # visit.t("Text with {name}", name=...) in the session's language
 
     def read(self, *fields: Field) -> dict[str, str]:
-        """Return the checked values of the form's `fields`. Raises Invalid."""
+        """Return the checked values of the form's `fields`. Raises Invalid where one is wrong."""
         return forms.read_form(self.form, fields)
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
@@ -82,7 +82,7 @@ class Visit:
         return value if value in options else options[0]
 
     def said(self, wrong: forms.Wrong) -> str:
-        """Say what is wrong with a field, in the session's language."""
+        """Translate the error message `wrong` of a field into the session's language."""
         return self.t(wrong) if isinstance(wrong, str) else self.t(wrong[0], **wrong[1])
 
     def notice(self, text: str, **values: Any) -> None:
@@ -95,9 +95,10 @@ Handler = Callable[..., Any]
 
 @dataclass
 class Site:
-    """folder: with manifest.json and templates/. data(rng, language): the records of a fresh session.
+    """Declare a site.
 
-    menu(visit): what the base page's menu shows, (path, label, badge) each. common(visit): values for every page.
+    folder: holds manifest.json and templates/. data(rng, language): makes the records of a fresh session.
+    menu(visit): the entries of the base page's menu, (path, label, badge) each. common(visit): values for every page.
     small: a module with draw, start, view, act and next_step: a smaller edition, on which the templates that the
     manifest names are played (the first screens of a policy that has yet to learn to see).
     """
@@ -115,16 +116,15 @@ class Site:
 
     # -- declaring --------------------------------------------------------------------------------------------------
     def page(self, route: str) -> Callable[[Handler], Handler]:
-        """Register a page. `<name>` in the route stands for one part of the path."""
+        """Register the handler of a page. `<name>` in the route stands for one part of the path."""
         return _registrar(self._pages, route)
 
     def form(self, route: str) -> Callable[[Handler], Handler]:
-        """Register what a form is posted to. `<name>` in the `route` stands for one part of the path."""
+        """Register the handler of a posted form. `<name>` in the `route` stands for one part of the path."""
         return _registrar(self._forms, route)
 
     def offer(self, tasks: Iterable[SiteTask]) -> Site:
-        """Add task templates and return the site. tasks: with names of their own. Raises ValueError for a name that
-        is taken."""
+        """Add task templates and return the site. Raises ValueError where a template's name is taken."""
         for task in tasks:
             if task.name in self.tasks:
                 raise ValueError(f"{self.folder.name} has two task templates called {task.name}")
@@ -132,17 +132,17 @@ class Site:
         return self
 
     def speaking(self, language: str) -> Site:
-        """Return the same site in another language, one object for each."""
+        """Return the site in `language`: the same object each time."""
         if language == self.language:
             return self
         if language not in self._editions:
             self._editions[language] = replace(self, language=language)
         return self._editions[language]
 
-    # -- a world's face: what the catalogue, the server and the oracle call -------------------------------------------
+    # -- interface of a suite, called by the catalogue, the server and the oracle --------------------------------------
     @property
     def TEMPLATES(self) -> dict[str, dict[str, Any]]:
-        """Of each task template what a manifest would say."""
+        """Describe each task template as a manifest would."""
         return {
             name: {"instruction": "{instruction}", "verifier": "world:score", "max_steps": task.budgets}
             for name, task in self.tasks.items()
@@ -156,8 +156,8 @@ class Site:
     def draw(self, template: str, level: int, rng: random.Random) -> dict[str, Any]:
         """Draw the params of a task: the seed of the session's records, what the template drew, and the instruction.
 
-        template, level: of the task. rng: of all that is drawn. Raises BadInput where the records never hold anything
-        that could be asked for.
+        template, level: of the task. rng: of all that is drawn. Raises BadInput where the records drawn never hold what
+        the template asks for.
         """
         if self.small and template not in self.tasks:
             return self.small.draw(template, level, rng)
@@ -178,7 +178,8 @@ class Site:
 
     @functools.cached_property
     def _wanted(self) -> Callable[[str], Wanted]:
-        """What a task's params (as JSON) ask for, kept over the steps of its episodes: only to be read."""
+        """Return a cached function from a task's params (JSON) to what they ask for; callers must not change
+        results."""
 
         @functools.lru_cache(maxsize=_GOALS)
         def wanted(asked: str) -> Wanted:
@@ -188,11 +189,11 @@ class Site:
         return wanted
 
     def records(self, params: Mapping[str, Any]) -> Records:
-        """Return the records that a session of these params starts with, to be changed at will."""
+        """Return a copy of the records that a session with these params starts with; the caller may change it."""
         return changes.copy_records(self._fresh(params["seed"]))
 
     def _fresh(self, seed: int) -> Records:
-        """The same, kept: only to be read."""
+        """Return the cached records of a fresh session; callers must not change them."""
         return _made(self.data, self.folder.name, self.language, seed)
 
     def start(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +205,7 @@ class Site:
     def view(self, state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
         """Return the template and values of the page at `path`; None where there is no such page.
 
-        state: of the session; notices are taken from it. query: of the request.
+        state: of the session; the notice and refused form that wait in it are removed. query: of the request.
         """
         if "records" not in state:
             return self.small.view(state, path, query)
@@ -249,8 +250,7 @@ class Site:
             return site_address(back, **query)
 
     def next_step(self, task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-        """Return thought and action of an expert on the screen that `state` describes; None where nothing is left to
-        do.
+        """Return thought and action of the expert on the screen that `state` describes; None where nothing is left.
 
         task: being played. rng: of the wording.
         """
@@ -263,7 +263,7 @@ class Site:
         return messages.load_messages(self.folder, self.language)
 
     def _form_page(self, state: dict[str, Any], form: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-        """The page that a form stood on: it says so itself, since another tab may have moved on."""
+        """Return path and query of a form's page, from its field `_at`: another tab may have moved on."""
         path, _, query = form.get("_at", "").partition("?")
         if any(pattern.fullmatch(path) for pattern, _ in self._pages):
             return path, dict(parse_qsl(query))
@@ -279,7 +279,7 @@ def _made(data: Callable[[random.Random, str], Records], site: str, language: st
 
 
 def site_address(path: str, **query: object) -> str:
-    """Join a path and a query, as links and redirects need it; empty values are left out."""
+    """Join a path and a query for links and redirects; empty values are left out."""
     kept = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(kept)}" if kept else path
 

@@ -1,4 +1,4 @@
-"""Find places on the screen, act there and speak of it: what oracles share."""
+"""Find places on the screen, act there and phrase thoughts: helpers that the experts of all games share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn pieces in their cells so that every end meets one of a neighbour's: solvers of such boards.
+"""Solve boards whose pieces turn in their cells, so that every end of a piece meets one of a neighbour's.
 
 A piece is the sum of the sides that its ends point to; a board is rows of pieces, 0 for an empty cell. A click turns a
 piece a quarter clockwise.
@@ -18,20 +18,19 @@ Cell = tuple[int, int]  # column, row
 
 
 def turned(piece: int, times: int = 1) -> int:
-    """Return the piece after so many quarter turns (`times`) clockwise."""
+    """Return the piece after `times` quarter turns clockwise."""
     for _ in range(times % 4):
         piece = (piece << 1 & 15) | piece >> 3
     return piece
 
 
 def turns(piece: int, wanted: int) -> int:
-    """Return the fewest quarter turns clockwise from one to the other. Raises ValueError where they are different
-    pieces."""
+    """Return the fewest quarter turns clockwise from `piece` to `wanted`. Raises ValueError if none leads there."""
     return [turned(piece, times) for times in range(4)].index(wanted)
 
 
 def ways_to_lie(piece: int) -> tuple[int, ...]:
-    """List what a piece can be turned to, fewest turns first."""
+    """List the orientations of a piece, fewest turns first."""
     return tuple(dict.fromkeys(turned(piece, times) for times in range(4)))
 
 
@@ -50,13 +49,13 @@ def total_turns(board: Board, layout: Board) -> int:
 def fewest_turns(board: Board) -> Board | None:
     """Find the layout of `board` without an open end that takes the fewest turns; None where there is none.
 
-    Exact: cells are laid one by one, and of all layouts so far only the cheapest is kept for each set of ends that wait
-    for what comes next (one bit for each column, one for the cell to the right).
+    Exact, by dynamic programming: cells are laid one by one, and for each set of ends that wait for a later cell (one
+    bit for each column, one for the cell to the right) only the cheapest layout so far is kept.
     """
     rows, cols = len(board), len(board[0])
     across = 1 << cols  # the bit of an end that points to the right
-    kept: dict[int, int] = {0: 0}  # ends that wait -> turns
-    came: list[dict[int, tuple[int, int]]] = []  # for each cell: ends that wait -> those before, and the piece
+    kept: dict[int, int] = {0: 0}  # waiting ends -> fewest turns
+    came: list[dict[int, tuple[int, int]]] = []  # for each cell: waiting ends -> those before it, and its piece
     for y in range(rows):
         for x in range(cols):
             following: dict[int, int] = {}
@@ -88,7 +87,7 @@ def fewest_turns(board: Board) -> Board | None:
 
 
 def connected_layouts(board: Board, limit: int = 3000) -> Iterator[Board]:
-    """Yield every layout of `board` without an open end in which all pieces hang together.
+    """Yield every layout of `board` without an open end in which all pieces are connected.
 
     Raises SearchLimit after `limit` guesses.
     """
@@ -97,7 +96,7 @@ def connected_layouts(board: Board, limit: int = 3000) -> Iterator[Board]:
     guesses = 0
 
     def narrow(lies: dict[Cell, tuple[int, ...]], changed: list[Cell]) -> bool:
-        """Strike out what neighbours rule out; False where a cell has nothing left."""
+        """Remove the orientations that neighbours rule out; return False where a cell has none left."""
         while changed:
             x, y = changed.pop()
             for side, (dx, dy) in STEPS.items():
@@ -118,7 +117,7 @@ def connected_layouts(board: Board, limit: int = 3000) -> Iterator[Board]:
         return True
 
     def together(lies: dict[Cell, tuple[int, ...]]) -> bool:
-        """Whether all pieces may still hang together."""
+        """Tell whether all pieces may still be connected."""
         pieces = [cell for cell in cells if board[cell[1]][cell[0]]]
         seen, stack = {pieces[0]}, [pieces[0]]
         while stack:
@@ -157,12 +156,12 @@ _NAMES = {1: "end", 3: "bend", 5: "straight piece", 7: "fork", 15: "cross"}
 
 
 def side_name(piece: int) -> str:
-    """Name the kind of a piece, however it lies."""
+    """Name the kind of a piece, whatever its orientation."""
     return _NAMES[min(ways_to_lie(piece))]
 
 
 def side_words(cell: Cell, cols: int, rows: int) -> str:
-    """Say in words where on a board of `cols` x `rows` a cell is."""
+    """Say in words where on a board of `cols` x `rows` cells `cell` is."""
     column = ("left", "middle", "right")[3 * cell[0] // cols]
     row = ("upper", "middle", "lower")[3 * cell[1] // rows]
     if row == column:

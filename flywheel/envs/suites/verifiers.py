@@ -1,6 +1,6 @@
 """Find the verifier of a suite's task: `state:score`, a game's own score, or a function of the suite's Python.
 
-Such a function is named as `shop_cart` or `world:score`.
+A task names such a function as `shop_cart` or `world:score`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw tasks from the templates of the suites (section 2.5.1): seeded, spread evenly, disjoint between splits."""
+"""Draw tasks from the templates of the suites (section 2.5.1): by seed, spread evenly, disjoint between splits."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, lo
 from flywheel.utils.errors import BadInput, DataError, EnvError, did_you_mean, errors_of_setting
 from flywheel.utils.files import write_json
 
-# Templates: which of a suite are used (`synthesis.excluded_templates`), and which of these are held out of training
-# (`synthesis.held_out`), so that generalisation can be told from memorisation.
+# Templates: which of a suite are used (all but `synthesis.excluded_templates`), and which of these are held out of
+# training (`synthesis.held_out`), so that generalisation can be distinguished from memorisation.
 
 _MIN_TEMPLATES = 4  # templates that a suite must have before a share of them is held out
 
 
 def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
-    """List the templates of the suite `world` that tasks are made of: all but `synthesis.excluded_templates`, by name.
+    """Return the templates of the suite `world` that tasks are made of, by name: all but synthesis.excluded_templates.
 
-    Raises BadInput for a name there that no suite has, and as `registry.list_task_suites` does.
+    Raises BadInput for a name in that setting that no suite has, and as `registry.list_task_suites` does.
     """
     out = _templates_of_world(settings.synthesis.excluded_templates, world, "excluded_templates")
     return {name: spec for name, spec in world.templates.items() if name not in out}
 
 
 def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
-    """Return the templates of the suite `world` that evaluation alone draws.
+    """Return the templates of the suite `world` that only evaluation draws.
 
-    They are those that `synthesis.held_out` names, or, where it is a share, that share of the templates that have one
-    of the levels asked for (at least one), the same for all seeds; none where the share is 0 or there are fewer than 4
-    templates. Raises BadInput for a name there or in `synthesis.excluded_templates` that no suite has, and as
-    `registry.list_task_suites` does.
+    They are those that `synthesis.held_out` names. Where that is a share, they are that share (one at least) of the
+    templates that have one of `synthesis.levels`, the same for all seeds; none where the share is 0 or there are fewer
+    than 4 such templates. Raises BadInput for a name in `synthesis.held_out` or `synthesis.excluded_templates` that no
+    suite has, and as `registry.list_task_suites` does.
     """
     chosen = settings.synthesis.held_out
     if not isinstance(chosen, float | int):
@@ -60,7 +60,7 @@ def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
 
 
 def is_held_out(settings: Settings, task: Task) -> bool:
-    """Tell whether a task's template is held out, so that no training task has it; False for a third-party page's.
+    """Tell whether a task's template is held out, so that no training task has it; False for third-party pages.
 
     Raises BadInput for a template in the settings that no suite has, and as `registry.list_task_suites` does.
     """
@@ -74,7 +74,7 @@ def _templates_of_world(names: Iterable[str], world: TaskSuite, parameter: str) 
     return frozenset(template for name, template in named if name == world.name)
 
 
-@functools.cache  # asked for each task and recording; a name that was found stays
+@functools.cache  # called for each task and recording; a suite, once found, stays
 def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
     world, _, template = name.partition("/")
     worlds = registry.list_task_suites()
@@ -88,15 +88,15 @@ def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
 
 
 # Tasks of third-party pages: one for each variant and seed of a manifest. An instruction that the page itself gives is
-# known only once the page was opened (`fetch_page_instructions`).
+# known only once the page has been opened (`fetch_page_instructions`).
 
 
 def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
     """Make one task of a manifest. Its instruction is "" where the page gives it.
 
-    Its id is a hash of the manifest's name, variant, level and seed. variant: of the page; that the manifest has it is
-    not checked. seed: any integer. split: train or eval. domain: by default the one that the manifest names. Raises
-    BadInput for packages that are not fetched, where the manifest gives no checksum of theirs.
+    Its id is a hash of the manifest's name, variant, level and seed. variant: of the page; not checked against the
+    manifest. seed: any integer. split: train or eval. domain: by default the one that the manifest names. Raises
+    BadInput for packages that are not fetched, where the manifest gives no checksum of them.
     """
     slot = (manifest.name, variant, manifest.level, seed)
     return Task(
@@ -118,10 +118,10 @@ def _hash_task_id(*content: Any) -> str:
 
 
 def page_checksum(manifest: PageManifest) -> str:
-    """Hash what a page's task was made for: the manifest, and the files of its page where they are ours to serve.
+    """Hash what a page's task was made for: the manifest, and the files of its page where we serve them.
 
-    Returns sha256 in hexadecimal digits; where the manifest lies does not count. Raises BadInput for packages that are
-    not fetched, where it gives no checksum of theirs.
+    Returns sha256 in hexadecimal digits, independent of the manifest's path. Raises BadInput for packages that are not
+    fetched, where the manifest gives no checksum of them.
     """
     if manifest.url or manifest.server:
         files = packages.hash_served_folder(manifest.template) if manifest.template else ""
@@ -136,9 +136,9 @@ async def fetch_page_instructions(
 ) -> list[Task]:
     """Return the tasks, in their order, with the instructions that their pages give.
 
-    One that has an instruction stays as it is. Pages are opened all at once, as far as `lease` lends. lease: lends an
-    environment (`EnvProvider.env`). Raises EnvError where a page cannot be opened or read, or opens dialogs without
-    end, and what `lease`, and `reset` and `step` of an `Env`, raise.
+    A task with an instruction stays unchanged. Pages are opened all at once, as far as `lease` lends environments.
+    lease: lends one (`EnvProvider.env`). Raises EnvError where a page cannot be opened or read, or opens dialogs
+    without end, and what `lease`, and `reset` and `step` of an `Env`, raise.
     """
 
     async def one(task: Task) -> Task:
@@ -146,7 +146,7 @@ async def fetch_page_instructions(
             return task
         async with lease(task) as env:
             result = await env.reset(task, task.seed)
-            while "dialog" in result.info["state"] and not result.truncated:  # of a page that asks before it tells
+            while "dialog" in result.info["state"] and not result.truncated:  # it hides the instruction
                 result = await env.step(Hotkey(("enter",)))
         if "instruction" not in result.info["state"]:
             raise EnvError("the page opens dialogs without end", where=f"world {task.world}, task {task.task_id}")
@@ -156,7 +156,7 @@ async def fetch_page_instructions(
 
 
 def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple[PageManifest, list[tuple[str, int]]]]:
-    """List the manifests that have tasks in a split, each with its (variant, level) slots."""
+    """List the manifests that have tasks in `split`, each with its (variant, level) slots."""
     chosen = [one for one in manifests if split in one.splits]
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
 
@@ -165,30 +165,31 @@ def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
-_RESERVED = 8  # one content in so many is kept for gates: told by its hash, so that no history need be read
-_ATTEMPTS = 200
-_SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
+_RESERVED = 8  # one in so many contents is reserved for gates, by its hash, so that no history need be read
+_ATTEMPTS = 200  # seeds that are tried for one task
+_SEEN = 2  # tasks of other templates between two of held-out ones, in an evaluation
 Slot = tuple[str, int]  # template, level
-Turn = tuple[TaskSuite | PageManifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
+Turn = tuple[TaskSuite | PageManifest, list[Slot]]  # a suite or page, and its slots, which are drawn in turn
 
 
 def make_tasks(
     settings: Settings, iteration: int, split: str, root: Path | None = None, opened: Mapping[str, int] | None = None
 ) -> list[Task]:
-    """Make the tasks of an iteration's split, each with its own content, turn by turn over domains and their suites.
+    """Make the tasks of an iteration's split, each with its own content, in turn from the domains and their suites.
 
     split: train, eval or gate. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current
     folder. opened: with synthesis.level_unlock_success, the highest level of training tasks by suite; absent: its
-    lowest. The same arguments give the same tasks; instructions that pages give are "".
+    lowest. The same arguments give the same tasks. Instructions that pages give are "".
 
-    Train tasks are new in each iteration; synthesis.fixed_template_fraction of a suite's are of the same templates and
-    levels in each, so that iterations can be compared. Eval tasks are the same in all, and no train task has the
-    content of one (of third-party pages, the seed of one), nor a held-out template; of a suite that has these, every
-    third eval task is of one. Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train
-    task has (`is_reserved`); there may be fewer than promotion.tasks. They too are of the split eval.
+    Train tasks are drawn anew in each iteration; synthesis.fixed_template_fraction of a suite's have the same templates
+    and levels in each, so that iterations can be compared. Eval tasks are the same in all iterations; no train task has
+    the content of one (of third-party pages, the seed of one), nor a held-out template. Of a suite with held-out
+    templates, every third eval task has one; every one, where the suite's tasks are the same for all seeds (`once`).
+    Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train task has (`is_reserved`);
+    there may be fewer than promotion.tasks. They too have the split eval.
 
-    Raises BadInput for an unknown split, a suite, page or template that the settings name and that is not there, a
-    suite that has none of the levels asked for or nothing left to train on, a page whose domain the settings have not,
+    Raises BadInput for an unknown split, a suite, page or template that the settings name and that does not exist, a
+    suite with none of synthesis.levels or nothing left to train on, a page whose domain the settings do not have,
     nothing to draw from, too few different tasks of a template for train or eval, pages that are not fetched, or a
     wrong manifest; DataError where a suite finds no level that can be won.
     """
@@ -213,9 +214,9 @@ def make_tasks(
 def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:
     """Draw at most `count` tasks that had no part in making or choosing an iteration's model; fewer where no more fit.
 
-    They are drawn as its gate tasks are, the same at each call, none with the content of one of these or of an eval
-    task. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current folder. Raises BadInput
-    and DataError as `make_tasks` does.
+    They are drawn as its gate tasks are, the same at each call, none with the content of a gate or eval task. root: the
+    workspace, for synthesis.worlds and synthesis.manifests; None: the current folder. Raises BadInput and DataError as
+    `make_tasks` does.
     """
     drawn = (make_tasks(settings, iteration, split, root) for split in ("eval", "gate"))
     looked_at = {task_content(task) for task in itertools.chain.from_iterable(drawn)}
@@ -244,15 +245,16 @@ def _draw(
     passing: bool = False,
     opened: Mapping[str, int] | None = None,
 ) -> list[Task]:
-    """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
+    """Draw `count` different tasks, in turn from the domains, their suites, and the suites' slots.
 
-    turn: how often as many were drawn before. repeated: the share of a world's tasks whose slots are the same in each
-    turn. passing: a slot of which none fits is passed over; else that is an error, but for a world whose tasks are
-    there once. opened: the highest level by world; absent: its lowest. None: all.
+    stream: text that the seeds derive from. fit: tells whether a task may be drawn. turn: how often as many were drawn
+    before. repeated: the share of a suite's tasks whose slots are the same in each turn. passing: a slot without a
+    fitting task is skipped; else it is an error, except for a suite whose tasks are the same for all seeds. opened: the
+    highest level by suite; absent: its lowest; None: all levels.
     """
     turns = _turns(settings, split, root, opened)
     numbers = ((index % len(turns), index // len(turns)) for index in range(count))
-    # Of each task: its domain's number, and its world's in the domain.
+    # Of each task: the index of its domain, and of its suite in the domain.
     places = [(domain, rest % len(turns[domain][1])) for domain, rest in numbers]
     coming = {
         place: _in_turn(turns[place[0]][1][place[1]][1], places.count(place), repeated, turn, opened is not None)
@@ -282,7 +284,7 @@ def _draw(
                 taken.add(task_content(task))
                 drawn.append(task)
                 if (passing and isinstance(world, PageManifest) and not world.seeded) or world.once:
-                    empty.add((world.name, slot))  # the same task under every seed: it speaks once
+                    empty.add((world.name, slot))  # the same task under every seed: it is drawn once
                 break
             if not passing and not world.once:
                 what = f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks"
@@ -293,8 +295,10 @@ def _draw(
 
 
 def _in_turn(slots: list[Slot], tasks: int, repeated: float, turn: int, rising: bool) -> Iterator[Slot]:
-    """The slots that a world's tasks take, `tasks` a turn: first those of every turn, then where the turn before
-    stopped. rising: those of every turn are of the lowest level, the others of the levels above as soon as one is open.
+    """Iterate over the slots of a suite's tasks in a turn: first those of every turn, then from the last turn's end on.
+
+    tasks: drawn a turn. repeated: share of those of every turn. rising: these are of the lowest level, and the others
+    of the levels above it as soon as one is open.
     """
     lowest = min(level for _, level in slots)
     always = [slot for slot in slots if slot[1] == lowest] if rising else slots
@@ -309,7 +313,7 @@ def _in_turn(slots: list[Slot], tasks: int, repeated: float, turn: int, rising: 
 def _turns(
     settings: Settings, split: str, root: Path | None, opened: Mapping[str, int] | None = None
 ) -> list[tuple[str, list[Turn]]]:
-    """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
+    """List the domains, each with its suites and pages, each of these with its slots, levels alternating."""
     turns = []
     registry.load_external_suites(settings, root or Path())
     manifests = load_page_manifests(settings.synthesis.manifests, root or Path())
@@ -326,10 +330,10 @@ def _turns(
 def group_by_domain(
     settings: Settings, manifests: Mapping[str, PageManifest]
 ) -> dict[str, tuple[list[TaskSuite], list[PageManifest]]]:
-    """Group suites and third-party pages by domain, each domain of the settings -> (suites, pages).
+    """Group suites and third-party pages by domain: each domain of the settings -> (suites, pages).
 
-    manifests: by name. A page that no domain names is of its manifest's own domain. Raises BadInput for a name that is
-    of neither, and for a page whose domain the settings have not.
+    manifests: by name. A page that no domain names belongs to its manifest's own domain. Raises BadInput for a name of
+    neither a suite nor a page, and for a page whose domain the settings do not have.
     """
     domains = settings.synthesis.domains
     named = {name: domain for domain, names in domains.items() for name in names}
@@ -351,7 +355,7 @@ def group_by_domain(
 
 
 def _slots(settings: Settings, world: TaskSuite, split: str, opened: Mapping[str, int] | None = None) -> list[Slot]:
-    """What is drawn of a world, in turn. Raises BadInput where nothing is."""
+    """List the slots of a suite that tasks are drawn of in turn. Raises BadInput where there are none for training."""
     apart = held_out_templates(settings, world)
     slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not
     for template, spec in list_templates(settings, world).items():
@@ -372,7 +376,7 @@ def _slots(settings: Settings, world: TaskSuite, split: str, opened: Mapping[str
         return _alternate([slot for slot in slots[False] if slot[1] <= opened.get(world.name, lowest)])
     if split == "train" or not unseen:
         return seen
-    if world.once:  # what evaluation drew of the others could not be trained on
+    if world.once:  # evaluated tasks of other templates could not be trained on
         return unseen
     mixed: list[Slot] = []
     for number in range(max(-(-len(seen) // _SEEN), len(unseen))):
@@ -399,12 +403,12 @@ def make_task(
     domain: str = "",
     threshold: float = 1.0,
 ) -> Task:
-    """Make one task. Its id is a hash of its content: suite, template, level, seed, params.
+    """Make one task. Its id is a hash of suite, template, level, seed and params.
 
     world: a suite, or a third-party page's manifest. template: for a page, its variant. level: not used for a page.
-    seed: any integer. split: train or eval. domain: by default the one that the suite is listed in. threshold: of a
-    template that names none; a manifest says itself what success is. Raises BadInput for a template or a level that the
-    suite has not, or a page's packages that are not fetched; DataError where the suite finds no level that can be won.
+    seed: any integer. split: train or eval. domain: by default the suite's or the manifest's. threshold: for a template
+    that names none; not used for a page. Raises BadInput for a template or a level that the suite does not have, or a
+    page's packages that are not fetched; DataError where the suite finds no level that can be won.
     """
     if isinstance(world, PageManifest):
         return make_page_task(world, template, seed, split, domain)
@@ -433,12 +437,12 @@ def task_content(task: Task) -> str:
 
 
 def task_to_row(task: Task) -> dict[str, Any]:
-    """Make a row of the table `tasks` of `task`; its params become JSON text."""
+    """Return `task` as a row of the table `tasks`, with its params as JSON text."""
     return {**vars(task), "params": json.dumps(task.params, sort_keys=True)}
 
 
 def task_from_row(row: Mapping[str, Any]) -> Task:
-    """Make a task of a row of the table `tasks`; further columns, such as iteration, are ignored.
+    """Return the task of a row of the table `tasks`; further columns, such as iteration, are ignored.
 
     Raises KeyError for a column that is missing, ValueError or TypeError for `params` that are not JSON text.
     """
@@ -451,16 +455,16 @@ def _seed(split: str, key: str) -> int:
     return span.start + int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) % len(span)
 
 
-# Checking `synthesis` before an iteration begins: its names, and that its tasks can be drawn.
+# Checks of `synthesis` before an iteration begins: its names, and that its tasks can be drawn.
 
 
 def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
-    """Draw the iteration's tasks as a check, less the instructions of pages; returns the names of their back-ends.
+    """Draw the iteration's tasks as a check, without pages' instructions; returns the names of their back-ends.
 
-    With `synthesis.level_unlock_success`, of each suite the lowest level alone is drawn, as before any is unlocked.
-    Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. iteration: its number. root: the
-    workspace. Raises BadInput naming the parameter, such as for pages that are not fetched, a domain without a task,
-    levels or templates that no suite has, or too few different tasks; DataError as `make_tasks` does.
+    With `synthesis.level_unlock_success`, only the lowest level of each suite is drawn for training, as before any is
+    unlocked. Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. root: the workspace.
+    Raises BadInput naming the parameter, such as for pages that are not fetched, a domain without a task, levels or
+    templates that no suite has, or too few different tasks; DataError as `make_tasks` does.
     """
     chosen = settings.synthesis
     with errors_of_setting("synthesis.worlds"):
@@ -490,7 +494,7 @@ def check_task_settings(settings: Settings, iteration: int, root: Path) -> froze
 
 
 def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
-    """Each level is one that a world of these has: another would only seem to be asked for."""
+    """Check that some suite of `worlds` has each of `synthesis.levels`; others would be ignored silently."""
     levels = sorted({level for world in worlds for level in world.levels})
     for level in settings.synthesis.levels:
         if worlds and level not in levels:
@@ -498,10 +502,10 @@ def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
             raise BadInput(what, where="synthesis.levels", fix=fix)
 
 
-# Levels (`synthesis.level_unlock_success`): the next one of a suite opens where the model solves the current one often
-# enough. `iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it.
+# Levels (`synthesis.level_unlock_success`): a suite's next level opens once the model solves the current one often
+# enough. `iterations/NNN/levels.json` holds {"open": {suite: level}} for the tasks of the next iteration.
 
-_FEWEST = 4  # trajectories of a level that must have been judged before it opens the next
+_FEWEST = 4  # trajectories of a level that must be judged before the next level opens
 
 
 def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
@@ -527,7 +531,7 @@ def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -
 
 
 def lowest_level(settings: Settings, world: str) -> int:
-    """Return the lowest of the levels asked for that a suite has; of all of its levels, where it has none of those.
+    """Return the lowest of `synthesis.levels` that a suite has; where it has none of them, the lowest of its own.
 
     Raises BadInput where there is no suite `world`.
     """
@@ -538,9 +542,9 @@ def lowest_level(settings: Settings, world: str) -> int:
 def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
     """Tell whether a task is of a level that is not open yet in its suite.
 
-    False where all are open (`synthesis.level_unlock_success` is 0), and for a task of no suite, which has no levels.
-    opened: highest open level by suite; absent: its lowest. Raises BadInput where two back-ends have a suite of the
-    same name.
+    False where all are open (`synthesis.level_unlock_success` is 0), and for a task of no suite, such as a third-party
+    page's. opened: highest open level by suite; absent: its lowest. Raises BadInput where two back-ends have a suite of
+    the same name.
     """
     if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
         return False
@@ -550,12 +554,12 @@ def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Tas
 def raise_open_levels(
     settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]
 ) -> dict[str, int]:
-    """Return the open levels after an iteration: by suite the highest one, which rises by one at most.
+    """Return the highest open level of each suite after an iteration; it rises by one level at most.
 
-    before: those that its tasks were made of; suites without outcomes keep theirs. outcomes: of each of its judged
-    trajectories, the task and V. The next level opens where four or more trajectories of the highest open one were
-    judged, and at least synthesis.level_unlock_success of them solved their task; where that is 0 all are open. Raises
-    BadInput where two back-ends have a suite of the same name.
+    before: those with which the iteration's tasks were made; suites without outcomes keep theirs. outcomes: (task, V)
+    of each judged trajectory of the iteration. The next level opens where four or more trajectories of the highest open
+    one were judged, and at least the share synthesis.level_unlock_success of them solved their task; where that is 0
+    all are open. Raises BadInput where two back-ends have a suite of the same name.
     """
     judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for task, solved in outcomes:

@@ -18,7 +18,7 @@ from flywheel.envs.screens import layouts
 from flywheel.envs.screens.layouts import SCENE_SIDE, Scene
 from flywheel.utils.errors import EnvError
 
-# Rendering: many scenes at once, as one sheet in one Chromium page, cut up afterwards.
+# Rendering: many scenes at once, as one sheet in one Chromium page, which is then cut up.
 
 SHEET_COLUMNS = 8  # scenes across a sheet
 _TIMEOUT_MS = 30_000
@@ -35,7 +35,7 @@ svg {{ display: block; overflow: visible; }}
 
 
 class SceneRenderer:
-    """Draw scenes in a browser, `with SceneRenderer(executable) as renderer:`, on one thread that runs no event loop.
+    """Draw scenes in a browser: `with SceneRenderer(executable) as renderer:`, in a thread that runs no event loop.
 
     executable: path of a Chromium. Raises EnvError at the beginning of the block where it does not start.
     """
@@ -44,7 +44,7 @@ class SceneRenderer:
         self._executable = executable
 
     def __enter__(self) -> SceneRenderer:
-        from playwright.sync_api import Error, sync_playwright  # takes a tenth of a second
+        from playwright.sync_api import Error, sync_playwright  # its import takes a tenth of a second
 
         self._playwright = sync_playwright().start()
         try:
@@ -63,7 +63,7 @@ class SceneRenderer:
         self._playwright.stop()
 
     def draw(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """Draw the scenes: uint8 [scenes, SCENE_SIDE, SCENE_SIDE, 3], RGB. Raises EnvError where the browser fails."""
+        """Draw scenes as uint8 [scenes, SCENE_SIDE, SCENE_SIDE, 3], RGB. Raises EnvError where the browser fails."""
         sheet = SHEET_COLUMNS * SHEET_COLUMNS
         parts = [self._sheet(scenes[start : start + sheet]) for start in range(0, len(scenes), sheet)]
         return np.concatenate(parts) if parts else np.zeros((0, SCENE_SIDE, SCENE_SIDE, 3), dtype=np.uint8)
@@ -86,7 +86,7 @@ class SceneRenderer:
 
 @dataclass(frozen=True)
 class GroundingExample:
-    """One row of the table `general`, with its screen. kind: the skill that the question tests."""
+    """Hold one row of the table `grounding_examples`, with its screen. kind: the skill that the question tests."""
 
     sample_id: str
     kind: str
@@ -96,11 +96,11 @@ class GroundingExample:
 
 
 def make_grounding_examples(n: int, seed: int, settings: Settings) -> list[GroundingExample]:
-    """Make `n` examples, of every kind of scene and every level in turn, three questions a screen at most.
+    """Make `n` examples, of every kind of scene and every level in turn, with at most three questions a screen.
 
-    Starts a Chromium for the time of the call, which blocks; none for 0. seed: any integer; the same arguments give the
-    same examples. settings: of the sandbox and of the answers' coordinates. Raises EnvError where Chromium fails,
-    BadInput where there is none.
+    Starts a Chromium for the time of the call, which blocks; none where `n` is 0. seed: any integer; the same arguments
+    give the same examples. settings: `sandbox` and `policy.coordinates` are read. Raises EnvError where Chromium fails,
+    BadInput where none is installed.
     """
     rng = random.Random(f"general {seed}")
     kinds, per_screen = list(layouts.SCENE_KINDS), 3
@@ -114,8 +114,8 @@ def make_grounding_examples(n: int, seed: int, settings: Settings) -> list[Groun
         chosen = rng.sample(scene.questions, min(per_screen, len(scene.questions), n - len(questions)))
         questions += [(number, question) for question in chosen]
     if not drawn:
-        return []  # a workspace without screens has no Chromium
-    # A thread of its own: the renderer must not run on a thread with an event loop.
+        return []  # a workspace without screens needs no Chromium
+    # In a thread of its own, since the renderer must not run in a thread with an event loop.
     with ThreadPoolExecutor(1) as pool:
         screens = pool.submit(_screens, drawn, str(chromium.find_chromium(settings.sandbox))).result()
     examples = []

@@ -1,1 +1,1 @@
-"""Declare the stages of an iteration: each module has one `STAGE`, with what it reads, does and writes."""
+"""Hold the stages of an iteration: each module declares one as `STAGE`, with what it reads, does and writes."""

@@ -1,6 +1,7 @@
-"""ct: continual training on general data, people's steps and all unverified trajectories so far (section 2.3).
+"""Train continually on general data, people's steps and all unverified trajectories so far (stage `ct`, section 2.3).
 
-Runs in each `ct.every`-th iteration; in the others a model is handed on as it is: the newest, or the last that CT made.
+It trains in every `ct.every`-th iteration. In the others it copies a model: the newest, or the last that CT trained
+(`ct.sft_init`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _due(ctx: StageContext) -> bool:
 
 
 def _since(ctx: StageContext) -> int:
-    """Iterations since CT was due."""
+    """Return how many iterations ago CT was last due; 0: it is due."""
     return (ctx.iteration - 1) % ctx.settings.ct.every
 
 

@@ -1,12 +1,13 @@
-"""evaluate: play the merged model on held-out tasks, and against the models that it may replace (section 3).
+"""Evaluate the merged model on held-out tasks, and against the models that it may replace (stage `evaluate`, section
+3).
 
-Two questions, two sets of tasks. How good is the model? It plays the same held-out tasks in every iteration, so that
-results form a curve; the predecessor's results come from its own evaluation, and it plays only where they are missing.
-Should the model be promoted? The merged model, its predecessor and the best model so far play fresh tasks, by which no
-model was ever chosen, until the gate decides (`evaluation.gate`). Tasks of templates that training never draws
-(`synthesis.held_out`) are reported apart from the others. Episodes are stored for replay and never routed to a training
-store. With evaluation.stages, the models between predecessor and merged one play the held-out tasks too, to show which
-stage gains and which loses; of those episodes only the results are stored.
+Two questions need two sets of tasks. How good is the model? It plays the same held-out tasks in every iteration, so
+that the results form a curve. The predecessor's results come from its own evaluation; it plays only where they are
+missing. Should the model be promoted? The merged model, its predecessor and the best model so far play fresh tasks, by
+which no model was ever chosen, until the gate decides (`evaluation.gate`). Tasks of templates that training never draws
+(`synthesis.held_out`) are reported separately. Episodes are stored for replay and never routed to a training store.
+With evaluation.stages, the models between predecessor and merged one play the held-out tasks too, to show which stage
+gains and which loses; of those episodes only the results are stored.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ from flywheel.utils import processes
 from flywheel.utils.confidence_intervals import format_difference
 from flywheel.utils.files import write_json
 
-_BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
+_BEFORE, _CANDIDATE = "before", "after"  # shards: the newest promoted model, and the merged one
 _GATE = "gate"
 _SPECIALIST = "rl-"
-# Each with the key of its rows.
+# Each table with the key columns of its rows.
 _PLAYED_TABLES = (
     ("trajectories", "trajectory_id"),
     ("steps",),
@@ -69,7 +70,7 @@ def _plan(ctx: StageContext) -> Sequence[str]:
 
 
 def _stages(ctx: StageContext) -> tuple[str, ...]:
-    """The models between the predecessor and the merged one, in the order in which they were trained."""
+    """Return the names of the models between the predecessor and the merged one, in the order of their training."""
     return ("ct", "sft", *(f"{_SPECIALIST}{domain}" for domain in ctx.settings.synthesis.domains))
 
 
@@ -86,14 +87,14 @@ def _about(ctx: StageContext) -> str:
 
 
 def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
-    """Return the solved shares of the newest and the best model, by digest, as the last evaluation kept them."""
+    """Return the solved shares of the newest and the best model, by digest, as the last evaluation stored them."""
     before = gate.read_comparable_outcomes(ctx.ws, ctx.iteration - 1, _about(ctx))
     wanted = {rival["digest"] for rival in _rivals(ctx).values()}
     return {name: outcome for name, outcome in before.items() if name in wanted}
 
 
 def _rivals(ctx: StageContext) -> dict[str, dict[str, Any]]:
-    """What the merged model is compared with: `before`, and `best` where that is another model."""
+    """Return the models that the merged one is compared with: `before`, and `best` where that is another model."""
     newest = ctx.newest_model()
     best = gate.get_best_model(newest)
     return {_BEFORE: newest} | ({"best": best} if best["digest"] != newest["digest"] else {})
@@ -116,7 +117,7 @@ async def _measure(ctx: StageContext, shard: str, folder: Path) -> dict[str, Any
 async def _compete(ctx: StageContext, folder: Path) -> dict[str, Any]:
     against = _rivals(ctx)
     if checkpoint_digest(_merged(ctx)) in {rival["digest"] for rival in against.values()}:
-        return {"looks": [], "results": {}}  # the same weights play the same
+        return {"looks": [], "results": {}}  # equal weights play equally
     models = {name: checkpoint.resolve_checkpoint(rival["model"], ctx.ws.root) for name, rival in against.items()}
     return await run_sequential_eval(ctx, _merged(ctx), models, folder)
 
@@ -156,7 +157,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
 
 
 def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
-    """Its results on the held-out tasks: played now, or kept from its own evaluation."""
+    """Return the predecessor's results on the held-out tasks: just played, or stored by its own evaluation."""
     if _BEFORE in fixed:
         return _results(fixed[_BEFORE])
     tasks, samples = _held_out(ctx), ctx.settings.evaluation.n_trials
@@ -172,7 +173,7 @@ def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> li
 
 
 def _between(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
-    """Results of the models of ct, sft and rl where they played; rl's are the specialists', each in its domain."""
+    """Return the results of the models of ct, sft and rl, where they played; those of all specialists count as `rl`."""
     found: dict[str, list[gate.EvalResult]] = {}
     for shard, played in fixed.items():
         if shard not in (_BEFORE, _CANDIDATE):
@@ -191,7 +192,7 @@ def _share(rows: Sequence[gate.EvalResult]) -> float:
 def _success(
     ctx: StageContext, domain: str, before: list[gate.EvalResult], after: list[gate.EvalResult]
 ) -> list[dict[str, Any]]:
-    """Success of both on a domain's held-out tasks, and the difference."""
+    """Return metric rows of the success of both models on a domain's held-out tasks, and of the difference."""
     apart = {key for key, task in _held_out(ctx).items() if is_held_out(ctx.settings, task)}
     figures = [
         fraction_metric_row(name, sum(row.v for row in rows), len(rows), domain=domain)
@@ -206,10 +207,10 @@ def _success(
 def success_by_template(
     domain: str, apart: set[str], before: list[gate.EvalResult], after: list[gate.EvalResult]
 ) -> list[dict[str, Any]]:
-    """Compute success on tasks of seen and of unseen templates, as metric rows; [] without tasks of unseen ones.
+    """Compute success on tasks of seen and of unseen templates, as metric rows; [] without tasks of unseen templates.
 
-    domain: of the rows. apart: ids of the tasks of unseen templates, which training never draws. before, after: results
-    of the predecessor and of the merged model.
+    domain: of the rows. apart: ids of the tasks whose templates training never draws. before, after: results of the
+    predecessor and of the merged model.
     """
     figures = []
     for name, wanted in (("seen", False), ("unseen", True)):
@@ -267,7 +268,7 @@ async def run_sequential_eval(
     looks: list[str] = []
     shown = {task_content(task) for task in demonstrated_tasks(ctx.ws, ctx.iteration)}
     gate_tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
-    drawn = [task for task in gate_tasks if task_content(task) not in shown]  # people record what they like
+    drawn = [task for task in gate_tasks if task_content(task) not in shown]  # people may record any task
     async with open_environments(ctx.settings, drawn, ctx.ws.root) as environments:
         fresh = await drawing.fetch_page_instructions(drawn, environments.env)
         for start in range(0, len(fresh), rule.tasks_per_look):
@@ -285,7 +286,8 @@ async def run_sequential_eval(
 
 
 def judge_results(results: Results, rule: PromotionSettings) -> dict[str, gate.GateJudgement]:
-    """Judge the candidate against each rival on the fresh tasks, by rival; {} for empty `results`.
+    """Judge the candidate against each rival on the fresh tasks; return the judgements by rival, {} for empty
+    `results`.
 
     results: episode rows by player; the candidate is `after`. rule: block `promotion`. Raises DataError where a rival
     played other tasks than the candidate, or none.

@@ -1,4 +1,4 @@
-"""ingest: think-aloud recordings become trajectories of people, their thoughts aligned with actions (section 2.4.1)."""
+"""Turn think-aloud recordings into trajectories, with thoughts aligned with actions (stage `ingest`, section 2.4.1)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from flywheel.store import manifest, partitions
 from flywheel.store.schema import Step, fraction_metric_row, metric_row, record_from_row, record_to_row
 from flywheel.utils.progress import announce
 
-# A shard, which a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus).
+# Most sessions, and bytes of speech (some six minutes in Opus), of a shard: a kill loses no more than a shard.
 _PER_SHARD, _SPEECH = 24, 2_000_000
-# Table -> the columns by which shards may share a row.
+# Table -> the key columns of rows that several shards may write.
 _TABLES = {"steps": (), "utterances": (), "events": (), "images": ("sha256",), "tasks": ("task_id",)}
 
 
@@ -36,12 +36,13 @@ def _sessions(ctx: StageContext) -> list[SessionFolder]:
 
 
 def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selection.DeferSession | None:
-    """Make the rule by which recordings wait while there are others: the model learns what it is asked for.
+    """Return the rule that defers recordings of tasks that are still too hard: the model learns the levels that it
+    plays.
 
-    It is true of a session's folder whose task is of a level that the training tasks of `iteration` have not reached
-    (`synthesis.level_unlock_success` of `settings`), false of one that cannot be read. Returns None where all levels
-    are open: then no recording need be opened to be chosen. Raises DataError where the open levels are missing or
-    damaged.
+    The rule takes a session's folder. It is true where the session's task has a level that the training tasks of
+    `iteration` have not reached (`synthesis.level_unlock_success` of `settings`), and false for a folder that cannot be
+    read. Returns None where all levels are open, so that no recording need be read to be chosen. Raises DataError where
+    the record of open levels is missing or damaged.
     """
     if not settings.synthesis.level_unlock_success:
         return None
@@ -50,7 +51,7 @@ def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selectio
     def ahead(folder: Path) -> bool:
         try:
             _, task = load_session_meta(folder)
-        except Exception:  # it has its turn, and is told then
+        except Exception:  # it is chosen in its turn, and ingesting reports the fault
             return False
         return drawing.is_above_open_level(settings, opened, task)
 
@@ -69,7 +70,7 @@ def _plan(ctx: StageContext) -> list[str]:
 
 
 def _listeners(ctx: StageContext) -> AbstractContextManager[AsrWorkerPool]:
-    """The recognizers: opening them takes as long as hearing four short sessions."""
+    """Open the recognizers, once per process: that takes as long as recognizing four short sessions."""
     located = locate_whisper_checkpoint(ctx.settings.recording, ctx.ws.root)
     return closing(AsrWorkerPool(ctx.settings.model_copy(update={"recording": located})))
 
@@ -128,7 +129,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
 def _without_duplicates(
     results: dict[str, tuple[Path, Any]], known: Mapping[str, str]
 ) -> tuple[list[dict], list[dict]]:
-    """Rows of trajectories and reviews; a recording like one before it, or one known, becomes invalid."""
+    """Return rows of trajectories and reviews; a recording that equals an earlier or a known one becomes invalid."""
     names = [name for _, told in results.values() for name in told]
     rows = read_shards(results, "trajectories").to_pylist()
     reviews = {row["subject"]: row for row in read_shards(results, "reviews").to_pylist()}
@@ -142,8 +143,8 @@ def _without_duplicates(
 
 
 def _known(ctx: StageContext, tasks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Fingerprints of the usable recordings of earlier iterations -> trajectory: of those whose task has the content of
-    one of `tasks`. No others can be like a recording of these, so no others are read."""
+    """Return fingerprint -> trajectory id of usable recordings of earlier iterations whose task has the content of one
+    of `tasks`. No other recording can equal a new one, so no others are read."""
     earlier = manifest.read_manifest(ctx.ws, ctx.iteration - 1)
 
     def rows(table: str, key: str, wanted: Collection[str], *columns: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""merge: the specialists of the domains, interpolated in parameter space (section 2.6)."""
+"""Merge the domains' specialists by interpolation in parameter space (stage `merge`, section 2.6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _specialists(ctx: StageContext) -> dict[str, Path]:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    # It brings torch, which who only asks for the pipeline does not need.
+    # Imported here because it imports torch, which reading the pipeline does not need.
     from flywheel.training.model_merging import merge_checkpoints
 
     specialists = _specialists(ctx)

@@ -1,4 +1,4 @@
-"""promote: the gate decides whether the merged model becomes the newest, by what `evaluate` found."""
+"""Decide by the gate whether the merged model is promoted, from what `evaluate` measured (stage `promote`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _decision(ctx: StageContext) -> dict | None:
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    # Once more: of what was trained on and played since `route`.
+    # Checked again, since tables were written after `route`.
     contracts.check_table_contracts(ctx.ws, ctx.iteration, INCOMING)
     rule = ctx.settings.promotion
     if rule.rule == "always":
@@ -38,7 +38,8 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 
 
 def _reviewed(ctx: StageContext, said: str) -> dict:
-    """The decision of a person, with what `non_inferiority` would have said beside it."""
+    """Return the reviewer's decision, with the gate's explanation `said` in its reason. Raises FlywheelError without
+    one."""
     decided = promotion_review.read_review(ctx.ws, ctx.iteration)
     if decided is None:
         raise FlywheelError(

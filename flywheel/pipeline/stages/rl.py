@@ -33,10 +33,11 @@ from flywheel.utils.files import write_json
 
 
 class EpisodeArchive:
-    """Keep the episodes of RL and their scores, for people to look at, a file each in `folder`; they join no store.
+    """Store the episodes of RL and their scores for people to look at, one file each; no training store takes them.
 
-    Each is written as it ends, since a resumed run does not report again those that it had finished. Of every
-    `every`-th episode of a task (rl.group_size: one a group) the screens are kept too.
+    folder: of the shard; the files lie in its subfolder `episodes`. Each is written as its episode ends, since a
+    resumed run does not report finished episodes again. every: screens are kept of each `every`-th episode of a task
+    (rl.group_size: one per group).
     """
 
     def __init__(self, folder: Path, run_id: str, every: int) -> None:
@@ -48,7 +49,7 @@ class EpisodeArchive:
         trajectory = replace(episode.trajectory, run_id=self._run_id or None)
         steps = tuple(replace(step, sampled_logprobs=()) for step in episode.steps)
         kept = Episode(trajectory, steps, images)
-        self._scores(episode).unlink(missing_ok=True)  # of a try that a kill cut off
+        self._scores(episode).unlink(missing_ok=True)  # of a killed attempt
         write_episode(self._folder / f"{episode.id}.zip", kept, {})
 
     def add_scores(self, judged: JudgedEpisode) -> None:
@@ -58,15 +59,15 @@ class EpisodeArchive:
         return self._folder / f"{episode.id}.json"
 
     def stage(self, folder: Path) -> None:
-        """Stage the rows for the partitions, by trajectory id."""
+        """Stage the archived rows in the shard's `folder`, by trajectory id."""
         write_episode_shard(folder, map(read_episode, sorted(self._folder.glob("*.zip"))))
         files = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(self._folder.glob("*.json")))
         write_shard(folder, "scores", itertools.chain.from_iterable(files))
 
 
-_OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
-_JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
-_TABLES = (  # each with the key of its rows
+_OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # before a world or an interface
+_JUDGED = ["trajectory_id", "score", "threshold"]  # columns of `scores` from which V follows
+_TABLES = (  # each table with the key columns of its rows
     ("trajectories", "trajectory_id"),
     ("steps",),
     ("images", "sha256"),
@@ -75,7 +76,7 @@ _TABLES = (  # each with the key of its rows
 
 
 def _work(ctx: StageContext, folder: Path) -> dict[str, Any]:
-    from flywheel.training.rl.run import train_rl  # brings torch, which who only asks for the pipeline does not need
+    from flywheel.training.rl.run import train_rl  # imports torch, which reading the pipeline does not need
 
     tasks = ctx.read_tasks("synthesize", "train")
     kept = EpisodeArchive(folder, ctx.run_id, ctx.settings.rl.group_size)
@@ -122,7 +123,8 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
 
 
 def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOutcomes:
-    """Count how often rejection sampling solved each task: the curriculum begins from it."""
+    """Count how often the rollouts of this iteration solved each task of `tasks`: the curriculum begins from these
+    counts."""
     played = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "task_id"])
     task_of = {row["trajectory_id"]: row["task_id"] for row in played}
     outcomes = []
@@ -134,7 +136,8 @@ def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOut
 
 
 def rl_metric_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield rows of `metrics`. A suite's own figure gets the domain `domain/world`, an interface's `domain/gui`."""
+    """Yield rows of `metrics` for a training curve. The figures of a suite get the domain `domain/world`, those of an
+    interface `domain/gui`. curve: one mapping per step. worlds: names of the suites."""
     parts = {*worlds, *INTERFACES}
     for point in curve:
         for name, value in point.items():

@@ -1,4 +1,4 @@
-"""rollout: the newest model acts in real environments, several samples a task (rejection sampling, section 2.3)."""
+"""Play the iteration's tasks with the newest model, several samples each (stage `rollout`: rejection sampling, 2.3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _plan(ctx: StageContext) -> list[str]:
 
 
 def _players(ctx: StageContext) -> AbstractContextManager[RolloutWorker]:
-    """The model and the environments: they take longer to open than a short shard to play."""
+    """Open the model and the environments, once per process: that takes longer than playing a short shard."""
     return open_rollout_worker(ctx.newest_model_folder(), _tasks(ctx), ctx.settings, ctx.ws.root)
 
 

@@ -1,4 +1,4 @@
-"""route: contracts, then V = 1 to the SFT store, the rest to CT, what is broken to quarantine (section 2.3)."""
+"""Route V = 1 to the SFT store, the rest to CT, broken contracts to quarantine (stage `route`, section 2.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     written = training_stores.publish_training_stores(ctx.ws, ctx.iteration, Workspace(folder))
     taken = [session.id for session in selection.read_chosen_sessions(ctx.ws, ctx.iteration)]
-    data = [one for one in STAGE.partitions() if one[0] != "scores"]  # routes hold what the scores said
+    data = [one for one in STAGE.partitions() if one[0] != "scores"]  # routes contain the scores
     data += [(table, training_stores.ROUTE_STAGE) for table in near_duplicates.SIGNATURE_TABLES]
     manifest.write_manifest(ctx.ws, ctx.iteration, window=ctx.settings.sft.window, sessions=taken, data=data)
     summary = {f"to {name}": count for name, count in result["routed"].items()}
@@ -55,4 +55,4 @@ STAGE = single_shard_stage(
     work=_work,
     finish=_finish,
 )
-INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # whose trajectories are routed
+INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # the stages whose trajectories are routed

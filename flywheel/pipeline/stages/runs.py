@@ -1,6 +1,6 @@
-"""runs: flow and task runs of the iteration, as Prefect reported them, become a table.
+"""Write the iteration's flow and task runs, as Prefect reported them, to the table `runs` (stage `runs`).
 
-Without an orchestrator (`dvc repro` alone) there are none, and the table has no rows.
+Without an orchestrator (`dvc repro` alone) the table has no rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _history(ctx: StageContext) -> list[dict]:
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
-    manifest.read_promotion(ctx.ws, ctx.iteration)  # an iteration that is not decided has not ended
+    manifest.read_promotion(ctx.ws, ctx.iteration)  # raises where it is undecided: the iteration has not ended
     rows = run_history.run_history_rows(_history(ctx))
     return StageResult((ctx.write("runs", rows),), (), {"runs": len(rows)})
 

@@ -1,7 +1,7 @@
-"""score: the scorers of its domain judge each trajectory that came to an end (sections 2.3, 2.5).
+"""Score each trajectory that ended, by the scorers of its domain (stage `score`, sections 2.3, 2.5).
 
-A function of data on disk, so it can be run again on old trajectories when a scorer is mended. A scorer that fails on a
-trajectory gives it no score, with the reason, and the others go on.
+Scores depend on stored data only, so old trajectories can be scored again when a scorer is corrected. A scorer that
+fails on a trajectory gives it no score, with the reason; the other scorers go on.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _AT_ONCE = 64  # trajectories whose screens are in memory
 
 
 def _judges(ctx: StageContext) -> dict:
-    """Who judges, and what they read beside trajectories and tasks."""
+    """Return the scorers' versions, and fingerprints of what they read besides trajectories and tasks."""
     panel = ScorerSet(routing_decisions.current_routing_rule(ctx.ws, ctx.iteration).apply_to(ctx.settings))
     read = [Partition(table, stage) for table in _tables(panel) for stage in _STAGES]
     return {"scorers": panel.versions, "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in read]}
 
 
 def _tables(panel: ScorerSet) -> list[str]:
-    """What is read beside trajectories and tasks. DVC is not told: one stage writes them with the trajectories."""
+    """List the tables that are read besides trajectories and tasks. DVC does not track them as inputs: the stage that
+    writes them writes the trajectories too."""
     needs = panel.needs()
     return ["steps"] * bool(needs & {"steps", "screens"}) + ["images"] * ("screens" in needs)
 
@@ -55,12 +56,12 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 def score_trajectories(
     ctx: StageContext, rule: routing_decisions.RoutingRule, which: Set[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Score every trajectory that ended; yields rows of `scores`. Crashed, invalid and imported ones get none.
+    """Score every trajectory that ended; yield rows of `scores`. Crashed, invalid and imported ones get none.
 
-    One row a scorer; one without a scorer, score and success where the task is not in `tasks`. ctx: of the iteration's
-    stage `score`. rule: whose scorers and threshold replace the iteration's own, where it names some. which: ids of the
-    only trajectories to score; default: all. Once the first row is asked for, raises BadInput for an unknown scorer, or
-    where one refuses its settings; DataError for a missing or damaged partition, or a screen that is in none.
+    There is one row per scorer; where the task is not in `tasks`, one row without scorer, score and success. ctx: of
+    the iteration's stage `score`. rule: its scorers and threshold, where not None, replace the iteration's own. which:
+    ids of the trajectories to score; default: all. It is a generator; at the first row it raises BadInput for a scorer
+    that is unknown or refuses its settings, DataError for a missing or damaged partition, or a missing screen.
     """
     panel = ScorerSet(rule.apply_to(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):
@@ -75,7 +76,7 @@ def score_trajectories(
 def _cases(
     ctx: StageContext, panel: ScorerSet, which: Set[str] | None
 ) -> Iterator[tuple[Trajectory, ScoringInput | None]]:
-    """Each trajectory that ended, with what its scorers need; without it where the task is not known."""
+    """Yield each trajectory that ended, with the input of its scorers; None where its task is not known."""
     tasks = ctx.read_tasks("ingest") | ctx.read_tasks("synthesize")
     columns = [name for name in TABLES["trajectories"].names if name != "final_state" or "final_state" in panel.needs()]
     steps: dict[str, list[Step]] = {}
@@ -83,7 +84,7 @@ def _cases(
         for row in ctx.read_rows("steps", *_STAGES):
             steps.setdefault(row["trajectory_id"], []).append(record_from_row("steps", Step, row))
     rows = ctx.read_rows("trajectories", *_STAGES, columns=columns)
-    # Nobody here can judge another data set's tasks, and the route of its demonstrations asks for no score.
+    # No scorer knows the tasks of other data sets, and imported demonstrations are routed without a score.
     own = [row for row in rows if row["source"] != "import" and (which is None or row["trajectory_id"] in which)]
     ended = [
         record_from_row("trajectories", Trajectory, row) for row in own if row["status"] in ("completed", "truncated")
@@ -103,7 +104,7 @@ def _cases(
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     scores = read_shards({ctx.stage: (folder, result)}, "scores")
     verdicts = verdicts_from_rows(scores.to_pylist())
-    # P(V=1) is that of the model's own rollouts: human demonstrations are not counted.
+    # P(V=1) counts the model's own rollouts only, no human demonstrations.
     rollouts = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "task_id"])
     tasks = ctx.read_tasks("synthesize", "train")
     judged = ((row, verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts)

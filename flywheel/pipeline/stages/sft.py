@@ -1,6 +1,6 @@
-"""sft: supervised fine-tuning on the newest verified window (section 2.3), most of the mix agent data.
+"""Fine-tune on the newest verified window, most of the mix agent data (stage `sft`, section 2.3).
 
-The stage `ct` trains by `train_checkpoint` too.
+The stage `ct` also trains by `train_checkpoint`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ def train_checkpoint(
     weights: dict[str, float] | None = None,
     demonstrations: float = 0.0,
 ) -> dict[str, Any]:
-    """Train a checkpoint on a store's steps mixed with general data; the result is named as the stage.
+    """Train a checkpoint on a store's steps mixed with general data; the new model is named after the stage.
 
-    store_name: ct or sft. begin: folder of the checkpoint. folder: of the shard, for the state and the screens.
-    settings: block `ct` or `sft`. weights: of the trajectories' steps in the mix, by source. demonstrations: share of
-    the steps that are people's, from the store `ct`. Returns figures and ids as JSON values;
-    `trained`: by trajectory id, how many samples were its steps.
+    store_name: `ct` or `sft`. begin: folder of the checkpoint to start from. folder: of the shard, for the training
+    state and the screens. settings: block `ct` or `sft`. weights: weight of a step in the mix, by the source of its
+    trajectory. demonstrations: share of the agent steps that are people's, from the store `ct`. Returns JSON values:
+    `losses` per step, `trained` (trajectory id -> samples drawn from it), `begin` (name of the start model), `used`
+    (agent samples), `samples` (all), `left_out` (too long).
     """
-    # They bring torch, which who only asks for the pipeline does not need.
+    # Imported here because they import torch, which reading the pipeline does not need.
     from flywheel.policy.client.publishers import put_servers_to_sleep
     from flywheel.policy.encoding import Encoder
     from flywheel.training.data import MixtureDataset
@@ -79,9 +80,9 @@ def train_checkpoint(
 
 
 def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: Sequence[str]) -> StageResult:
-    """Write the loss curve, the mix and the lineage of a checkpoint that a stage trained.
+    """Write the lineage of a checkpoint that a stage trained; return it with the loss curve and the mix as metrics.
 
-    result: what `train_checkpoint` returned. datasets: stores that it drew from, as lineage names them.
+    result: what `train_checkpoint` returned. datasets: names, as in lineage, of the stores that it drew from.
     """
     out = ctx.ws.model(ctx.iteration, ctx.stage)
     links = ctx.write_lineage(out, [result["begin"]], datasets=datasets, trajectories=result["trained"])

@@ -1,4 +1,5 @@
-"""synthesize: the iteration's tasks, training and held-out, and general screens for the mixes (section 2.5.1)."""
+"""Make the iteration's training and held-out tasks, and general screens for training (stage `synthesize`, section
+2.5.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from flywheel.utils import processes
 
 
 def _pages(ctx: StageContext) -> dict:
-    """What the tasks are made of besides the settings: the worlds and the third-party pages as they are."""
+    """Return checksums of the suites and third-party pages, which the tasks depend on besides the settings."""
     s = ctx.settings
     return {
         "worlds": {name: registry.get_task_suite(name).checksum for name in registry.list_task_suites()},

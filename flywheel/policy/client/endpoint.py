@@ -18,13 +18,14 @@ from flywheel.config import LanguageModelSettings, PolicySettings
 from flywheel.policy.server import process as serving_key
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout, first_line
 
-PAUSE_S = 0.25  # the first pause between two tries is up to this long, each further one up to twice as long
+PAUSE_S = 0.25  # bound of the first pause between two tries; it doubles with each further pause
 LONGEST_PAUSE_S = 8.0
 MAX_ANSWER = 64 << 20  # bytes
 
 
 class _Transient(Exception):
-    """A fault that may pass. retry_after: seconds that the server asked for."""
+    """Signal a temporary fault. error: raised to the caller after the last try. retry_after: seconds that the server
+    asked to wait."""
 
     def __init__(self, error: FlywheelError, retry_after: float = 0.0) -> None:
         self.error, self.retry_after = error, retry_after
@@ -72,7 +73,7 @@ class ChatEndpoint:
 
     def client(self) -> httpx.AsyncClient:
         """Return a new HTTP client for this server. The caller closes it, and uses it in one event loop only."""
-        # No limits of its own on time, as `call` has a deadline. Certificates are read where they are asked for: 20 ms.
+        # No timeouts in the client, as `call` has a deadline. Certificates, which take 20 ms to read, only for https.
         encrypted = self.url.lower().startswith("https:")
         return httpx.AsyncClient(verify=encrypted, headers=self.headers(), timeout=None, limits=self.limits)
 
@@ -88,11 +89,11 @@ class ChatEndpoint:
     ) -> Any:
         """Send a request and return the JSON of the answer; None for an empty one.
 
-        client: from `client()`. method, url: of the request. body: sent as JSON; None sends no body. timeout_s: seconds
-        for all tries together. reads_json: False ignores the body of the answer and returns None. Raises `timeout` when
-        the seconds are over, `unreachable` without a connection, the class that `passing` has for the status, `unknown`
-        for 404, `refused` for another 4xx, `failed` for the rest: 401, 403, another status from 300 on, an answer that
-        is not JSON or over 64 MiB.
+        client: from `client()`. method, url: of the request. body: sent as JSON; None sends no body. timeout_s: limit
+        of all tries together, in seconds. reads_json: False ignores the body of the answer and returns None. Raises the
+        class variable `timeout` after `timeout_s`, `unreachable` without a connection, the class that `passing` has for
+        the status, `unknown` for 404, `refused` for another 4xx, and `failed` otherwise: 401, 403, another status from
+        300 on, an answer that is not JSON or over 64 MiB.
         """
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
@@ -116,7 +117,7 @@ class ChatEndpoint:
         return self._random.uniform(0, min(LONGEST_PAUSE_S, PAUSE_S * 2**number))
 
     async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any, reads_json: bool) -> Any:
-        # Encoded here: half a surrogate pair in a text must reach the server, which names it, and not fail in between.
+        # Encoded as ASCII JSON here, as half a surrogate pair in a text must reach the server, whose error names it.
         sent = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if sent else {}
         content = bytearray()
@@ -144,7 +145,7 @@ class ChatEndpoint:
             raise self.failed(what, where=url, fix=fix) from None
 
     def _refusal(self, response: httpx.Response, content: bytearray, url: str) -> Exception:
-        """What is raised for a status that is not a success."""
+        """Return the exception for a response whose status is not a success."""
         status = response.status_code
         what = f"status {status}: {_server_message(content)}"
         if status in self.passing:
@@ -170,7 +171,7 @@ class ChatEndpoint:
 
 
 def _server_message(content: bytearray) -> str:
-    """What the server said, in its own words: the message of OpenAI's error body, or the first line."""
+    """Return the server's error message: that of OpenAI's error body, or the first line of the text."""
     text = content[:2000].decode(errors="replace")
     try:
         body = json.loads(content)
@@ -193,15 +194,16 @@ def parse_retry_after(value: str) -> float:
         return 0.0
 
 
-PROBE_TIMEOUT_S = 10.0  # deadline of the question which models a server has
+PROBE_TIMEOUT_S = 10.0  # deadline of the request for a server's list of models
 
 
 @dataclass(frozen=True)
 class ServedModel:
     """Describe one model that a server lists.
 
-    name: its id. owner: the serving program, such as flywheel or vllm. root: its folder or name. weight_version: of its
-    weights, "" where the server does not tell it. parent: the base model of an adapter, else "".
+    name: its id. owner: the serving program, such as flywheel or vllm. root: its folder or Hugging Face name.
+    weight_version: digest of its weights; "" where the server does not report it. parent: the base model of an adapter;
+    "" for a whole model.
     """
 
     name: str
@@ -212,11 +214,11 @@ class ServedModel:
 
 
 class RouteNotFound(PolicyError):
-    """The server knows no such route or model."""
+    """Signal that the server has no such route or model."""
 
 
 class PolicyUnreachable(PolicyError):
-    """Nothing answers at the server's address, or the connection broke."""
+    """Signal that nothing answers at the server's address, or that the connection broke."""
 
 
 class PolicyEndpoint(ChatEndpoint):
@@ -232,7 +234,7 @@ class PolicyEndpoint(ChatEndpoint):
         self.limits = httpx.Limits(max_connections=None, max_keepalive_connections=policy.max_num_seqs)
 
     def key(self) -> str:
-        """Return the key of this user's own server at that address, else that of policy.key_variable."""
+        """Return the API key of the server that this user runs at the address, else that in policy.key_variable."""
         return serving_key.find_server_key(self.url) or super().key()
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
@@ -247,7 +249,7 @@ class PolicyEndpoint(ChatEndpoint):
             raise PolicyError("not a list of models", where=url, fix=fix) from None
 
     async def find(self, client: httpx.AsyncClient, timeout_s: float) -> ServedModel:
-        """Find the model of policy.model, or the first one where that is empty, within `timeout_s`.
+        """Find the server's model with the name policy.model, or its first one where that is "", within `timeout_s`.
 
         Raises RouteNotFound where the server has no such model, and as `call` does.
         """
@@ -261,12 +263,12 @@ class PolicyEndpoint(ChatEndpoint):
 
 
 def describe_policy_server(policy: PolicySettings) -> str:
-    """Say in one line what the server of `policy.endpoint` serves: address, model, owner, weights.
+    """Describe in one line what the server at `policy.endpoint` serves: address, model, owner, weights.
 
-    policy: block `policy`, of one server. Raises PolicyUnreachable or PolicyTimeout (after 10 s, or `policy.timeout_s`
-    where that is less) where it does not answer, RouteNotFound where it has no such model or route, PolicyBusy or
-    PolicyError where it answers otherwise, BadInput for an endpoint that is no address or a request that it refuses.
-    Must not be called from a running event loop.
+    policy: block `policy`, with one server. Raises PolicyUnreachable or PolicyTimeout (after 10 s, or
+    `policy.timeout_s` where that is less) where the server does not answer, RouteNotFound where it lacks the model or
+    the route, PolicyBusy or PolicyError for another error, BadInput for an endpoint that is no address or a request
+    that the server refuses. Must not be called from a running event loop.
     """
     endpoint = PolicyEndpoint(policy)
 

@@ -1,4 +1,4 @@
-"""Ask a language model behind an OpenAI-compatible endpoint."""
+"""Ask a language model on an OpenAI-compatible server, and summarise an agent's history with it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from flywheel.utils.errors import FlywheelError
 
 
 class LanguageModelError(FlywheelError):
-    """The language model could not answer."""
+    """Signal that the language model could not answer."""
 
 
 class LanguageModelTimeout(LanguageModelError):
-    """The language model did not answer within its deadline."""
+    """Signal that the language model did not answer within its deadline."""
 
 
 class LanguageModelEndpoint(ChatEndpoint):
-    """The server at `language_model.endpoint`."""
+    """Call the server at `language_model.endpoint`."""
 
     block, timeout = "language_model", LanguageModelTimeout
     failed = unreachable = refused = unknown = LanguageModelError
@@ -34,9 +34,10 @@ class LanguageModelEndpoint(ChatEndpoint):
 
 
 class OpenAIChatModel:
-    """Ask a server of chat completions such as `vllm serve`, at temperature 0, so that it says the same again.
+    """Ask a server of chat completions, such as `vllm serve`, at temperature 0: equal prompts get equal answers.
 
-    settings: block `language_model`. name: of the model. Raises BadInput for an endpoint that is not an address.
+    settings: block `language_model`. The attribute `name` is the model's name. Raises BadInput for an endpoint that is
+    not an address.
     """
 
     def __init__(self, settings: LanguageModelSettings) -> None:
@@ -45,11 +46,11 @@ class OpenAIChatModel:
         self._url = f"{self._endpoint.url}/chat/completions"
 
     def complete(self, system: str, user: str) -> str:
-        """Return the model's answer (256 tokens at most) to two messages, within `language_model.timeout_s`.
+        """Return the model's answer (256 tokens at most) to a system and a user message.
 
-        system, user: their texts. Must not be called from a running event loop, which it would block. Raises
-        LanguageModelTimeout where the time is over, LanguageModelError for a server that fails and an answer without
-        text.
+        system, user: texts of the two messages. Must not be called from a running event loop, which it would block.
+        Raises LanguageModelTimeout after `language_model.timeout_s`, LanguageModelError for a server that fails and an
+        answer without text.
         """
         answer = processes.run_until_sigterm(self._ask(system, user))
         try:
@@ -63,7 +64,7 @@ class OpenAIChatModel:
         return text
 
     async def _ask(self, system: str, user: str) -> Any:
-        messages = [  # half a surrogate pair is no JSON
+        messages = [  # half a surrogate pair cannot be encoded, so it is replaced
             {"role": role, "content": text.encode("utf-8", "replace").decode()}
             for role, text in (("system", system), ("user", user))
         ]
@@ -74,16 +75,17 @@ class OpenAIChatModel:
 
 log = logging.getLogger(__name__)
 
-_LINE_CHARACTERS = 400  # of each step that a language model gets
-_CACHE = 4096  # digests that a process keeps
+_LINE_CHARACTERS = 400  # most characters of a step in the model's prompt
+_CACHE = 4096  # most digests that a process caches
 
 
 class ModelSummarizer:
-    """By a language model, which is asked once for each `every` steps of a trajectory. characters: most of a digest.
+    """Summarise old steps by a language model, once for each `every` steps of a trajectory. characters: limit of a
+    digest.
 
-    Answers are kept by what was asked, so samples of one task that began alike read the same digest. Where the model
-    fails, or answers nothing, the rules take its place for this digest: the log and `by` say so, and it is asked
-    again when the next steps have aged. What was shown is stored with the step, so training never asks for it again.
+    Answers are cached by prompt, so samples of one task with equal first steps get the same digest. Where the model
+    fails or answers nothing, rules write this digest, which the log and the digest's `by` report; the model is asked
+    again for the next digest. Each digest is stored with the step that showed it, so training does not ask again.
     """
 
     every = 8
@@ -95,7 +97,7 @@ class ModelSummarizer:
         self._lock = threading.Lock()
 
     def digest(self, before: history.HistorySummary, aged: Sequence[history.PastStep]) -> history.HistorySummary:
-        """Ask the model for the digest of what is `before` and of the `aged` steps since; blocks while it answers."""
+        """Return a digest of the digest `before` and of the `aged` steps since; blocks while the model answers."""
         ruled = self._rules.digest(before, aged)
         try:
             text = self._ask(before, aged)
@@ -120,7 +122,7 @@ class ModelSummarizer:
         with self._lock:
             if len(self._known) >= _CACHE:
                 self._known.pop(next(iter(self._known)))
-            return self._known.setdefault(key, text)  # the first of two answers that came at once is everyone's
+            return self._known.setdefault(key, text)  # of two concurrent answers all callers get the first
 
 
 _SYSTEM = """You keep the record of a GUI agent's work, which it reads instead of its older steps. Write the new \
@@ -136,10 +138,10 @@ Steps since:
 
 
 def open_summarizer(settings: config.Settings) -> history.Summarizer:
-    """Open the summarizer that `policy.summarizer` names; no server is asked yet, and there is nothing to close.
+    """Open the summarizer that `policy.summarizer` names; it calls no server yet, and there is nothing to close.
 
     settings: blocks `policy` and `language_model` are read. All callers in a process share a model's answers. Raises
-    BadInput for a `language_model.endpoint` that is asked for and is not an address.
+    BadInput for a `language_model.endpoint` that is needed and is not an address.
     """
     policy = settings.policy
     if policy.summarizer == "rules":

@@ -1,7 +1,7 @@
 """Publish a checkpoint's weights to a model server: `flywheel model serve`, or `vllm serve`.
 
-A checkpoint travels as a folder that both sides can read under the same path (a shared file system where they are two
-machines). It is named by its content (`checkpoint_digest`), so publishing twice is publishing once.
+Client and server must be able to read the checkpoint's folder under the same path (on a shared file system if they are
+two machines). Its name is the digest of its content (`checkpoint_digest`), so publishing it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PUBLISH_S = 600.0  # deadline of one swap: a server reads gigabytes
 
 
 class CannotPublish(PolicyError):
-    """A server that has no way to change its weights."""
+    """Signal a server that cannot change its weights."""
 
 
 class ServePublisher:
-    """Make the `flywheel model serve` at `endpoint` answer with a checkpoint's weights, or with an adapter's.
+    """Make the `flywheel model serve` at `endpoint` answer with the weights of a checkpoint or an adapter.
 
-    Each request ends on the weights that it began with. adapter: the name that requests must give to be answered with
-    what was published last; "": the server's own name of its model.
+    Each request ends on the weights that it began with. The attribute `adapter` is the model name that requests must
+    have to get what was published last; "": the name of the server's model.
     """
 
     def __init__(self, endpoint: PolicyEndpoint) -> None:
@@ -38,7 +38,7 @@ class ServePublisher:
         self.adapter = ""
 
     async def version(self) -> str:
-        """Return the name of the weights that answer now; "" where the server does not report it.
+        """Return the digest of the weights that answer at present; "" where the server does not report it.
 
         Raises as `PolicyEndpoint.call`, with a deadline of `PUBLISH_S`.
         """
@@ -47,12 +47,13 @@ class ServePublisher:
         return models[0].weight_version if models else ""
 
     async def publish(self, checkpoint: Path) -> str:
-        """Swap the weights; returns their name once they answer. checkpoint: its folder, or an adapter's.
+        """Swap the server's weights; return their digest once they answer. checkpoint: a checkpoint's folder, or an
+        adapter's.
 
-        Raises ModelError for a folder without weights, CannotPublish for a vLLM without the routes, PolicyTimeout after
-        `PUBLISH_S`, PolicyBusy and PolicyError for a server that otherwise does not swap, with an adapter for one of
-        another base, of too high a rank, or for which there is no room. The old weights then go on answering (with
-        vLLM: unless it broke off half way; publish again).
+        Raises ModelError for a folder without weights, CannotPublish for a vLLM without the routes, or one that refuses
+        an adapter for its base, its rank or lack of room, PolicyTimeout after `PUBLISH_S`, PolicyBusy and PolicyError
+        for a server that fails to swap. The old weights then continue to answer, except where vLLM failed in the middle
+        of the swap: then publish again.
         """
         url = f"{self._endpoint.url}/weights"
         path, version = await asyncio.to_thread(_identity, checkpoint)
@@ -60,7 +61,7 @@ class ServePublisher:
             body = {"path": path, "version": version}
             try:
                 answer = await self._endpoint.call(client, "POST", url, body, timeout_s=PUBLISH_S)
-            except BadInput as error:  # the folder is a checkpoint as seen from here
+            except BadInput as error:  # the folder is valid on this side, so the server sees something else there
                 what = f"the server cannot take the weights: {error.what}"
                 raise PolicyError(what, where=url, fix=_SAME_PATH.format(path)) from None
         if not isinstance(answer, dict) or answer.get("weight_version") != version:
@@ -73,7 +74,7 @@ _SLEEP = "start vllm with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1"
 _DEV_MODE = "start vllm with VLLM_SERVER_DEV_MODE=1"
 _LORA = "start vllm with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
 _TOWER = "start vllm with --enable-tower-connector-lora and VLLM_SERVER_DEV_MODE=1, or set adapter.targets without it"
-# What vLLM says of an adapter that it does not take, and how that is mended.
+# Parts of vLLM's messages where it refuses an adapter, and the remedy of each.
 _REFUSALS = (
     ("LoRA is not enabled", _LORA),
     ("greater than max_lora_rank", "start vllm with a larger --max-lora-rank, or lower adapter.rank"),
@@ -81,21 +82,22 @@ _REFUSALS = (
     ("No free", "start vllm with a larger --max-loras, or unload the adapters of others"),
     ("No adapter found", _SAME_PATH),
 )
-_FIRST_WEIGHTS = "default"  # vLLM's name of the weights that it was started with
+_FIRST_WEIGHTS = "default"  # vLLM's name for the weights that it was started with
 
 
 class VllmPublisher(ServePublisher):
-    """As `ServePublisher`, to `vllm serve`.
+    """Make a `vllm serve` answer with the weights of a checkpoint or an adapter.
 
-    Adapters go by its LoRA routes (vllm/entrypoints/serve/lora, 0.33), each under a name that carries its version, and
-    whoever asks for that name is answered with it; the one that was loaded from here before is unloaded. Nothing may be
-    under way meanwhile: vLLM reads an adapter whose place was taken from its folder again, which has others by then.
+    Adapters use vLLM's LoRA routes (vllm/entrypoints/serve/lora, 0.33). Each is loaded under a model name that contains
+    its digest, and requests with that name get it; the adapter that this publisher loaded before is unloaded. No
+    request may run meanwhile: vLLM reads an evicted adapter from its folder again, which may have other weights then.
 
-    Whole checkpoints want VLLM_SERVER_DEV_MODE=1. Its way of exchanging weights on disk (vllm/entrypoints/rl/online and
-    serve/dev, 0.32): /pause?mode=wait lets what is under way end and holds what comes later; /collective_rpc runs the
-    workers' `reload_weights` with a path; /reset_prefix_cache forgets keys and values of the old weights;
-    /update_weight_version names the new ones, and /weight_info tells that name; /resume, in any case. Versions without
-    the last two routes (before 0.32) work too, but then only the publisher knows the name.
+    Whole checkpoints need VLLM_SERVER_DEV_MODE=1, and vLLM's routes to exchange weights on disk
+    (vllm/entrypoints/rl/online and serve/dev, 0.32): /pause?mode=wait waits for running requests and holds new ones;
+    /collective_rpc runs the workers' `reload_weights` with a path; /reset_prefix_cache drops keys and values of the old
+    weights; /update_weight_version names the new ones, and /weight_info returns that name; /resume is called in any
+    case. Versions without /update_weight_version and /weight_info (before 0.32) work too, but then only the publisher
+    knows the name.
     """
 
     async def version(self) -> str:
@@ -141,8 +143,9 @@ class VllmPublisher(ServePublisher):
             await self._route(client, "POST", "/update_weight_version", {"new_version": version})
 
     async def _other_weights(self, client: httpx.AsyncClient, folder: Path, version: str, named: str) -> str:
-        """What the server has, where that is not the checkpoint in `folder`, else "". named: what it calls its weights;
-        those that it was started with are known by what it was started with."""
+        """Return "" if the server has the checkpoint in `folder`, else what it has, in words. version: the digest of
+        `folder`. named: the server's name of its weights; for those that it was started with ("default", or "" where
+        it does not tell), the folder or name that it was started with is compared."""
         if named not in ("", _FIRST_WEIGHTS):
             return "" if named == version else f"the weights {named}"
         served = await self._endpoint.find(client, PUBLISH_S)
@@ -162,19 +165,20 @@ class VllmPublisher(ServePublisher):
         name = f"flywheel-{version}"
         models = await self._endpoint.models(client, PUBLISH_S)
         if (name, path) not in [(one.name, one.root) for one in models]:
-            body = {"lora_name": name, "lora_path": path, "load_inplace": True}  # so that a second try is no fault
+            body = {"lora_name": name, "lora_path": path, "load_inplace": True}  # a retry is no error
             await self._route(client, "POST", "/v1/load_lora_adapter", body, _LORA)
         await self._use_adapter(client, name)
 
     async def _use_adapter(self, client: httpx.AsyncClient, name: str) -> None:
-        """From now on ask for the adapter `name` ("": for none), and let the one before go."""
+        """Set the adapter that requests name to `name` ("": none), and unload the one before."""
         before, self.adapter = self.adapter, name
         if before not in ("", name):
-            with contextlib.suppress(CannotPublish):  # it is not there any more
+            with contextlib.suppress(CannotPublish):  # the server no longer has it
                 await self._route(client, "POST", "/v1/unload_lora_adapter", {"lora_name": before}, _LORA)
 
     async def _check_tower(self, client: httpx.AsyncClient, folder: Path) -> None:
-        """vLLM leaves the vision tower's part of an adapter out, without a word, unless it is told to have it."""
+        """Raise CannotPublish for an adapter of the vision tower or merger if the server was not started to load these
+        parts: vLLM would leave them out silently."""
         if not any(".visual." in name for name in await asyncio.to_thread(read_adapter_tensors, folder)):
             return
         lora = (await self._configuration(client, _TOWER)).get("lora_config") or {}
@@ -183,25 +187,26 @@ class VllmPublisher(ServePublisher):
             raise CannotPublish(what, where=self._endpoint.root, fix=_TOWER)
 
     async def _configuration(self, client: httpx.AsyncClient, fix: str) -> dict[str, Any]:
-        """What the server was started with, by vLLM's blocks and names."""
+        """Return the configuration that the server was started with, by vLLM's blocks and names. fix: for the error."""
         told = await self._route(client, "GET", "/server_info?config_format=json", fix=fix)
         found = told.get("vllm_config") if isinstance(told, dict) else None
         return found if isinstance(found, dict) else {}
 
     async def sleep(self) -> None:
-        """Have the server end what is under way and leave the GPU's memory to others (vLLM's sleep mode, level 1: the
-        weights go to the CPU's memory, keys and values are dropped). Raises CannotPublish for a server that was begun
-        without sleep mode, PolicyTimeout after `PUBLISH_S`, PolicyError where it does not sleep."""
+        """Let the server finish its requests and free the GPU's memory (vLLM's sleep mode, level 1: the weights move to
+        the CPU's memory, keys and values are dropped). Raises CannotPublish for a server that was started without sleep
+        mode, PolicyTimeout after `PUBLISH_S`, PolicyError where it does not sleep."""
         async with self._endpoint.client() as client:
             model = (await self._configuration(client, _SLEEP)).get("model_config") or {}
-            if not model.get("enable_sleep_mode"):  # it would say that it sleeps, and keep its memory
+            if not model.get("enable_sleep_mode"):  # it would report that it sleeps, and keep its memory
                 raise CannotPublish("the server was begun without sleep mode", where=self._endpoint.root, fix=_SLEEP)
             await self._route(client, "POST", "/sleep?level=1&mode=wait", fix=_SLEEP)
             if not await self._sleeps(client):
                 raise PolicyError("the server does not sleep", where=self._endpoint.root, fix="see its log")
 
     async def wake(self) -> None:
-        """Wake the server where it sleeps, with the weights that it had. Raises as `sleep`."""
+        """Wake the server if it sleeps, with the weights that it had before. Raises CannotPublish for a server without
+        the routes, PolicyTimeout after `PUBLISH_S`, PolicyError where it does not wake."""
         async with self._endpoint.client() as client:
             if await self._sleeps(client):
                 await self._route(client, "POST", "/wake_up", fix=_SLEEP)
@@ -216,8 +221,8 @@ class VllmPublisher(ServePublisher):
     async def _route(
         self, client: httpx.AsyncClient, method: str, path: str, body: Any = None, fix: str = _DEV_MODE
     ) -> Any:
-        """Call a route of vLLM's own. fix: for a server that has not this route."""
-        url, lora = self._endpoint.root + path, path.endswith("_lora_adapter")  # these answer with a sentence
+        """Call one of vLLM's own routes and return its JSON. fix: remedy for the error where the server lacks it."""
+        url, lora = self._endpoint.root + path, path.endswith("_lora_adapter")  # these two answer with plain text
         try:
             return await self._endpoint.call(client, method, url, body, timeout_s=PUBLISH_S, reads_json=not lora)
         except (PolicyError, BadInput) as error:
@@ -231,16 +236,17 @@ class VllmPublisher(ServePublisher):
 
 
 async def put_servers_to_sleep(policy: PolicySettings) -> None:
-    """Have each server of `policy.endpoint` leave its GPU to training, where `policy.sleeps_while_training` says so.
-    They wake when a policy is opened or given weights. policy: block `policy`. Raises as `VllmPublisher.sleep`."""
+    """Put each server of `policy.endpoint` to sleep where `policy.sleeps_while_training` is set, so that training can
+    use its GPU; opening a policy or publishing weights wakes it. policy: block `policy`. Raises as
+    `VllmPublisher.sleep`."""
     if policy.sleeps_while_training:
         await asyncio.gather(*(VllmPublisher(PolicyEndpoint(server)).sleep() for server in policy.servers))
 
 
 def is_same_checkpoint(root: str, folder: Path, version: str) -> bool:
-    """Tell whether what a server was started with is the checkpoint in `folder`.
+    """Tell whether a server was started with the checkpoint in `folder`.
 
-    root: a folder, or a Hugging Face name. version: of the weights in `folder`.
+    root: what the server was started with, a folder or a Hugging Face name. version: digest of the weights in `folder`.
     """
     if not Path(root).is_dir():
         return root == name_adapter_base(folder, folder).model
@@ -250,5 +256,5 @@ def is_same_checkpoint(root: str, folder: Path, version: str) -> bool:
 
 
 def _identity(checkpoint: Path) -> tuple[str, str]:
-    """The folder as the server is told it, and the name of its weights."""
+    """Return a checkpoint's absolute path, for the server, and the digest of its weights."""
     return str(Path(checkpoint).resolve()), checkpoint_digest(checkpoint)

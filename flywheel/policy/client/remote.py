@@ -1,4 +1,4 @@
-"""Use one or more OpenAI-compatible servers as the policy: request slots, connections, sessions, completions."""
+"""Use one or more OpenAI-compatible servers as the policy: request slots, connections, sessions, failover."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from flywheel.utils.progress import announce
 
 
 class RequestSlots:
-    """Give out the request slots of a server, in order; during a swap of weights all are empty.
+    """Limit the concurrent requests to a server to `at_once` slots, first come, first served; for one event loop.
 
-    at_once: slots that may be taken at the same time. Belongs to one event loop.
+    During a swap of weights no slot is taken (`nobody`).
     """
 
     def __init__(self, at_once: int) -> None:
@@ -45,7 +45,7 @@ class RequestSlots:
 
     @property
     def free(self) -> bool:
-        """Whether the next one need not wait."""
+        """Tell whether the next caller of `take` gets a slot without waiting."""
         return not self._stopped and not self._waiters and self._taken < self._at_once
 
     async def take(self) -> None:
@@ -60,9 +60,9 @@ class RequestSlots:
             await waiter
         except asyncio.CancelledError:
             if waiter.cancelled():
-                with contextlib.suppress(ValueError):  # it may have been passed over already
+                with contextlib.suppress(ValueError):  # `_go_on` may have removed it already
                     self._waiters.remove(waiter)
-            else:  # the turn came at the same moment
+            else:  # it got a slot at the moment of its cancellation
                 self.give_back()
             raise
 
@@ -75,7 +75,7 @@ class RequestSlots:
 
     @contextlib.asynccontextmanager
     async def nobody(self) -> AsyncIterator[None]:
-        """Wait until all slots are given back, and hold them empty within the block; who waits goes on afterwards."""
+        """Wait until all slots are given back, and give out none within the block; waiting callers follow after it."""
         async with self._swap:
             self._stopped = True
             try:
@@ -96,7 +96,7 @@ class RequestSlots:
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """A checkpoint that is to answer. version: its digest. encoder: the trainer's side, which encodes its prompts."""
+    """Describe a checkpoint to publish. version: digest of its weights. encoder: the encoder that training uses."""
 
     folder: Path
     version: str
@@ -104,7 +104,8 @@ class CheckpointWeights:
 
     @classmethod
     def read(cls, folder: Path, max_image_side: int) -> CheckpointWeights:
-        """Read what a server must be given of a checkpoint. Raises ModelError without a tokeniser or weights."""
+        """Read the digest and the encoder of the checkpoint in `folder`. max_image_side: as in `Encoder`. Raises
+        ModelError without a tokeniser or weights."""
         return cls(folder, checkpoint_digest(folder), Encoder.from_folder(folder, max_image_side=max_image_side))
 
 
@@ -112,7 +113,8 @@ _OWN_SERVER = "give each run a server of its own"
 
 
 class ServerConnection:
-    """Talk to the server at `policy.endpoint`, in one event loop. under_way: requests that it has not answered yet."""
+    """Send requests to the server at `policy.endpoint`, from one event loop. The attribute `under_way` counts the
+    requests that are not answered yet, waiting ones included."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._policy = policy
@@ -121,15 +123,15 @@ class ServerConnection:
         self._chat = f"{self.url}/chat/completions"
         self._turns = RequestSlots(policy.max_num_seqs)
         self._client = self._endpoint.client()
-        self._given: list[str] = []  # versions that were published from here, in order
-        self._has = 0  # which of them is known to answer
+        self._given: list[str] = []  # digests of the weights that this object published, in order
+        self._has = 0  # index of the newest of them that is known to answer
         self._publisher: ServePublisher | None = None
         self.under_way = 0
 
     async def open(self, weights: CheckpointWeights, timeout_s: float) -> None:
-        """Find the model within `timeout_s`, and publish the weights where it has others. For a server that was away
-        too: it may have been started anew, with another key and its first weights. Raises as `PolicyEndpoint.find` and
-        `ServePublisher.publish`."""
+        """Find the server's model within `timeout_s`, and publish `weights` if the server has others. Also reconnects
+        to a server that failed: it may have restarted, with another API key and its first weights. Raises as
+        `PolicyEndpoint.find` and `ServePublisher.publish`."""
         self._client.headers.update(self._endpoint.headers())
         model = await self._endpoint.find(self._client, timeout_s)
         self._model, self._tells_version = model, bool(model.weight_version)
@@ -148,7 +150,7 @@ class ServerConnection:
         await self._endpoint.find(self._client, min(self._policy.timeout_s, PROBE_TIMEOUT_S))
 
     async def load(self, weights: CheckpointWeights) -> None:
-        """Publish; requests under way end on the weights they began with."""
+        """Publish `weights`; running requests end on the weights that they began with."""
         self._given.append(weights.version)
         async with self._swapping():
             await self._wake()
@@ -156,8 +158,9 @@ class ServerConnection:
             self._answers_with(weights)
 
     async def complete(self, context: Context, sampling: SamplingParams, timeout_s: float) -> Completion:
-        """Answer one context with the weights that were last published, or with newer ones that are published
-        meanwhile. timeout_s: for waiting for a slot, all tries and the pauses between them."""
+        """Answer one context with the weights that were published last, or newer ones if they arrive meanwhile.
+        timeout_s: seconds for the wait for a slot, all tries and the pauses between them. Raises as
+        `RemotePolicy.complete`, and PolicyError for an answer of other weights or with a prompt other than ours."""
         deadline = time.monotonic() + timeout_s
         self.under_way += 1
         try:
@@ -198,7 +201,8 @@ class ServerConnection:
             await VllmPublisher(self._endpoint).wake()
 
     def _swapping(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """A server that does not tell in each answer which weights gave it is asked nothing while it swaps."""
+        """Return the context to swap weights in: without requests, for a server whose answers do not name their
+        weights."""
         return contextlib.nullcontext() if self._tells_version else self._turns.nobody()
 
     def _answers_with(self, weights: CheckpointWeights) -> None:
@@ -208,7 +212,7 @@ class ServerConnection:
         try:
             await self._publish(weights)
         except CannotPublish:
-            # Its weights are those that it was started with, so the folder it was started on will do.
+            # Such a server has the weights that it was started with: they may be those of this checkpoint.
             if not await asyncio.to_thread(is_same_checkpoint, model.root, weights.folder, weights.version):
                 raise
 
@@ -232,7 +236,8 @@ class ServerConnection:
             raise PolicyTimeout(f"no turn in {timeout_s:g} s", where=self._chat, fix=fix) from None
 
     async def _check_prompt(self, context: Context, answer: ChatAnswer) -> None:
-        """The first answer of each checkpoint: what the server's model read must be what training will encode."""
+        """Raise PolicyError if the server encoded the prompt otherwise than training will. Only the first answer of
+        each checkpoint is checked."""
         if self._prompt_checked:
             return
         ours = await asyncio.to_thread(self._encoder.prompt_ids, context)
@@ -251,28 +256,30 @@ class ServerConnection:
 
 # Session affinity: which of several servers gets a session's requests.
 #
-# The first request of a session goes to the server with the fewest running ones, and the further ones go there too: a
-# server caches keys and values of what it has read, and each prompt of a trajectory begins like the one before it. A
-# hash of the session's name would spread few sessions unevenly, and give a slow server as many as a fast one.
+# The first request of a session goes to the server with the fewest running requests, and the following ones go there
+# too: a server caches the keys and values of its prompts, and each prompt of a trajectory shares a prefix with the one
+# before. A hash of the session's name would distribute few sessions unevenly, and as many to a slow server as to a fast
+# one.
 
 Key = TypeVar("T", bound=Hashable)
 
-MAX_SESSIONS = 65_536  # remembered sessions; a forgotten one may go to a server without its prompt in the cache
+MAX_SESSIONS = 65_536  # remembered sessions; a forgotten one may go to a server that has not cached its prefix
 
 
 class SessionAffinity(Generic[Key]):
-    """Remembers the sessions' servers. A session moves only where its server may not be asked, and then stays."""
+    """Assign sessions to servers. A session moves only if its server is not available, and then stays with the new
+    one. kept: how many sessions are remembered."""
 
     def __init__(self, kept: int = MAX_SESSIONS) -> None:
         self._kept, self._given = kept, 0
-        self._of: OrderedDict[str, Key] = OrderedDict()  # the one that asked last comes last
-        self._last: dict[Key, int] = {}  # when each was last given a session
+        self._of: OrderedDict[str, Key] = OrderedDict()  # session -> its server, most recently used last
+        self._last: dict[Key, int] = {}  # server -> number of its newest assignment
 
     def find(self, session: str, under_way: Mapping[Key, int]) -> Key:
         """Choose the server of a session's request.
 
-        under_way: running requests of each server that may be asked, one at least. Of equally busy ones it is the one
-        that got none for longest. session "": of no session, so that nothing is remembered.
+        session: its name; "": no session, so nothing is remembered. under_way: number of running requests of each
+        available server, at least one server. Of equally busy servers it is the one whose newest assignment is oldest.
         """
         place = self._of.get(session)
         if place is None or place not in under_way:
@@ -287,36 +294,36 @@ class SessionAffinity(Generic[Key]):
         return place
 
 
-FIRST_PAUSE_S = 0.5  # before a failed server is tried again; twice as long after each further failure
+FIRST_PAUSE_S = 0.5  # before a failed server is tried again; doubles after each further failure
 LONGEST_PAUSE_S = 30.0
-TRIES = 2  # of a request at one server: what fails more often at all of them is the request's own fault
-LONGEST = 1.9  # of policy.timeout_s: an answer, where a server was too late; the episode gives its policy up after 2
+TRIES = 2  # tries of a request at one server: one that fails so often at every server is itself at fault
+LONGEST = 1.9  # limit of a request over all servers, as a multiple of policy.timeout_s; an episode waits for 2
 
 
 class ServerPool:
-    """Send requests to one of several servers, in one event loop. One that fails is left out until it answers again
-    with the weights that are wanted by then; the only one is never left out: its errors are the caller's."""
+    """Distribute requests over several servers, in one event loop. A server that fails is left out until it answers
+    with the newest weights. A single server is never left out: its errors go to the caller."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._timeout_s = policy.timeout_s
         self._all = [ServerConnection(server) for server in policy.servers]
         self._alone = len(self._all) == 1
-        self._out: dict[ServerConnection, FlywheelError] = {}  # with what was last wrong with it
-        self._failed: Counter[ServerConnection] = Counter()  # looks in vain since its last answer
+        self._out: dict[ServerConnection, FlywheelError] = {}  # server that is left out -> its newest error
+        self._failed: Counter[ServerConnection] = Counter()  # attempts to bring it back since its last answer
         self._places: SessionAffinity[ServerConnection] = SessionAffinity()
         self._returning: set[asyncio.Task[None]] = set()
         self._returned = asyncio.Event()  # set, and replaced, whenever a server comes back
 
     async def open(self, weights: CheckpointWeights) -> None:
-        """Make them answer with these weights. Raises PolicyError where none does."""
+        """Make the servers answer with `weights`. Raises PolicyError where none does."""
         self._weights = weights
         await self._each(self._all, lambda server: server.open(weights, self._timeout_s))
         if len(self._out) == len(self._all):
             raise self._nobody(self._out)
 
     async def load(self, weights: CheckpointWeights) -> None:
-        """Publish to all that answer; who is left out gets the weights before it comes back. Raises PolicyError where
-        none takes them within `policy.timeout_s` of the last failure."""
+        """Publish `weights` to all servers that are not left out; the others get them before they are used again.
+        Raises PolicyError where all fail, and none comes back within `policy.timeout_s` after that."""
         self._weights = weights
         await self._each([server for server in self._all if server not in self._out], self._swap)
         deadline = _now() + self._timeout_s
@@ -324,8 +331,8 @@ class ServerPool:
             await self._one_more(deadline, {})
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context. When a server fails, another one is asked; where there is no other, one that comes back
-        within `policy.timeout_s` of the beginning is waited for."""
+        """Answer one context. When a server fails, ask another one; if all are left out, wait for one to come back,
+        until `policy.timeout_s` after the beginning. Raises as `RemotePolicy.complete`."""
         if self._alone:
             return await self._all[0].complete(context, sampling, self._timeout_s)
         began, deadline = _now(), _now() + self._timeout_s
@@ -341,7 +348,7 @@ class ServerPool:
                 continue
             server = self._places.find(sampling.session, usable)
             left = began + LONGEST * self._timeout_s - _now()
-            if left < self._timeout_s / 2:  # what comes of it would say nothing of that server
+            if left < self._timeout_s / 2:  # too short: a timeout would not show that the server is at fault
                 raise self._nobody(faults)
             try:
                 completion = await server.complete(context, sampling, min(self._timeout_s, left))
@@ -356,7 +363,7 @@ class ServerPool:
                 return completion
 
     async def stop(self) -> None:
-        """Look no more for those that are left out."""
+        """End the attempts to bring servers back."""
         for task in self._returning:
             task.cancel()
         await asyncio.gather(*self._returning, return_exceptions=True)
@@ -365,7 +372,8 @@ class ServerPool:
         await asyncio.gather(*(server.close() for server in self._all))
 
     async def _swap(self, server: ServerConnection) -> None:
-        """A hung server is found out at once where there are others; a swap may take minutes."""
+        """Publish the weights to a server. Where there are others, check first that it answers: a swap, which may take
+        minutes, would hide that it hangs."""
         if not self._alone:
             await server.look()
         await server.load(self._weights)
@@ -373,7 +381,8 @@ class ServerPool:
     async def _each(
         self, servers: Sequence[ServerConnection], work: Callable[[ServerConnection], Awaitable[None]]
     ) -> None:
-        """The same with several at once: who fails is left out. Raises what is no fault of a server."""
+        """Run `work` for `servers` concurrently, and leave out those where it raises PolicyError. Raises any other
+        error; with a single server, every error."""
         faults = await asyncio.gather(*map(work, servers), return_exceptions=True)
         for server, fault in zip(servers, faults, strict=True):
             if isinstance(fault, PolicyError) and not self._alone:
@@ -382,7 +391,8 @@ class ServerPool:
                 raise fault
 
     async def _one_more(self, deadline: float, faults: dict[ServerConnection, FlywheelError]) -> None:
-        """Wait until a server comes back. Raises PolicyError where none does until the deadline."""
+        """Wait until a server comes back. Raises PolicyError at the deadline (event loop's clock). faults: for the
+        message."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._returned.wait()
@@ -390,7 +400,7 @@ class ServerPool:
             raise self._nobody(faults | self._out) from None
 
     def _nobody(self, faults: dict[ServerConnection, FlywheelError]) -> PolicyError:
-        """faults: of each server what was last wrong with it."""
+        """Return the error that no server answers. faults: newest error of each server."""
         kinds = {type(error) for error in faults.values()}
         kind = next((one for one in (PolicyBusy, PolicyTimeout) if kinds == {one}), PolicyError)
         what = "; ".join(f"{server.url}: {error.what}" for server, error in faults.items())
@@ -410,7 +420,8 @@ class ServerPool:
             task.add_done_callback(self._returning.discard)
 
     async def _bring_back(self, server: ServerConnection) -> None:
-        """Until it answers with the newest weights: those that are published meanwhile, it is given too."""
+        """Try, with growing pauses, until the server answers with the newest weights, also with those that are
+        published meanwhile."""
         while server in self._out:
             await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failed[server], 9)))
             self._failed[server] += 1
@@ -439,19 +450,20 @@ class RemotePolicy:
     """`PolicyBackend` over the server or servers that `policy.endpoint` names, answering with the checkpoint in
     `folder`.
 
-    One thread with an event loop of its own owns the connections, so callers may sit on any loop, and a call's deadline
-    does not wait for a caller that is busy. Opening it publishes that checkpoint where a server has other weights. At
-    most `policy.max_num_seqs` requests are under way at a server and `policy.max_queue_size` wait for it.
-    `policy.timeout_s` is the deadline of an answer: waiting, every try and the pauses between them. Raises BadInput for
-    an endpoint that is not an address, ModelError for a folder without a tokeniser or weights, PolicyError (with
-    PolicyTimeout and PolicyBusy) where no server can be reached, has such a model, and can take the weights.
+    A thread with its own event loop owns the connections, so callers may use any event loop, and a busy caller does not
+    delay a request's timeout. The constructor publishes the checkpoint to servers that have other weights. At most
+    `policy.max_num_seqs` requests run at a server and `policy.max_queue_size` wait for it. `policy.timeout_s` limits a
+    request to one server: the wait for a slot, every try and the pauses between them; over several servers the limit is
+    1.9 times that. Raises BadInput for an endpoint that is not an address, ModelError for a folder without a tokeniser
+    or weights, PolicyError (or its PolicyTimeout and PolicyBusy) where no server can be reached, has the model and can
+    take the weights.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
         self._policy = policy
         self._servers = ServerPool(policy)
         self._closed = False
-        self._lock = threading.Lock()  # between handing work to the loop and closing it
+        self._lock = threading.Lock()  # so that no work is submitted to the loop while it closes
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="remote policy", daemon=True)
         self._thread.start()
@@ -467,25 +479,26 @@ class RemotePolicy:
 
     @property
     def encoder(self) -> Encoder:
-        """The trainer's side of the checkpoint: what its prompts are encoded by."""
+        """Return the encoder of the checkpoint, with which training encodes prompts."""
         return self._weights.encoder
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
         """Answer one context.
 
-        Raises PolicyBusy (queue full, here or at the server), PolicyTimeout, BadInput for what the server finds wrong
-        with this request, and PolicyError for a server that fails or whose answer cannot be used; of several, where all
-        do.
+        Raises PolicyBusy (queue full, here or at the server), PolicyTimeout, BadInput for a request that the server
+        rejects, PolicyError for a server that fails or whose answer cannot be used. With several servers, all but
+        BadInput are raised only where every server fails.
         """
         return await asyncio.wrap_future(self._submit(self._servers.complete(context, sampling)))
 
     async def load(self, checkpoint: Path) -> None:
-        """Publish the checkpoint in the folder `checkpoint` to the servers; running requests end on the weights they
-        began with. Raises ModelError for one without tokeniser or weights, PolicyError where no server takes it."""
+        """Publish the checkpoint in the folder `checkpoint` to the servers; running requests end on the weights that
+        they began with. Raises ModelError for a folder without tokeniser or weights, PolicyError where no server takes
+        the weights."""
         await asyncio.wrap_future(self._submit(self._load(Path(checkpoint))))
 
     async def close(self) -> None:
-        """End once everything under way is answered. May be called twice."""
+        """Wait for the running requests, then close the connections and end the thread. May be called twice."""
         with self._lock:
             if self._closed:
                 return
@@ -531,5 +544,5 @@ class RemotePolicy:
         await self._servers.stop()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
-        await self._servers.stop()  # of those that failed in the end
+        await self._servers.stop()  # the last requests may have started new attempts
         await self._servers.close()

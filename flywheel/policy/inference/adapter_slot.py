@@ -1,4 +1,4 @@
-"""Change the adapter that is merged into a loaded model, without loading its base again."""
+"""Exchange the adapter that is merged into a loaded model, without loading the base again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 
 class AdapterSlot:
-    """The place for one adapter, or none, in a model that infers: its weights are those of the base with it merged.
+    """Hold one adapter, or none, in a model for inference, whose weights are the base's with the adapter merged in.
 
-    The base's weights of the adapted layers are kept beside the merged ones, on the same device, if at least half of
-    the memory that is free there stays so; another adapter is then merged from them, bit for bit as into a base that is
-    loaded anew. model: the base, after `optimise_for_inference`.
+    A copy of the adapted layers' base weights is kept on the same device, if it takes at most half of the free memory
+    there. Another adapter can then be merged into the copy, with the same result, bit for bit, as into a freshly loaded
+    base. model: the base, after `optimise_for_inference`.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -32,14 +32,14 @@ class AdapterSlot:
 
     @property
     def exchangeable(self) -> bool:
-        """Whether another adapter can be put in: the base's weights are kept."""
+        """Tell whether another adapter can be put in: the base's weights are kept."""
         return self._base is not None
 
     @torch.no_grad()
     def put(self, folder: Path | None) -> None:
-        """Merge the adapter in `folder` into the base, in place of the one before; None: the base alone.
+        """Merge the adapter in `folder` into the base, in place of the present one; None: restore the base.
 
-        Raises ModelError as `read_layer_updates`. After any error the adapter before is still there.
+        Raises ModelError as `read_layer_updates`. After any error the present adapter is still merged.
         """
         shapes = {name: layer.weight.shape for name, layer in self._layers.items()}
         updates = read_layer_updates(folder, shapes) if folder else {}
@@ -52,7 +52,7 @@ class AdapterSlot:
         self._merged = updates
 
     def _keep(self, updates: dict[str, LayerUpdate]) -> None:
-        """The base's weights of the layers that are adapted for the first time."""
+        """Keep a copy of the base's weights of the layers in `updates` that are adapted for the first time."""
         if self._base is None or not (new := {name: self._layers[name].weight for name in updates.keys() - self._base}):
             return
         first = next(iter(new.values()))
@@ -79,7 +79,7 @@ def _dense(weight: Tensor) -> Tensor:
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Memory that can be had on a device, with what torch holds of it and does not use."""
+    """Return the memory that can be allocated on a device, including what torch has reserved and does not use."""
     if device.type != "cuda":
         return psutil.virtual_memory().available
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

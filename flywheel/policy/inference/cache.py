@@ -1,4 +1,4 @@
-"""Keep keys and values, prompt prefixes and screen features between passes of the model."""
+"""Cache keys and values, prompt prefixes and screen features between passes of the model."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import EncodedSequence
 
-# The library's own caches grow by concatenation and pad on the left, so a row can neither join late nor leave alone.
-# Here each row has a place of its own, begins at 0 and has its own length; a mask says how far it may look.
+# The library's own caches grow by concatenation and pad on the left, so no row can join later or leave before the
+# others. Here each row has its own part of a buffer, begins at position 0 and has its own length; a mask bounds what
+# its tokens attend to.
 
 V = TypeVar("V")
-BLOCK = 64  # buffers grow by so many tokens
+BLOCK = 64  # buffers grow by multiples of this number of tokens
 
 
 class KVCache:
-    """What attention layers call `past_key_values`: one buffer [layers, 2, rows, heads, length, head size].
+    """Hold keys and values of a batch in one buffer, [layers, 2, rows, heads, length, head size]; the library's layers
+    take it as `past_key_values`.
 
-    `at` says where the next forward pass writes; then each layer calls `update` once. Beyond a row's end the buffer
-    holds what was there before: finite numbers, which a mask must hide.
+    `at` sets where the next forward pass writes; then each layer calls `update` once. Beyond a row's end the buffer
+    holds old, finite numbers, which a mask must hide.
     """
 
-    is_compileable = False  # the library asks
+    is_compileable = False  # read by the library
 
     def __init__(self, rows: int, length: int, layers: int, *, spare_masks: bool = False) -> None:
-        """spare_masks: `at` makes no mask where the causal one is enough, as flash kernels need it."""
+        """Begin with no buffer. rows, length, layers: its size. spare_masks: `at` returns no mask where the causal one
+        is enough, as flash kernels need."""
         self.rows, self.length, self._layers, self._spare_masks = rows, length, layers, spare_masks
-        self._held: Tensor | None = None  # heads, head size, type and device are those of what comes first
+        self._held: Tensor | None = None  # allocated with heads, head size, dtype and device of the first keys
         self._where: tuple[Any, ...] = ()
         self._start = self._seen = self._count = 0
 
     def at(self, starts: list[int], width: int, seen: int, device: torch.device) -> Tensor | None:
-        """Prepare the next pass: `width` tokens to each of the first len(starts) rows, from starts[row] on.
+        """Prepare the next pass, which writes `width` tokens to each of the first len(starts) rows, from starts[row]
+        on. seen: length of the keys and values that `update` returns.
 
-        Returns the attention mask, bool [rows, 1, width, seen]: a token sees its row up to itself; None where masks are
-        spared and rows of one length bring a token each, or all that they are. seen: the length that the layers get
-        back.
+        Returns the attention mask, bool [rows, 1, width, seen]: a token attends to its row up to itself. None with
+        `spare_masks`, where all rows start at the same position, end at `seen`, and start at 0 or get one token.
         """
         self._count, self._start, self._seen = len(starts), starts[0], seen
         level = min(starts) == max(starts)
@@ -60,7 +63,8 @@ class KVCache:
         return (torch.arange(seen, device=device) <= places[:, :, None])[:, None]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Keep a layer's new keys and values, [rows, heads, width, head size]; return those of all tokens so far."""
+        """Store a layer's new keys and values, [rows, heads, width, head size]; return those of all tokens so far,
+        [rows, heads, seen, head size] each."""
         pair = self._buffer(keys)[layer]
         for buffer, new in zip(pair, (keys, values), strict=True):
             buffer.transpose(1, 2)[self._where] = new.transpose(1, 2)
@@ -68,14 +72,14 @@ class KVCache:
         return keys, values
 
     def _buffer(self, like: Tensor) -> Tensor:
-        """like: [..., heads, tokens, head size]."""
-        if self._held is None:  # zeros: even hidden, a number that is not finite would spoil a row
+        """Return the buffer, allocated at the first call. like: [..., heads, tokens, head size]."""
+        if self._held is None:  # zeros: a number that is not finite would spoil a row even behind the mask
             shape = (self._layers, 2, self.rows, like.shape[-3], self.length, like.shape[-1])
             self._held = like.new_zeros(shape)
         return self._held
 
     def reserve(self, rows: int, length: int, kept: int) -> None:
-        """Make room for `rows` rows of `length` tokens; the first `kept` rows keep what they hold."""
+        """Make room for `rows` rows of `length` tokens; the first `kept` rows keep their contents."""
         length = -(-length // BLOCK) * BLOCK
         if rows <= self.rows and length <= self.length:
             return
@@ -85,37 +89,37 @@ class KVCache:
             self._buffer(old)[:, :, :kept, :, :before] = old[:, :, :kept]
 
     def read(self, row: int, tokens: int) -> Tensor:
-        """Copy a row's first tokens: [layers, 2, heads, tokens, head size]."""
+        """Return a copy of the first `tokens` tokens of a row: [layers, 2, heads, tokens, head size]."""
         return self._held[:, :, row, :, :tokens].clone(memory_format=torch.contiguous_format)
 
     def write(self, row: int, held: Tensor) -> None:
-        """Begin a row with what `read` returned."""
+        """Write the beginning of a row. held: as `read` returns it."""
         self._buffer(held)[:, :, row, :, : held.shape[3]] = held
 
     def take(self, row: int, other: KVCache, other_row: int, tokens: int) -> None:
-        """Begin a row with the first tokens of a row of another batch (or of this one)."""
+        """Copy the first `tokens` tokens of row `other_row` of `other` (another cache, or this one) into a row."""
         self.write(row, other._held[:, :, other_row, :, :tokens])
 
     def wipe(self, row: int) -> None:
-        """Set a row that may hold numbers that are not finite to zero."""
+        """Set a row to zero, as it may hold numbers that are not finite."""
         if self._held is not None:
             self._held[:, :, row] = 0
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Asked for by the library; positions are given to it, so that nothing hangs on the answer."""
+        """Return a length, which the library asks for; it gets explicit positions, so nothing depends on the value."""
         return self._start
 
     def get_query_offset(self, layer: int = 0) -> int:
-        """Asked for by the library where it is given no mask: where the pass's tokens begin."""
+        """Return where the pass's tokens begin; the library asks for it where it is given no mask."""
         return self._start
 
     def get_mask_sizes(self, width: int, layer: int = 0) -> tuple[int, int]:
-        """Return the length that the layers get back, and where it begins, as the library asks for it."""
+        """Return length and first position of the keys that `update` returns; the library asks for them."""
         return self._seen, 0
 
 
 class LruCache(Generic[V]):
-    """The values used last, up to a number of bytes. Not for several threads at once."""
+    """Cache the most recently used values, up to `limit` bytes. Not safe for concurrent threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
@@ -135,7 +139,8 @@ class LruCache(Generic[V]):
         return found[0]
 
     def put(self, key: Hashable, value: V, size: int) -> list[V]:
-        """Keep a value of `size` bytes, unless it is larger than all the room. Returns what had to go for it."""
+        """Store a value of `size` bytes, unless it is larger than the limit or `key` is present. Return the evicted
+        values."""
         if size > self.limit or key in self._held:
             return []
         self._held[key] = (value, size)
@@ -148,17 +153,17 @@ class LruCache(Generic[V]):
         return gone
 
 
-# Prefix cache. A token's states depend on the tokens before it alone: attention is causal, and neither the positions of
-# a prefix (multimodal RoPE) nor what deepstack adds to its image tokens look ahead. So prompts that begin alike share
-# keys and values as far as they are alike, cut anywhere outside of an image.
+# Prefix cache. A token's hidden states depend only on the tokens before it: attention is causal, and neither the
+# positions of a prefix (multimodal RoPE) nor what deepstack adds to its image tokens depend on later tokens. So prompts
+# share keys and values of their common prefix, which may end anywhere outside of an image.
 
-PREFIX_STRIDE = 32  # text may be cut after each so many tokens
+PREFIX_STRIDE = 32  # text may be cut after every multiple of this number of tokens
 
 
 @dataclass(frozen=True)
 class EncodedScreen:
-    """An image of a prompt. key: of its content. start, stop: its tokens. grid: (frames, rows, columns) of patches;
-    pixels: float32 [patches, values of a patch]."""
+    """Hold an image of a prompt. key: digest of its content. start, stop: range of its tokens in the prompt. grid:
+    (frames, rows, columns) of patches. pixels: float32 [patches, values per patch]."""
 
     key: bytes
     start: int
@@ -169,10 +174,10 @@ class EncodedScreen:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPrompt:
-    """Hold a prompt as the engine takes it. following: position of the first new token.
+    """Hold a prompt in the engine's form. following: position of the first new token.
 
-    ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column). cuts: (tokens, name) of the prefixes that may
-    be shared, shortest first; the last is the whole prompt. Equal names mean equal tokens and equal screens.
+    ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column). cuts: (tokens, digest) of the prefixes that
+    may be shared, shortest first; the last is the whole prompt. Equal digests mean equal tokens and equal screens.
     """
 
     ids: Tensor
@@ -194,9 +199,11 @@ class EncodedPrompt:
 
 
 def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, keys: Sequence[bytes]) -> EncodedPrompt:
-    """Prepare a prompt for the engine: positions, screens and the places where its prefix may be cut. model: only its
-    rule for positions is used. encoded: the prompt. end_id: the token that ends a message. keys: one a screen, in
-    order, not empty; equal keys mean equal screens."""
+    """Prepare a prompt for the engine: positions, screens and the places where its prefix may be cut.
+
+    model: only its rule for positions is used. encoded: the prompt. end_id: the token that ends a message. keys: one
+    per screen, in order, not empty; equal keys mean equal screens.
+    """
     ids, kinds = torch.from_numpy(encoded.input_ids), torch.from_numpy(encoded.mm_token_type_ids)
     grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
     positions, _ = model.base_model.get_rope_index(ids[None], kinds[None], image_grid_thw=grid)
@@ -218,9 +225,10 @@ def _screens(encoded: EncodedSequence, keys: Sequence[bytes]) -> tuple[EncodedSc
 
 
 def find_prefix_cuts(ids: np.ndarray, screens: Sequence[EncodedScreen], end_id: int) -> tuple[tuple[int, bytes], ...]:
-    """Find where a prompt's prefix may be cut, each with a digest of what precedes it.
+    """Find where a prompt's prefix may be cut: (tokens, digest of these tokens and their screens), shortest first.
 
-    After each screen, after each message, after every PREFIX_STRIDE tokens outside of screens, and at the end.
+    A prefix may end after a screen, after a message, after a multiple of PREFIX_STRIDE tokens outside of screens, and
+    at the prompt's end. ids: int64 [tokens]. end_id: the token that ends a message.
     """
     chain = hashlib.blake2b(digest_size=16)
     ends = (np.flatnonzero(ids == end_id) + 1).tolist()
@@ -235,14 +243,15 @@ def find_prefix_cuts(ids: np.ndarray, screens: Sequence[EncodedScreen], end_id: 
         chain.update(ids[at:start].tobytes())
         at = stop
         if key:
-            chain.update(b"\xff" * 8 + len(key).to_bytes(8, "little") + key)  # no token id looks like it
+            chain.update(b"\xff" * 8 + len(key).to_bytes(8, "little") + key)  # no token id has these bytes
             cuts.append((stop, chain.digest()))
     return tuple(cuts)
 
 
 @dataclass(frozen=True, eq=False)
 class CachedPrefix:
-    """A computed prompt: its cuts. held: [layers, 2, heads, tokens, head size]. hidden: [size], at its last token."""
+    """Hold a computed prompt. cuts: as in `EncodedPrompt`. held: its keys and values, [layers, 2, heads, tokens, head
+    size]. hidden: [size], at its last token."""
 
     cuts: tuple[tuple[int, bytes], ...]
     held: Tensor
@@ -254,7 +263,7 @@ class CachedPrefix:
 
 
 class PrefixCache:
-    """The computed prompts used last, up to `limit` bytes, found by any of their cuts."""
+    """Cache the most recently used prompts, up to `limit` bytes; any of their prefixes can be found."""
 
     def __init__(self, limit: int) -> None:
         self._held: LruCache[CachedPrefix] = LruCache(limit)
@@ -265,8 +274,9 @@ class PrefixCache:
         return self._held.limit
 
     def longest(self, prompt: EncodedPrompt) -> tuple[CachedPrefix | None, int]:
-        """Return the longest beginning that is kept, and its tokens. All of them only where the prompt itself is
-        kept: the logits of the first new token come from the last token's hidden state."""
+        """Return a cached prompt with the longest common prefix, and that prefix's tokens; (None, 0) where there is
+        none. The prefix is the whole prompt only where that prompt itself is cached: the first new token's logits need
+        the hidden state of the last token, which is kept for whole prompts only."""
         if (whole := self._held.get(prompt.name)) is not None:
             return whole, len(prompt)
         for tokens, cut in reversed(prompt.cuts[:-1]):
@@ -285,14 +295,14 @@ class PrefixCache:
                     del self._cuts[cut]
 
 
-PATCHES = 1024  # in one pass on a CPU: they stay in its caches
+PATCHES = 1024  # most patches of one pass on a CPU: they fit into its caches
 PATCHES_CUDA = 65_536
 
-ScreenFeatures = tuple[Tensor, ...]  # [tokens, size]: at the input, then what deepstack adds to the first layers
+ScreenFeatures = tuple[Tensor, ...]  # [tokens, size] each: for the input, then what deepstack adds to the first layers
 
 
 class VisionEncoder:
-    """Run the vision tower of a model, and cache the features of the newest screens, up to `limit` bytes."""
+    """Run a model's vision tower, and cache the features of the most recently used screens, up to `limit` bytes."""
 
     def __init__(
         self,
@@ -303,14 +313,15 @@ class VisionEncoder:
         *,
         one_by_one: bool = False,
     ) -> None:
-        """beside: has `threads` threads, on which passes go side by side; None: all on the caller's. one_by_one: a pass
-        for each screen, so that its features are the same to the last bit whatever else is asked for beside it."""
+        """Use the vision tower of `model`. beside: a pool of `threads` threads for parallel passes; None: all run on
+        the caller's thread. one_by_one: one pass per screen, so that its features do not depend, to the last bit, on
+        the screens computed with it."""
         self._model, self._held = model, LruCache[ScreenFeatures](limit)
         device = next(model.parameters()).device
         self._patches = 1 if one_by_one else PATCHES_CUDA if device.type == "cuda" else PATCHES
         self._device = device
         self._beside, self._threads = beside, threads
-        self.encoded = self.shared = 0  # screens, since the start
+        self.encoded = self.shared = 0  # screens computed, and not computed again, since the start
 
     def features(self, screens: Sequence[EncodedScreen]) -> list[ScreenFeatures]:
         """Compute the features of `screens`, in their order; equal screens are encoded once."""
@@ -326,21 +337,23 @@ class VisionEncoder:
             self._held.put(screen.key, found, sum(tensor.nbytes for tensor in found))
         return [known[screen.key] for screen in screens]
 
-    @torch.inference_mode()  # holds for one thread
+    @torch.inference_mode()  # this mode is set per thread
     def _encode(self, screens: Sequence[EncodedScreen]) -> list[ScreenFeatures]:
         found = run_vision_tower(self._model.base_model, screens, self._device)
-        # Copies: the parts of a split keep the whole pass alive.
+        # Copies: the views of a split would keep the tensors of the whole pass in memory.
         return [tuple(part.clone() for part in parts) for parts in found] if len(screens) > 1 else found
 
 
 def run_vision_tower(
     trunk: torch.nn.Module, screens: Sequence[EncodedScreen], device: torch.device, /, **more: object
 ) -> list[ScreenFeatures]:
-    """Compute the features of `screens`, one at least, in one pass of the tower of `trunk`, the model without its head,
-    which is on `device`. more: further arguments of its `get_image_features`. Returns for each screen, in their order,
-    what stands for it at the text model's input, then what deepstack adds to the first layers: [tokens, size] each.
-    Gradients flow where they are asked for."""
-    # In memory of torch's own: where numpy's begins is chance, and matrix products may round by it.
+    """Compute the features of `screens`, at least one, in one pass of the vision tower of `trunk`.
+
+    trunk: the model without its head, on `device`. more: further arguments of its `get_image_features`. Returns for
+    each screen, in order, its features at the text model's input, then those that deepstack adds to the first layers:
+    [tokens, size] each. Gradients flow where they are enabled.
+    """
+    # Copied to memory that torch allocates: numpy's alignment varies, and the rounding of products may depend on it.
     pixels = torch.cat([torch.from_numpy(screen.pixels) for screen in screens]).to(device)
     grid = torch.tensor([screen.grid for screen in screens], device=device)
     out = trunk.get_image_features(pixels, grid, return_dict=True, **more)
@@ -348,7 +361,7 @@ def run_vision_tower(
 
 
 def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -> list[list[EncodedScreen]]:
-    """Parts of at most `limit` patches, one screen at least; of about equal size where threads are to share them."""
+    """Split screens into parts of at most `limit` patches or one screen; into about equal ones for several threads."""
     patches = sum(len(screen.pixels) for screen in screens)
     if threads > 1:
         limit = -(-patches // (-(-patches // (limit * threads)) * threads)) if patches else limit
@@ -364,9 +377,9 @@ def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -
 
 
 def to_encoder_outputs(features: Sequence[ScreenFeatures]) -> dict[str, Any]:
-    """Put the features of screens into the form of the library's argument `mm_encoder_outputs`, which is returned.
+    """Return the features of screens in the form of the library's argument `mm_encoder_outputs`.
 
-    features: of each screen in its order, one at least, as `run_vision_tower` gives them.
+    features: one per screen, in order, at least one, as `run_vision_tower` returns them.
     """
     first, *deeper = zip(*features, strict=True)
     return {"image": SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])}

@@ -1,4 +1,4 @@
-"""Run the policy in this process: one worker thread that batches requests as they come."""
+"""Run the policy in this process: one worker thread batches the requests as they arrive."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Completion, SamplingParams
 from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 
-_TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # from which an encoder is made
+_TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # the files that an encoder is made from
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """Hold a checkpoint in memory that can answer.
+    """Hold a checkpoint in memory, ready to answer.
 
-    text_pass: in place of the model's own layers, where it knows them. adapter: what is merged into the base. base: the
-    base's weights by name. constraint: what answers are held to, if anything. text: digest of the files that its
-    encoder is made of.
+    adapter: the adapter, if any, merged into the base. base: digest of the base's weights. text_pass: runs the language
+    model faster; None where it does not know the model. constraint: the grammar of answers; None without guided
+    decoding. version: digest of the weights. text: digest of the files that the encoder is made from.
     """
 
     model: PreTrainedModel
@@ -65,9 +65,10 @@ class LoadedCheckpoint:
     def open(
         cls, folder: Path, policy: config.PolicySettings, version: str = "", before: LoadedCheckpoint | None = None
     ) -> LoadedCheckpoint:
-        """Load a checkpoint. version: of its weights, where it is known. before: what of it would be equal is kept: its
-        encoder, and of the same base its model, which must no longer answer. Raises ModelError for a folder that cannot
-        be loaded, and as `open_constraint`; `before` can then still answer."""
+        """Load the checkpoint in `folder`. policy: block `policy`. version: digest of its weights, if known. before: a
+        loaded checkpoint that no longer answers: its encoder is used again if it is equal, and its model if the base is
+        the same. Raises ModelError for a folder that cannot be loaded, and as `open_constraint`; `before` can then
+        still answer."""
         check_checkpoint(folder)
         text, place = _text_digest(folder), base_checkpoint(folder)
         version, adapter = version or checkpoint_digest(folder), Path(folder) if is_adapter(folder) else None
@@ -87,7 +88,7 @@ class LoadedCheckpoint:
         return cls(model, slot, base, text_pass, encoder, constraint, version, text)
 
     def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
-        """Return a new one, whose caches hold nothing. threads: as it takes them."""
+        """Return a new inference engine with empty caches. threads: as in `InferenceEngine`."""
         room = policy.cache_mb << 20
         return InferenceEngine(
             self.model,
@@ -100,7 +101,7 @@ class LoadedCheckpoint:
         )
 
     def completion(self, row: BatchRow) -> Completion:
-        """Make a completion of a row that has ended."""
+        """Return the completion of a row that has ended."""
         end = self.encoder.end_id
         text = self.encoder.decode([token for token in row.token_ids if token != end])
         at = _find_stop(text, row.sampling.stop)
@@ -116,12 +117,12 @@ class LoadedCheckpoint:
 
     @property
     def limit(self) -> int:
-        """Tokens of a prompt and its answer together."""
+        """Return the model's context length: most tokens of a prompt and its answer together."""
         return self.model.config.get_text_config().max_position_embeddings
 
 
 def _text_digest(folder: Path) -> str:
-    """Equal for two checkpoints whose encoders are equal; the weights' index has no part in it."""
+    """Return a digest that is equal for two checkpoints with equal encoders; the index of the weights is left out."""
     sha, base = hashlib.sha256(), base_checkpoint(folder)
     for file in sorted(path for pattern in _TEXT_FILES for path in base.glob(pattern)):
         if not file.name.endswith("index.json"):
@@ -129,21 +130,21 @@ def _text_digest(folder: Path) -> str:
     return sha.hexdigest()
 
 
-# A request is encoded on a helper thread, waits, joins the running batch between two steps and leaves it when it ends.
-# One thread owns the model, so the event loop is never blocked. Callers may sit on different event loops.
+# A request is encoded on a helper thread, waits in a queue, joins the running batch between two steps and leaves it
+# when it ends. One worker thread owns the model, so no event loop is blocked. Callers may use different event loops.
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-GATHER_S = 0.05  # a few passes over one screen of a small model on a CPU
-LOAD_S = 600.0  # deadline of a swap of weights, the batch's end included: gigabytes are read
+GATHER_S = 0.05  # as long as a small model on a CPU needs for a few passes over one screen
+LOAD_S = 600.0  # deadline of a swap of weights, with the wait for the running batch: it reads gigabytes
 
 _WHERE = "embedded policy"
 
 
 @dataclass(eq=False)
 class _Request:
-    """prompt: once it is encoded, by `encoder`."""
+    """Hold one caller's request. prompt: the context as encoded by `encoder`; None before that."""
 
     context: Context
     sampling: SamplingParams
@@ -162,18 +163,19 @@ class _Swap:
 class EmbeddedPolicy:
     """Answer with the checkpoint in `folder` in this process (a `PolicyBackend`).
 
-    At most policy.max_num_seqs requests run and policy.max_queue_size wait. policy.cache_mb bounds what is cached of
-    contexts that may come again: half of it keys and values, a quarter screens as the model sees them, a quarter
-    encoded contexts. Raises ModelError for a folder that cannot be loaded, and as `open_constraint`.
+    folder: a checkpoint's folder, or a Hugging Face name. policy: block `policy`. At most policy.max_num_seqs requests
+    run and policy.max_queue_size wait. policy.cache_mb bounds the caches: half of it is for keys and values of prompt
+    prefixes, a quarter for screen features, a quarter for encoded prompts. Raises ModelError for a folder that cannot
+    be loaded, and as `open_constraint`.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
         self._policy = policy
         room = policy.cache_mb << 20
         self._prompts: LruCache[EncodedPrompt] = LruCache(room // 4)
-        self._lock = threading.Lock()  # of what callers, encoding threads and the worker share
-        self._asked = 0  # requests that are neither answered nor given up
-        self._encoding = 0  # requests on their way to the inbox
+        self._lock = threading.Lock()  # guards what callers, encoding threads and the worker share
+        self._asked = 0  # requests whose callers still wait
+        self._encoding = 0  # requests that the worker has not received yet
         self._closed = False
         self._inbox: queue.SimpleQueue[_Request | _Swap | None] = queue.SimpleQueue()
         self._waiting: deque[_Request] = deque()
@@ -195,8 +197,9 @@ class EmbeddedPolicy:
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
         """Answer one context.
 
-        Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.max_queue_size` requests wait already,
-        BadInput for a broken screen, PolicyError for a prompt that is too long, a model that fails, and once closed.
+        Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.max_queue_size` requests already wait,
+        BadInput for a broken screen, PolicyError for a prompt that is too long, a model that fails, and once the policy
+        is closed.
         """
         answer: Future[Completion] = Future()
         with self._seat():
@@ -205,7 +208,8 @@ class EmbeddedPolicy:
 
     @contextlib.contextmanager
     def _seat(self) -> Iterator[None]:
-        """A caller's place. It is given back when the caller has its answer or has given up."""
+        """Count a caller's request within the block. Raises PolicyBusy where the queue is full, PolicyError once
+        closed."""
         with self._lock:
             self._refuse_if_closed()
             if self._asked >= self._policy.max_num_seqs + self._policy.max_queue_size:
@@ -220,7 +224,8 @@ class EmbeddedPolicy:
                 self._asked -= 1
 
     async def _wait(self, answer: Future[T], what: str, limit: float, fix: str = "") -> T:
-        """The answer within the deadline. A caller that gives up cancels it, which the worker sees at its next step."""
+        """Return the result of `answer`, awaited for at most `limit` seconds. Raises PolicyTimeout; the future is then
+        cancelled, and the worker drops the request at its next step. what, fix: words of the error."""
         try:
             async with asyncio.timeout(limit):
                 return await asyncio.wrap_future(answer)
@@ -228,9 +233,9 @@ class EmbeddedPolicy:
             raise PolicyTimeout(f"no {what} in {limit:g} s", where=_WHERE, fix=fix) from None
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights once the running batch has ended; waiting requests get the new ones. checkpoint: its folder.
-        Raises ModelError for one that cannot be loaded, PolicyTimeout after `LOAD_S`, PolicyError where memory ends,
-        and once closed; the old weights then go on answering."""
+        """Swap the weights once the running batch has ended; waiting requests get the new weights. checkpoint: its
+        folder. Raises ModelError for a folder that cannot be loaded, PolicyTimeout after `LOAD_S`, PolicyError where
+        memory runs out, and once the policy is closed; the old weights then continue to answer."""
         folder, answer = Path(checkpoint), Future[None]()
         await asyncio.to_thread(check_checkpoint, folder)
         version = await asyncio.to_thread(checkpoint_digest, folder)
@@ -244,7 +249,8 @@ class EmbeddedPolicy:
             raise PolicyError("the policy is closed", where=_WHERE)
 
     async def close(self) -> None:
-        """End the worker once it has answered what it has. May be called twice."""
+        """End the worker once all its requests are answered; return after `policy.timeout_s` at the latest. May be
+        called twice."""
         with self._lock:
             first, self._closed = not self._closed, True
             if first:
@@ -255,16 +261,16 @@ class EmbeddedPolicy:
         else:
             self._encoders.shutdown(wait=False)
 
-    # on helper threads
+    # on the encoding threads
 
     def _prepare(self, request: _Request) -> None:
-        """Encode a request. One that cannot be encoded fails alone; every one goes to the worker, which counts."""
+        """Encode a request and put it into the inbox, also where it fails: the worker counts all of them."""
         try:
             if not request.answer.cancelled():
                 request.prompt = self._prompt(request)
         except FlywheelError as error:
             _fail(request, error)
-        except Exception as error:  # of the tokeniser, the chat template or the image library
+        except Exception as error:  # from the tokeniser, the chat template or the image library
             _fail(request, PolicyError(f"cannot encode: {error}", where=_WHERE))
         finally:
             self._inbox.put(request)
@@ -292,8 +298,11 @@ class EmbeddedPolicy:
     # on the worker thread
 
     def _start(self, folder: Path | str, opened: Future[None]) -> None:
-        """The model is loaded on this thread too: OpenMP keeps a team of threads for each that computes, and where
-        these are more than the cores, every small operation of all of them becomes slower (by half, measured)."""
+        """Load the model, then work until the policy is closed.
+
+        The worker thread loads too, so that only one thread computes: OpenMP keeps a team of threads for each one that
+        does, and with more threads than cores every small operation takes longer (by half, measured).
+        """
         self._threads = torch.get_num_threads()
         try:
             self._loaded = LoadedCheckpoint.open(resolve_checkpoint(folder), self._policy)
@@ -315,15 +324,15 @@ class EmbeddedPolicy:
             ended |= self._receive(wait=idle)
             try:
                 self._turn()
-            except Exception as error:  # an error of this class goes to the requests concerned; the others go on
+            except Exception as error:  # a fault of this worker: the running requests fail, the worker continues
                 log.exception("the worker stumbled")
                 self._deliver(self._engine.fail(error))
 
     def _receive(self, *, wait: bool) -> bool:
-        """Take what has come in; whether the end was among it.
+        """Take all messages from the inbox; return whether the message to end was among them.
 
-        An idle worker that is woken also waits for those who are being encoded, but not long: a first pass over one of
-        them would take a good part of what a pass over all takes.
+        An idle worker (`wait`) first waits for a message, then up to GATHER_S for requests that are still being
+        encoded: a pass over one request takes a large part of the time of a pass over all of them.
         """
         ended = wait and self._take(self._inbox.get())
         late = time.monotonic() + (GATHER_S if wait else 0)
@@ -337,7 +346,7 @@ class EmbeddedPolicy:
             ended |= self._take(message)
 
     def _take(self, message: _Request | _Swap | None) -> bool:
-        """Tell whether it is the end."""
+        """Queue a message; return whether it is the message to end (None)."""
         if isinstance(message, _Swap):
             self._swaps.append(message)
         elif message is not None:
@@ -348,7 +357,7 @@ class EmbeddedPolicy:
         return message is None
 
     def _turn(self) -> None:
-        """What nobody waits for goes; newcomers join, unless weights are to be swapped; each row gets a token."""
+        """Drop cancelled requests, swap the weights or admit waiting requests, then sample a token for each row."""
         engine = self._engine
         engine.drop(lambda row: row.owner.answer.cancelled())
         self._waiting = deque(request for request in self._waiting if not request.answer.cancelled())
@@ -360,12 +369,13 @@ class EmbeddedPolicy:
             self._deliver(self._engine.step())
 
     def _admit(self) -> None:
-        """As many as have room in the batch; of long prompts only so many that the batch need not wait for long."""
+        """Admit waiting requests while the batch has room. Several must have at most PREFILL_TOKENS prompt tokens
+        together, so that the running requests do not wait long."""
         newcomers: list[BatchRow] = []
         tokens = 0
         while self._waiting and len(self._engine.rows) + len(newcomers) < self._policy.max_num_seqs:
             request = self._waiting[0]
-            if request.encoder is not self.encoder:  # the tokeniser has changed with the weights
+            if request.encoder is not self.encoder:  # the swap of weights changed the encoder: encode again
                 request.encoder = self.encoder
                 with self._lock:
                     self._encoding += 1
@@ -382,7 +392,7 @@ class EmbeddedPolicy:
             self._deliver(self._engine.admit(newcomers))
 
     def _stop_check(self, stops: tuple[str, ...]) -> Callable[[Sequence[int]], bool]:
-        newest = max(len(stop.encode()) for stop in stops) + 4  # tokens that can hold a stop that has just been ended
+        newest = max(len(stop.encode()) for stop in stops) + 4  # most tokens that a stop text just completed can take
         return lambda ids: _find_stop(self.encoder.decode(ids[-newest:]), stops) is not None
 
     def _deliver(self, rows: list[BatchRow]) -> None:
@@ -403,7 +413,7 @@ class EmbeddedPolicy:
             return
         try:
             self._loaded = LoadedCheckpoint.open(swap.folder, self._policy, swap.version, before=self._loaded)
-            self._engine = self._loaded.engine(self._policy, self._threads)  # nothing of the old weights is kept
+            self._engine = self._loaded.engine(self._policy, self._threads)  # caches of the old weights are dropped
             swap.answer.set_result(None)
         except FlywheelError as error:
             swap.answer.set_exception(error)
@@ -412,7 +422,7 @@ class EmbeddedPolicy:
 
 
 def _find_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Where the first of them begins."""
+    """Return the index at which the first of `stops` begins in `text`; None where it has none."""
     return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 

@@ -22,9 +22,9 @@ from flywheel.policy.inference.fused_layers import TextPass, make_library_pass
 from flywheel.policy.protocol import SamplingParams
 from flywheel.utils.errors import PolicyError
 
-# A token is drawn by the inverse of the distribution function, at one number from the request's own generator, so it
-# depends on the request's seed and context, and not on what else is in the batch. The numbers are drawn on the CPU, so
-# that a seed means the same on a GPU.
+# A token is drawn by inverse transform sampling, from one random number of the request's own generator. So it depends
+# on the request's seed and context, and not on the rest of the batch. The random numbers are drawn on the CPU, so that
+# a seed means the same on a GPU.
 
 
 def sample_tokens(
@@ -32,7 +32,8 @@ def sample_tokens(
 ) -> Tensor:
     """Sample a token for each row: float32 logits [rows, vocabulary] -> int64 [rows].
 
-    samplings: one a row. generators: one a row, on the CPU; where it is None, the likeliest token is taken.
+    samplings: one per row, of which only the temperature is used. generators: one per row, on the CPU; None: take the
+    row's likeliest token.
     """
     chosen = logits.argmax(dim=-1)
     noisy = [row for row, generator in enumerate(generators) if generator is not None]
@@ -41,18 +42,18 @@ def sample_tokens(
         up_to = tempered.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
         at = torch.stack([torch.rand(1, generator=generators[row], dtype=torch.float64) for row in noisy])
         found = torch.searchsorted(up_to, at.to(logits.device) * up_to[:, -1:], right=True)
-        chosen[noisy] = found[:, 0].clamp_max(logits.shape[1] - 1)  # past the end where the logits are not finite
+        chosen[noisy] = found[:, 0].clamp_max(logits.shape[1] - 1)  # logits that are not finite give an index too high
     return chosen
 
 
 def generate_responses(
     model: PreTrainedModel, end_id: int, prompts: Sequence[EncodedSequence], samplings: Sequence[SamplingParams]
 ) -> list[BatchRow]:
-    """Sample one response to each prompt, all in one batch, as the policy samples, without guided decoding.
+    """Sample one response to each prompt, all in one batch, as the policy does, but without guided decoding and `stop`.
 
-    end_id: the token that ends a response. prompts: encoded by the model's own encoder. samplings: one a prompt.
-    Returns a row for each, in order, with token_ids and logprobs. Raises PolicyError for the first one whose pass
-    failed or gave numbers that are not finite, ValueError where there are more prompts than samplings or fewer.
+    end_id: the token that ends a response. prompts: encoded by the model's own encoder. samplings: one per prompt.
+    Returns one row per prompt, in order, with token_ids and logprobs. Raises PolicyError for the first row whose pass
+    failed or gave numbers that are not finite, ValueError where prompts and samplings differ in number.
     """
     engine = InferenceEngine(model, end_id)
     rows = []
@@ -68,21 +69,21 @@ def generate_responses(
     return rows
 
 
-# Continuous batching: a pass over new rows (`admit`) computes their prompts, less cached prefixes; a pass over the
+# Continuous batching: a pass over new rows (`admit`) computes their prompts, except cached prefixes; a pass over the
 # batch (`step`) adds a token to each row. The engine is synchronous and owned by one thread.
 
 log = logging.getLogger(__name__)
 
-PREFILL_TOKENS = 8192  # of newcomers in one pass, padding included: bounds its memory and how long the batch waits
+PREFILL_TOKENS = 8192  # most tokens of one prefill pass, with padding: bounds its memory and the running batch's wait
 
 
 @dataclass(eq=False)
 class BatchRow:
-    """A request in the batch. owner: whoever asked; the engine does not look at it. error: why it could not go on.
-    constraint: what its answer is held to, if anything; form: how far it is written. stopped: tells of the tokens so
-    far whether a text of `sampling.stop` ends the answer; None: it has none.
+    """Hold a request in the batch. owner: the caller's object, which the engine does not use. error: why it failed.
+    constraint: the grammar of its answer, if any; form: its state in that grammar. stopped: tells whether a text of
+    `sampling.stop` ends the answer, given its token ids so far; None without stop texts.
 
-    logprobs, tempered: of each token, at temperature 1 and at that of the request (empty for a greedy one).
+    logprobs, tempered: of each sampled token, at temperature 1 and at the request's temperature (empty if greedy).
     """
 
     prompt: cache.EncodedPrompt
@@ -98,8 +99,8 @@ class BatchRow:
     generator: torch.Generator | None = None
 
     def fed(self, image_id: int) -> int:
-        """Return the token that the next one is conditioned on: the newest. An image token that was sampled stands
-        for no image, so in its place the one before it, as in the trainer's pass (`training.forward`)."""
+        """Return the newest token, the model's next input. A sampled image token stands for no image, so the token
+        before it takes its place, as in the trainer's pass (`training/modeling/policy_forward.py`)."""
         return next((token for token in reversed(self.token_ids) if token != image_id), int(self.prompt.ids[-1]))
 
     def ended(self, end_id: int) -> bool:
@@ -113,8 +114,8 @@ class BatchRow:
 
 @dataclass
 class EngineCounts:
-    """Since the start. steps: passes over the batch; tokens: sampled. prompts: computed or taken over whole;
-    prefilled, shared: tokens of prompts that were computed, and that were taken over from an equal beginning."""
+    """Count an engine's work since its start. steps: passes over the batch. tokens: sampled tokens. prompts: admitted
+    prompts. prefilled, shared: prompt tokens that were computed, and that were reused from an equal prefix."""
 
     steps: int = 0
     tokens: int = 0
@@ -125,7 +126,7 @@ class EngineCounts:
 
 @dataclass(frozen=True)
 class _Group:
-    """Newcomers with one prompt. The first `known` tokens of it are in `prefix`."""
+    """Hold new rows with the same prompt, whose first `known` tokens are in `prefix`."""
 
     prompt: cache.EncodedPrompt
     rows: list[BatchRow]
@@ -143,7 +144,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Computed:
-    """A prompt's keys and values, in `row` of `held`, and the hidden state at its last token."""
+    """Hold a computed prompt: its keys and values, in `row` of `held`, and the hidden state at its last token."""
 
     held: cache.KVCache
     row: int
@@ -151,11 +152,12 @@ class _Computed:
 
 
 class InferenceEngine:
-    """Any model of the Qwen-VL family. end_id: the token that ends a response. text_pass: in place of its own. threads:
-    cores for passes over newcomers, which go side by side; 0: as many as the calling thread has.
+    """Sample with any model of the Qwen-VL family. end_id: the token that ends a response. text_pass: runs the language
+    model; None: the library's layers do. threads: parallel prefill passes on a CPU, one core each; 0: as many as the
+    calling thread has torch threads.
 
-    prefix_bytes, vision_bytes: room for prompts and for screens that may come again; 0 keeps none. share: whether
-    newcomers with equal prompts are computed as one.
+    prefix_bytes, vision_bytes: size of the caches of prompt prefixes and of screen features; 0: no cache. share:
+    whether new rows with equal prompts are computed once.
     """
 
     def __init__(
@@ -183,7 +185,7 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def admit(self, newcomers: Sequence[BatchRow]) -> list[BatchRow]:
-        """Add rows to the batch, each with its first token. Returns those that ended with it, or by an error."""
+        """Add rows to the batch and sample the first token of each. Return those that ended with it, or by an error."""
         groups: dict[Any, list[BatchRow]] = {}
         for row in newcomers:
             groups.setdefault(row.prompt.name if self._share else id(row), []).append(row)
@@ -194,9 +196,9 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def step(self) -> list[BatchRow]:
-        """Sample one token for each row. Returns the rows that ended; a failure of the model ends them all."""
+        """Sample one token for each row. Return the rows that ended; where the model fails, all end with its error."""
         try:
-            lengths = [len(row.prompt) + len(row.token_ids) - 1 for row in self.rows]  # of what is held
+            lengths = [len(row.prompt) + len(row.token_ids) - 1 for row in self.rows]  # tokens in the KV cache
             seen = max(lengths) + 1
             mask = self._held.at(lengths, 1, seen, self._device)
             moved = [row.prompt.following + len(row.token_ids) - 1 for row in self.rows]
@@ -211,17 +213,17 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def drop(self, gone: Callable[[BatchRow], bool]) -> None:
-        """Remove rows that nobody waits for from the batch."""
+        """Remove the rows for which `gone` is true from the batch."""
         self._leave(gone)
 
     def fail(self, error: Exception) -> list[BatchRow]:
-        """End the whole batch by an error; the engine stays usable."""
+        """End all rows of the batch with `error` and return them; the engine stays usable."""
         failed, self.rows = self.rows, []
         for row in failed:
             row.error = _named(error)
         self._held = self._key_values(0, 0)
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()  # it may have been out of memory
+            torch.cuda.empty_cache()  # the error may be that memory ran out
         return failed
 
     def _key_values(self, rows: int, length: int) -> cache.KVCache:
@@ -229,7 +231,7 @@ class InferenceEngine:
         return cache.KVCache(rows, length, layers, spare_masks=self._flash)
 
     def _start(self, groups: list[_Group]) -> None:
-        """Compute the prompts and add the rows. Where a pass fails its prompts are tried one by one."""
+        """Compute the prompts and add the rows. If a pass fails, try its prompts one by one."""
         before = len(self.rows)
         try:
             self._begin(groups)
@@ -276,12 +278,12 @@ class InferenceEngine:
     def _reserve(self, rows: Sequence[BatchRow]) -> None:
         needed = max(len(row.prompt) + row.sampling.max_new_tokens for row in (*rows, *self.rows))
         total = len(self.rows) + len(rows)
-        if not self.rows and self._held.length > 4 * needed:  # a long context has been and gone
+        if not self.rows and self._held.length > 4 * needed:  # sized for a long context that has ended
             self._held = self._key_values(0, 0)
         self._held.reserve(1 << (total - 1).bit_length(), needed, len(self.rows))
 
     def _prefill_all(self, groups: Sequence[_Group]) -> list[_Computed]:
-        """In the order of `groups`."""
+        """Compute the prompts of `groups`, in parallel parts on a CPU; return them in the order of `groups`."""
         screens = [screen for group in groups for screen in group.screens]
         seen = {screen.key: found for screen, found in zip(screens, self.vision.features(screens), strict=True)}
         if len(groups) < 2 or self._beside is None:
@@ -290,9 +292,9 @@ class InferenceEngine:
         parts = [groups[start : start + each] for start in range(0, len(groups), each)]
         return list(chain.from_iterable(self._beside.map(self._prefill, parts, repeat(seen))))
 
-    @torch.inference_mode()  # holds for one thread
+    @torch.inference_mode()  # this mode is set per thread
     def _prefill(self, groups: Sequence[_Group], features: Mapping[bytes, cache.ScreenFeatures]) -> list[_Computed]:
-        """One pass."""
+        """Compute the prompts of `groups` in one pass. features: of each screen, by its key."""
         width, starts = max(group.width for group in groups), [group.known for group in groups]
         seen = max(starts) + width
         held = self._key_values(len(groups), seen)
@@ -310,7 +312,8 @@ class InferenceEngine:
         return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
 
     def _sample(self, hidden: Tensor, rows: Sequence[BatchRow]) -> None:
-        """hidden: [rows, size]. A row whose numbers are not finite, or whose form breaks, ends by an error, alone."""
+        """Sample a token for each of `rows`. hidden: [rows, size], at their last tokens. A row whose logits are not
+        finite, or whose token breaks the grammar, gets an error; the others do not."""
         logits = self._model.get_output_embeddings()(hidden).float()
         held = [number for number, row in enumerate(rows) if row.form is not None]
         if held:
@@ -339,7 +342,8 @@ class InferenceEngine:
         self.counts.tokens += len(rows)
 
     def _leave(self, gone: Callable[[BatchRow], bool]) -> list[BatchRow]:
-        """Take rows out; the last row moves into a gap, so that the batch stays the first rows of the buffers."""
+        """Take out and return the rows for which `gone` is true. The last row moves into each gap, so that the batch
+        stays the first rows of the buffers."""
         left = []
         for number in reversed(range(len(self.rows))):
             row = self.rows[number]
@@ -359,7 +363,7 @@ class InferenceEngine:
 
 
 def _reshape_logits(logits: Tensor, rows: Sequence[BatchRow]) -> Tensor:
-    """Penalise and filter the logits of the rows that ask for it: [rows, vocabulary], the same object where none does.
+    """Apply penalties and filters of the rows that set them; return [rows, vocabulary], `logits` itself if none does.
 
     The order is vLLM's: penalties, temperature (`sample_tokens` applies it), min_p, top_k, then top_p of what is left.
     """
@@ -393,7 +397,7 @@ def _logprobs(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _split_groups(groups: Sequence[_Group]) -> list[list[_Group]]:
-    """Groups of like width together, at most PREFILL_TOKENS with their padding, one group at least."""
+    """Split groups, sorted by width, into parts of at most PREFILL_TOKENS tokens with padding, at least one each."""
     parts: list[list[_Group]] = []
     for group in sorted(groups, key=lambda group: -group.width):
         if not parts or parts[-1][0].width * (len(parts[-1]) + 1) > PREFILL_TOKENS:

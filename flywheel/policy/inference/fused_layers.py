@@ -1,4 +1,4 @@
-"""Replace a model's layers by faster ones that can only infer."""
+"""Replace a model's layers by faster ones, for inference only."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from transformers import PreTrainedModel
 from flywheel.policy.devices import install_window_attention, is_cuda
 from flywheel.policy.inference.cache import KVCache, ScreenFeatures, to_encoder_outputs
 
-# The language model's layers in few operations, on a CPU: the same arithmetic, in another order of rounding. In the
-# library a layer is some fifty operations in general wrappers, for a small model half of the time of a pass.
+# The language model's layers in few operations, on a CPU: the same arithmetic, rounded in another order. In the library
+# a layer is some fifty operations in general wrappers, which take half of the time of a small model's pass.
 
 _KNOWN = {"Qwen2VLDecoderLayer", "Qwen2_5_VLDecoderLayer", "Qwen3VLTextDecoderLayer"}
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The weights of a layer, [out, in]; those that read the same numbers are one matrix. head_norm: what queries and
-    keys are multiplied by once they are normed, [heads + key heads, head size]; None where they are not normed."""
+    """Hold the weights of a layer, [out, in]; matrices with the same input are joined into one. head_norm: factors of
+    queries and keys after their normalisation, [heads + key heads, head size]; None for a model without it."""
 
     before: Tensor
     qkv: Tensor
@@ -35,7 +35,8 @@ class _Layer:
 
 
 class TextPass:
-    """Passes over tokens in float32. The model's weights become parts of joined ones: it must train no more."""
+    """Run the language model over tokens in float32. It replaces the model's weights by views of joined matrices, so
+    the model can no longer be trained."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         text, config = model.base_model.language_model, model.config.get_text_config()
@@ -47,7 +48,7 @@ class TextPass:
 
     @staticmethod
     def knows(model: PreTrainedModel) -> bool:
-        """Tell whether its layers are those that are computed here."""
+        """Tell whether this class can run the layers of `model`: known layer classes in float32 on a CPU."""
         first, config = next(model.parameters()), model.config.get_text_config()
         return (
             (first.device.type, first.dtype) == ("cpu", torch.float32)
@@ -59,8 +60,11 @@ class TextPass:
     def __call__(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, held: KVCache, screens: Sequence[ScreenFeatures] = ()
     ) -> Tensor:
-        """Hidden states at the end, [rows, width, size]. ids: [rows, width]; positions: [3, rows, width]; mask and held
-        as `KeyValues.at` says. screens: what stands at the image tokens, row after row."""
+        """Return the hidden states after the last layer, [rows, width, size], and append to the KV cache.
+
+        ids: [rows, width]. positions: [3, rows, width]. held: the KV cache; mask: as its `at` returned it. screens:
+        features for the image tokens of `ids`, row after row.
+        """
         x = self._embed(ids)
         places, deeper = None, ()
         if screens:
@@ -100,7 +104,7 @@ class TextPass:
 
 
 def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
-    """Make a pass of the same signature by the library's layers, for any model of the family."""
+    """Return a function with the signature of `TextPass` that runs the library's layers, for any Qwen-VL model."""
 
     def run(
         ids: Tensor, positions: Tensor, mask: Tensor | None, held: KVCache, screens: Sequence[ScreenFeatures] = ()
@@ -135,21 +139,22 @@ def _weights(layer: nn.Module, heads: int, key_heads: int) -> _Layer:
 
 
 def _joined(*linears: nn.Linear) -> Tensor:
-    """Their weights as one matrix, of which each keeps its part: the numbers are in memory once."""
+    """Return the layers' weights as one matrix, and make each layer's weight a view of it, so that they are in memory
+    once."""
     joined = torch.cat([one.weight.detach() for one in linears])
     for one, part in zip(linears, joined.split([one.out_features for one in linears]), strict=True):
         one.weight = nn.Parameter(part, requires_grad=False)
     return joined
 
 
-ROWS = 512  # of the matrix products, about, that the weights' layout is chosen for; fewer rows lose nothing by it
+ROWS = 512  # number of rows that oneDNN chooses the weights' layout for; products of fewer rows lose nothing by it
 
 
 class StillPatchEmbedding(nn.Module):
-    """The patch projection for still pictures, as one matrix product.
+    """Compute the patch projection of still pictures as one matrix product.
 
-    A still picture's frames are all alike, so the kernel can be summed over them; and kernel and stride are equal, so
-    the convolution is a product. On a CPU it takes a third of the library's time and rounds no worse.
+    The frames of a still picture are equal, so the kernel can be summed over them; and kernel and stride are equal, so
+    the convolution is a matrix product. On a CPU it takes a third of the library's time and rounds no worse.
     """
 
     def __init__(self, convolution: nn.Conv3d) -> None:
@@ -164,20 +169,20 @@ class StillPatchEmbedding(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weights lie as oneDNN wants them, with the GELU that follows it, if one does.
+    """Run a linear layer with its weights in oneDNN's memory layout, fused with the GELU that follows it, if any.
 
-    The library's layer has them put in order anew at every call. This one takes a fifth off the time of a pass.
+    torch's own layer reorders the weights at every call. This one makes a pass a fifth faster.
     """
 
     def __init__(self, linear: nn.Linear, gelu: str = "") -> None:
-        """gelu: how it is approximated, "none" or "tanh"; empty: none follows."""
+        """Take the weights of `linear`. gelu: approximation of the GELU that follows, "none" or "tanh"; "": no GELU."""
         super().__init__()
         self.put(linear.weight.detach())
         self.bias = linear.bias
         self._after = ("gelu", [], gelu) if gelu else ("none", [], "")
 
     def put(self, weight: Tensor) -> None:
-        """Take other weights, [out, in]."""
+        """Replace the weights. weight: [out, in]."""
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -186,7 +191,8 @@ class PackedLinear(nn.Module):
 
 
 def optimise_for_inference(model: PreTrainedModel) -> TextPass | None:
-    """Put the above into a model that will only infer. Returns what takes its language model's place, where known."""
+    """Replace the layers of `model` by those above, in place; it can then only infer. Return the `TextPass` that runs
+    its language model; None where `TextPass` does not know the model."""
     embed = model.base_model.visual.patch_embed
     if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
         embed.proj = StillPatchEmbedding(embed.proj)

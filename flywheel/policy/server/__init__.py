@@ -1,1 +1,1 @@
-"""Serve the policy of this process over HTTP (`flywheel model serve`)."""
+"""Serve an embedded policy over HTTP (`flywheel model serve`)."""

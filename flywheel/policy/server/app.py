@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-MAX_BODY = 64 << 20  # bytes of a request
+MAX_BODY = 64 << 20  # most bytes of a request's body
 _RETRY_AFTER_S = "1"
-_GONE = 499  # status for a caller who has disconnected; it is never sent
+_GONE = 499  # status for a client that has disconnected; it is never sent
 
 
 class RequestRefused(Exception):
@@ -46,8 +46,8 @@ class RequestRefused(Exception):
 
 
 class PolicyService:
-    """Hold the state that the routes share. name: name of the model. folder: its checkpoint. key: API key that callers
-    must send. settings: block `policy`. cut: event that ends the running requests when it is set."""
+    """Hold the state that the routes share. name: name of the model. folder: its checkpoint. key: API key that clients
+    must send. settings: block `policy`. The attribute `cut` is an event that ends the running requests when set."""
 
     def __init__(
         self, policy: EmbeddedPolicy, *, name: str, folder: Path, key: str, settings: config.PolicySettings
@@ -64,7 +64,7 @@ class PolicyService:
         self._swap = asyncio.Lock()
 
     async def drain(self, seconds: float) -> None:
-        """Take no more requests; wait until what is under way is answered, and cut it off after `seconds`."""
+        """Refuse new requests; wait until the running ones are answered, and end them after `seconds`."""
         self.closing = True
         try:
             async with asyncio.timeout(seconds):
@@ -88,7 +88,8 @@ class PolicyService:
                 self._idle.set()
 
     async def until_gone(self, request: Request, work: Awaitable[T]) -> T:
-        """Return the result of `work`. Cancels it and raises ClientDisconnect, or RequestRefused once `cut` is set."""
+        """Await `work` and return its result. If the client of `request` disconnects first, cancel `work` and raise
+        ClientDisconnect; if `cut` is set first, cancel it and raise RequestRefused."""
         task = asyncio.ensure_future(work)
         gone, cut = asyncio.create_task(_disconnected(request)), asyncio.create_task(self.cut.wait())
         try:
@@ -104,7 +105,10 @@ class PolicyService:
             await asyncio.gather(task, gone, cut, return_exceptions=True)
 
     async def complete(self, asked: ChatRequest) -> tuple[list[Completion], list[int]]:
-        """Return the samples of one prompt, asked for at once, and its tokens. Raises BadInput where it is too long."""
+        """Sample all answers of a request concurrently; return them and the prompt's token ids.
+
+        Raises BadInput where prompt and answer do not fit into the model's context, and as `EmbeddedPolicy.complete`.
+        """
         prompt_ids = await asyncio.to_thread(self.policy.encoder.prompt_ids, asked.context)
         new = asked.samples[0].max_new_tokens
         if len(prompt_ids) + new > self.longest:
@@ -114,12 +118,15 @@ class PolicyService:
         try:
             return await asyncio.gather(*tasks), prompt_ids
         finally:
-            for task in tasks:  # one that failed stops the others
+            for task in tasks:  # if one has failed, the others stop
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def swap(self, folder: Path, version: str) -> str:
-        """Load the checkpoint in `folder`; return its digest. version: expected digest ("": any). Raises BadInput."""
+        """Load the checkpoint in `folder`; return its digest. version: expected digest; "": any.
+
+        Raises BadInput for another digest, and as `EmbeddedPolicy.load`.
+        """
         async with self._swap:
             found = await asyncio.to_thread(checkpoint_digest, folder)
             if version and found != version:
@@ -263,7 +270,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _checkpoint(raw: bytes) -> tuple[Path, str]:
-    """The folder and the expected version of a weights request. Raises BadInput."""
+    """Parse the body of a weights request to its folder and expected version ("": any). Raises BadInput."""
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):

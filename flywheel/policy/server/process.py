@@ -1,4 +1,4 @@
-"""Run the policy server (`flywheel model serve`) until a signal; keep its API key where local clients find it."""
+"""Run the policy server (`flywheel model serve`) until a signal; store its API key where local clients find it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from flywheel.utils import credentials
 from flywheel.utils.errors import BadInput, PolicyError
 from flywheel.utils.local_ports import errors_of_port
 
-# The API key lies in a file that its user alone can read: a server belongs to no workspace. It is locked as long as the
-# server lives, so that a key left over is not taken for that of another server at the same port.
+# The API key is in a file that only the server's user can read, outside of any workspace, as a server belongs to none.
+# The server holds a lock on the file while it runs, so a client does not take the key that a dead server left behind
+# for the key of another server at the same port.
 
 
 def server_key_path(port: int) -> Path:
-    """Return `$XDG_CACHE_HOME/flywheel/serve/<port>.key`, by default under `~/.cache`."""
+    """Return the path of the key file: `$XDG_CACHE_HOME/flywheel/serve/<port>.key`, by default under `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "flywheel" / "serve" / f"{port}.key"
 
 
 @contextlib.contextmanager
 def hold_server_key(port: int, key: str) -> Iterator[Path]:
-    """Write the key of the server at `port` to its file, locked within the block and removed at its end. Raises
-    DiskFull."""
+    """Write the API key of the server at `port` to its key file, and yield the path; the file is locked within the
+    block and removed at its end. Raises DiskFull."""
     path = server_key_path(port)
     credentials.write_private_file(path, f"{key}\n")
     with path.open(encoding="utf-8") as held:
@@ -45,7 +46,8 @@ def hold_server_key(port: int, key: str) -> Iterator[Path]:
 
 
 def find_server_key(url: str) -> str:
-    """Return the key of the server that this user runs at `url`, an address of this machine; "" where there is none."""
+    """Return the API key of the server that this user runs at `url`; "" where `url` is not a loopback address, or no
+    such server runs."""
     parts = urlsplit(url)
     try:
         if parts.hostname != "localhost" and not ipaddress.ip_address(parts.hostname or "").is_loopback:
@@ -53,20 +55,20 @@ def find_server_key(url: str) -> str:
         with server_key_path(parts.port or 80).open(encoding="utf-8") as left:
             try:
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # its server lives
+            except BlockingIOError:  # the server that holds the lock is running
                 return left.read().strip()
     except (OSError, ValueError):
         pass
     return ""
 
 
-GRACE_S = 20.0  # seconds for running requests when the server is told to end
-_WRITE_S = 5  # for the last answers to leave
+GRACE_S = 20.0  # seconds that running requests get after the first signal
+_WRITE_S = 5  # seconds to send the last responses
 
 
 @dataclass(frozen=True)
 class ServerReady:
-    """What a server that answers says of itself. url: policy.endpoint of those who use it. key_file: holds the key."""
+    """Describe a running server. url: policy.endpoint of its clients. key_file: path of the file with the API key."""
 
     url: str
     model: str
@@ -85,14 +87,15 @@ def serve_policy(
     say: Callable[[ServerReady], None],
     grace_s: float = GRACE_S,
 ) -> None:
-    """Serve a checkpoint until SIGTERM or Ctrl-C; returns once nothing of it runs any more.
+    """Serve a checkpoint until SIGTERM or Ctrl-C; return once the server has shut down.
 
-    folder: of the checkpoint, or a Hugging Face name. policy: block `policy`. host, port: address; port 0 takes a free
-    one. name: of the model, for callers. key: that callers must send; it lies in a file of this user's, which is
-    removed at the end. say: called with the address once the server answers. grace_s: seconds that running answers have
-    at the end; a second signal cuts them off. Raises, before anything answers, BadInput for an address that cannot be
-    used and a form of answers that cannot be constrained, ModelError for a folder or name that is no checkpoint or
-    whose answers cannot be held to a form as asked, PolicyError where the server does not start.
+    folder: the checkpoint's folder, or a Hugging Face name. policy: block `policy`. host, port: address; port 0 takes a
+    free one. name: name of the model in requests. key: API key that clients must send; it is stored in a file that only
+    this user can read, and removed at the end. say: called once the server answers. grace_s: seconds that running
+    requests get after the first signal; a second signal ends them. Raises, before the server answers, BadInput for an
+    address that cannot be used and an action grammar that guided decoding does not support, ModelError for a folder or
+    name that is no checkpoint or whose tokeniser does not allow guided decoding where that is set to always,
+    PolicyError where the server does not start.
     """
 
     async def serve(listener: socket.socket, folder: Path) -> None:
@@ -122,7 +125,7 @@ def serve_policy(
 
 
 def _stop_on_signals(cut: Callable[[], None]) -> asyncio.Event:
-    """Set by the first signal; a second one does not wait for what is under way."""
+    """Return an event that the first SIGTERM or SIGINT sets; each further signal calls `cut`."""
     stop = asyncio.Event()
 
     def told() -> None:

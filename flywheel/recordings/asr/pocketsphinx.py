@@ -1,4 +1,4 @@
-"""Recognize speech with PocketSphinx, led by a language model of speech about screens; nothing is downloaded."""
+"""Recognize speech with PocketSphinx and a language model of speech about screens; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SPHINX_MODEL = Path(get_model_path()) / "en-us"
 GENERAL_LANGUAGE_MODEL = SPHINX_MODEL / "en-us.lm.bin"  # the wheel's own language model
 PRONUNCIATIONS = SPHINX_MODEL / "cmudict-en-us.dict"
 
-LANGUAGE_WEIGHT = 6.5  # the exponent of the language model's probabilities beside the sounds'; the library's default
-WORD_PENALTY = 0.65  # likewise
-_ANY_TYPE = 0  # of a language model's file: as its name says
+LANGUAGE_WEIGHT = 6.5  # exponent of the language model's probabilities against the acoustic ones; the library's default
+WORD_PENALTY = 0.65  # the library's default
+_ANY_TYPE = 0  # of a language model's file: the library tells it by the name
 _FRAMES_PER_S = 100
 _VARIANT = re.compile(r"\(\d+\)$")  # "the(2)": a second pronunciation of the same word
 
@@ -45,10 +45,10 @@ _SIGNATURES = yaml.safe_load(Path(__file__).with_name("pocketsphinx.yaml").read_
 
 
 class SphinxDecoder:
-    """A decoder over language models (file -> weight, of sum 1). Not for use by several threads at once.
+    """Decode with several language models (file -> weight, of sum 1). Not for use by several threads at once.
 
-    The score of a word w after h is sum_i weight_i p_i(w | h)^LANGUAGE_WEIGHT: the library interpolates what it has
-    weighted already, so a word is about as likely as in that model which expects it most.
+    The score of a word w after h is sum_i weight_i p_i(w | h)^LANGUAGE_WEIGHT: the library mixes probabilities after
+    raising them to that power, so a word is about as likely as in the model that expects it most.
     """
 
     def __init__(self, models: Mapping[Path, float], dictionary: Path = PRONUNCIATIONS, **options: int | float) -> None:
@@ -85,14 +85,14 @@ class SphinxDecoder:
             if self._c.ps_add_lm(self._decoder, b"all", read[-1]) or self._c.ps_activate_search(self._decoder, b"all"):
                 raise BadInput("pocketsphinx refuses its language models", where=", ".join(map(str, models)))
         finally:
-            for model in read:  # whoever needs it holds it by itself
+            for model in read:  # the decoder holds its own references
                 self._c.ngram_model_free(model)
 
     def decode(self, pcm: bytes) -> tuple[Word, ...]:
-        """Decode one utterance: 16-bit samples, 16,000 a second; returns the words of the best path.
+        """Decode one utterance, 16-bit samples at 16,000 a second; return the words of the best path.
 
-        It is read as a whole: the mean of the spectrum, by which microphone and room are cancelled, is that of the
-        utterance, where a stream would begin with another's.
+        The utterance is processed as a whole: so the mean of its own spectrum is subtracted, which cancels microphone
+        and room. A stream would begin with the mean of another utterance.
         """
         # The front end adapts to the channel as it goes: without this, words would depend on the utterances before.
         self._c.ps_reinit_feat(self._decoder, None)
@@ -129,7 +129,7 @@ def _c_type(name: str) -> Any:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Raises BadInput where this build of pocketsphinx keeps its library to itself."""
+    """Load PocketSphinx's C library. Raises BadInput where this build of pocketsphinx does not export it."""
     library = ctypes.CDLL(_pocketsphinx.__file__)
     try:
         for name, kinds in _SIGNATURES.items():
@@ -154,7 +154,7 @@ DISCOUNT = 0.7  # taken from each n-gram's count for those never seen
 Sentence = Sequence[str]
 START, END = "<s>", "</s>"
 
-# What is said, each pattern a sentence about an action; words in braces are drawn, of the screens' own and of more.
+# Patterns of sentences about an action; names in braces are replaced by words of the screens and some more.
 _SPEECH = json.loads(Path(__file__).with_name("sentences.json").read_text(encoding="utf-8"))
 _ON_SCREENS = {
     "colour": COLOURS,
@@ -170,10 +170,7 @@ _SLOTS["value"] += tuple(COLOURS)
 
 
 def generate_sentences(count: int = SENTENCES, seed: int = 0) -> list[list[str]]:
-    """Generate think-aloud speech: `count` sentences, each a list of words in lower case.
-
-    The same `seed` gives the same ones.
-    """
+    """Generate think-aloud speech: `count` sentences, each a list of lower-case words; the same for the same `seed`."""
     rng = random.Random(seed)
     return [_sentence(rng) for _ in range(count)]
 
@@ -195,11 +192,11 @@ def _sentence(rng: random.Random) -> list[str]:
 
 
 class TrigramModel:
-    """A trigram model of `corpus`.
+    """Hold a trigram model of `corpus`, by interpolated absolute discounting.
 
-    Interpolated absolute discounting: with c(h) the count of history h and n(h) the number of words seen after it,
-    p(w | h) = max(c(h w) - D, 0) / c(h) + D n(h) / c(h) p(w | h'), where h' is h without its first word. Single words:
-    their share of the corpus.
+    With c(h) the count of history h, n(h) the number of different words seen after it, and D = DISCOUNT, p(w | h) =
+    max(c(h w) - D, 0) / c(h) + D n(h) / c(h) p(w | h'), where h' is h without its first word. The probability of a word
+    without history is its share of the corpus.
     """
 
     def __init__(self, corpus: Sequence[Sentence]) -> None:
@@ -209,7 +206,7 @@ class TrigramModel:
         self._following = [_following(self._counts[order]) for order in (1, 2)]  # after one word, after two
 
     def probability(self, gram: tuple[str, ...]) -> float:
-        """Return the probability of the last word after those before it, up to two; 0 for a word that is not in the
+        """Return the probability of the last word of `gram` after those before it, up to two; 0 for a word not in the
         corpus."""
         if len(gram) == 1:
             return self._words.get(gram[0], 0.0)
@@ -225,7 +222,7 @@ class TrigramModel:
         return math.log10(DISCOUNT * kinds / total) if total else 0.0
 
     def arpa(self) -> str:
-        """Write the model as text in the ARPA format."""
+        """Return the model as text in the ARPA format."""
         grams = [sorted((word,) for word in (START, *self._words)), sorted(self._counts[1]), sorted(self._counts[2])]
         lines = ["\\data\\", *(f"ngram {order}={len(g)}" for order, g in enumerate(grams, 1))]
         for order, listed in enumerate(grams, 1):
@@ -247,7 +244,7 @@ def _counts(corpus: Sequence[Sentence], order: int) -> Counter[tuple[str, ...]]:
 
 
 def _following(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], tuple[int, int]]:
-    """history -> (how often something followed it, how many different words did)."""
+    """Return history -> (number of words that followed it, number of different ones)."""
     totals: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for gram, count in counts.items():
         totals[gram[:-1]][0] += count
@@ -258,17 +255,17 @@ def _following(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], t
 # An utterance is first decoded with both language models; where the result is less likely as speech about a screen than
 # as general English, it is decoded again with the general model alone.
 
-_LOG_BASE = math.log(1.0001)  # of the probabilities that pocketsphinx gives out
-_COMMON = 3_000  # words of general English that the quick search can hear
-_SEARCH = {"maxhmmpf": 4_000, "maxwpf": 20, "fwdflat": 0}  # it follows fewer paths, and once
+_LOG_BASE = math.log(1.0001)  # of pocketsphinx's log-probabilities
+_COMMON = 3_000  # most frequent words of general English that the quick search knows
+_SEARCH = {"maxhmmpf": 4_000, "maxwpf": 20, "fwdflat": 0}  # of the quick search: fewer paths, a single pass
 _UNKNOWN = 1e-7  # probability of a word that a language model does not have
 
 
 class PocketSphinx:
     """Recognize with PocketSphinx. Not for use by several threads at once.
 
-    adapted: False is the stock recognizer, its language model and search as they come with the wheel; it is what ours
-    is measured against. Raises BadInput where the library or its model cannot be used.
+    adapted: False gives the stock recognizer, with the wheel's language model and search, as a baseline to measure
+    against. Raises BadInput where the library or its model cannot be used.
     """
 
     whole = False
@@ -279,9 +276,9 @@ class PocketSphinx:
         self._interface = _InterfaceSpeech() if adapted else None
 
     def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
-        """See `Recognizer.recognize`. confidence: the posterior of the word in the lattice.
+        """Recognize as `Recognizer.recognize` says; the confidence is the posterior of the word in the lattice.
 
-        Decoding cannot be broken off, so the deadline is checked before and after.
+        Decoding cannot be interrupted, so the deadline is checked before and after it.
         """
         check_audio(samples, rate)
         deadline = time.monotonic() + deadline_s
@@ -298,10 +295,10 @@ class PocketSphinx:
 
 
 class _InterfaceSpeech:
-    """A quick search that leans to speech about interfaces, and the judge of what it heard.
+    """Search quickly for speech about interfaces, and judge whether the result is such speech.
 
-    Both language models count alike. To save time it knows only the words of that speech and the commonest others:
-    whatever else is said is for the general search.
+    Both language models weigh the same. To save time the dictionary has only the words of that speech and the most
+    frequent others: anything else is left to the general search.
     """
 
     def __init__(self) -> None:
@@ -317,7 +314,7 @@ class _InterfaceSpeech:
             self.decoder = SphinxDecoder({GENERAL_LANGUAGE_MODEL: 0.5, model: 0.5}, dictionary, **_SEARCH)
 
     def gain(self, words: Sequence[str]) -> float:
-        """log p(words) as speech about an interface, less that as general English: over 0, the first is likelier."""
+        """Return log p(words) as speech about an interface minus log p(words) as general English."""
         said, gain = (START, *words, END), 0.0
         for at in range(1, len(said)):
             gram = said[max(0, at - 2) : at + 1]
@@ -326,12 +323,12 @@ class _InterfaceSpeech:
         return gain
 
     def _english(self, *gram: str) -> float:
-        """Natural logarithm of the general model's probability of the last word after the others."""
+        """Return the natural logarithm of the general model's probability of the last word after the others."""
         return self._general.prob(list(reversed(gram))) * _LOG_BASE
 
 
 def _dictionary() -> dict[str, str]:
-    """The words that the recognizer can pronounce, each with the dictionary's lines for it."""
+    """Return each word that the recognizer can pronounce, with its lines of the dictionary."""
     found: dict[str, str] = {}
     for line in PRONUNCIATIONS.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.strip():

@@ -32,8 +32,8 @@ class Word:
 
 
 class Recognizer(Protocol):
-    """Recognize speech. name: as it is written into the data. whole: it takes a recording as a whole, not by
-    utterances."""
+    """Recognize speech. name: as it is stored in the data. whole: whether it takes a whole recording at once, rather
+    than one utterance."""
 
     name: str
     whole: bool
@@ -41,26 +41,26 @@ class Recognizer(Protocol):
     def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
         """Recognize the words of one utterance, or of a whole recording, in the order of their times.
 
-        samples: float32 mono [n], in [-1, 1], at `rate` = 16,000 a second; BadInput for anything else. deadline_s:
-        seconds. Words are lower case without punctuation; times are within the audio and do not decrease. Raises
-        RecognitionTimeout after `deadline_s`.
+        samples: float32 mono [n], in [-1, 1]. rate: samples a second, which must be 16,000. deadline_s: seconds. Words
+        are lower case without punctuation; times lie within the audio and do not decrease. Raises RecognitionTimeout
+        after `deadline_s`, BadInput for other samples.
         """
 
 
 def locate_whisper_checkpoint(settings: RecordingSettings, folder: Path) -> RecordingSettings:
-    """Return the settings with the Whisper checkpoint's full path, where it is a path relative to `folder`.
+    """Return the settings with the full path of the Whisper checkpoint, where that is a file relative to `folder`.
 
-    settings: block `recording`, left as it is. Else it would depend on the directory that a process was started in. A
-    name that is no file there, such as a published model's, stays.
+    settings: block `recording`; it is not changed. A relative path would depend on the directory that a process was
+    started in. A name that is no file there, such as a published model's, stays.
     """
     path = folder / expand_home(settings.whisper_model)
     return settings.model_copy(update={"whisper_model": str(path)}) if path.is_file() else settings
 
 
 def open_recognizer(settings: RecordingSettings) -> Recognizer:
-    """Open the recognizer that the settings name, its model loaded.
+    """Open the recognizer that the settings name, with its model loaded.
 
-    settings: block `recording`. Raises BadInput where its library or its model is not there, or the model is damaged.
+    settings: block `recording`. Raises BadInput where its library or model is missing, or the model is damaged.
     """
     # A back-end's libraries are loaded only where it is used: whisper's take seconds.
     if settings.recognizer == "whisper":
@@ -73,7 +73,8 @@ def open_recognizer(settings: RecordingSettings) -> Recognizer:
 
 
 def check_audio(samples: np.ndarray, rate: int) -> None:
-    """Check the input of a recognizer. Raises BadInput unless `samples` is float32 [n] and `rate` 16,000 a second."""
+    """Check a recognizer's input. Raises BadInput unless `samples` is float32 [n] and `rate` is 16,000 samples a
+    second."""
     if rate != 16_000:
         raise BadInput(f"a recognizer needs 16,000 samples a second, not {rate}", fix="use audio.resample")
     if samples.ndim != 1 or samples.dtype != np.float32:

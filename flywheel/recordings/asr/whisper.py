@@ -1,4 +1,4 @@
-"""Recognize speech with OpenAI's Whisper, through windows of thirty seconds, from a checkpoint file."""
+"""Recognize speech with OpenAI's Whisper, in windows of thirty seconds, from a checkpoint file."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from flywheel.utils.files import expand_home, sha256_file
 
 WINDOW_S = 30.0
 EDGE_S = 1.0  # a word that ends so near a window's end may be half a word
-CONTEXT = 100  # words that the next window is told
-LOOPING = 2.4  # a text that zlib makes so much smaller says one thing again and again (Whisper's own measure)
+CONTEXT = 100  # words before a window that Whisper gets as its prompt
+LOOPING = 2.4  # a text that zlib compresses by more than this factor repeats itself (Whisper's own measure)
 
-# (start, end of the window in seconds, text before it) -> its words, their times from the recording's start
+# (start, end of the window in seconds, text before it) -> its words, with times from the recording's start
 Hear = Callable[[float, float, str], Sequence[Word]]
 
 
 def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
-    """Yield the words of a recording of `seconds`, each once, in order of time. hear: recognizes one window.
+    """Yield the words of a recording of `seconds` seconds, each once, in order of time. hear: recognizes one window.
 
-    What may be cut at the end of a window is left to the next, which begins in the gap before it. A window whose words
-    repeat in a loop is no context: the next would repeat them too.
+    Words that the end of a window may cut are left to the next window, which begins in the gap before them. A window
+    whose words repeat in a loop is not given to the next as context, which would repeat them too.
     """
     at, context = 0.0, ""
     while at < seconds:
@@ -44,13 +44,13 @@ def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
 
 
 def _whole(words: list[Word], at: float, end: float) -> tuple[list[Word], float]:
-    """The words that are surely whole, and where to go on."""
+    """Return the words that are surely whole, and the second at which the next window begins."""
     first = next((i for i, word in enumerate(words) if word.end_s > end - EDGE_S), len(words))
     if first == len(words):
         return words, end
     before = words[first - 1].end_s if first else at
     after = (before + words[first].start_s) / 2
-    # One word as long as half a window is none; to begin there again would take for ever.
+    # A word as long as half a window is no word; beginning again before it would never end.
     return (words[:first], after) if after > at + WINDOW_S / 2 else (words, end)
 
 
@@ -60,11 +60,11 @@ _NOT_WORD = re.compile(r"[^\w']+")
 
 
 class Whisper:
-    """One model on the CPU, or on the GPU where there is one.
+    """Recognize with one Whisper model, on the GPU where there is one, else on the CPU.
 
-    model: a checkpoint file, or the name of a published model that lies in Whisper's cache. Nothing is downloaded.
-    language: that is spoken, by its code. Raises BadInput as `find_whisper_checkpoint`, for a file that is no
-    checkpoint, and for a language that Whisper, or this model, does not know.
+    model: a checkpoint file, or the name of a published model in Whisper's cache; nothing is downloaded. language: code
+    of the spoken language. Raises BadInput as `find_whisper_checkpoint`, for a file that is no checkpoint, and for a
+    language that Whisper, or this model, does not know.
     """
 
     whole = True
@@ -82,15 +82,15 @@ class Whisper:
             fix = "give its code, such as de, and a model of many languages, such as base" if language != "en" else ""
             raise BadInput(what, where="recording.language", fix=fix)
         heads = whisper._ALIGNMENT_HEADS.get(path.stem)
-        if heads:  # attention by which a published model tells the words' times; else the upper half of its layers
+        if heads:  # attention heads that time a published model's words best; else the upper half of its layers
             self._model.set_alignment_heads(heads)
         self.name = f"whisper-{path.stem}"
 
     def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
-        """See `Recognizer.recognize`. confidence: the mean probability of the word's tokens.
+        """Recognize as `Recognizer.recognize` says; the confidence is the mean probability of the word's tokens.
 
-        Samples may be of any length, and lie in a mapped file: a window at a time is taken. Decoding of a window cannot
-        be broken off, so the deadline is checked before and after each.
+        Samples may be of any length, and memory-mapped: one window at a time is read. Decoding of a window cannot be
+        interrupted, so the deadline is checked before and after each.
         """
         check_audio(samples, rate)
         deadline = time.monotonic() + deadline_s
@@ -104,7 +104,7 @@ class Whisper:
         return tuple(stream_windows(len(samples) / rate, hear))
 
     def _window(self, samples: np.ndarray, context: str) -> dict:
-        """Samples go in as an array: a path would need ffmpeg."""
+        """Transcribe one window. The samples are passed as an array, since a path would need ffmpeg."""
         return self._model.transcribe(
             samples,
             language=self._language,
@@ -131,10 +131,10 @@ def _package() -> ModuleType:
 def find_whisper_checkpoint(model: str | Path) -> Path:
     """Return the file of a Whisper checkpoint; nothing is downloaded.
 
-    model: a path (relative to the current folder), or the name of a published one in the cache
-    (`$XDG_CACHE_HOME/whisper`, by default `~/.cache/whisper`), whose checksum must be the published one; a file goes
-    before a name. Raises BadInput where Whisper is not installed, there is no such file or name, or the published one
-    is damaged.
+    model: a path (relative to the current folder), or the name of a published model in the cache
+    (`$XDG_CACHE_HOME/whisper`, by default `~/.cache/whisper`), whose checksum must be the published one; an existing
+    file wins over a name. Raises BadInput where Whisper is not installed, there is no such file or name, or the
+    published model's file is damaged.
     """
     whisper, model = _package(), str(model)
     path = expand_home(model)
@@ -161,9 +161,9 @@ def find_whisper_checkpoint(model: str | Path) -> Path:
 
 
 def _words(segments: list[dict], start: float, end: float) -> Iterator[Word]:
-    """Words in order, their times from the recording's start.
+    """Yield the words in order, with times from the recording's start.
 
-    They are clipped to the window, which Whisper pads to 30 s, and made not to decrease.
+    Times are clipped to the window, which Whisper pads to 30 s, and made not to decrease.
     """
     at = start
     for word in (word for segment in segments for word in segment["words"]):

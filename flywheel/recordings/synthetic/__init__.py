@@ -1,1 +1,1 @@
-"""Synthetic sessions, whose truth is known."""
+"""Make synthetic sessions and demonstrations, whose true thoughts and times are known."""

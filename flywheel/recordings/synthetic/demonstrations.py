@@ -31,13 +31,16 @@ from flywheel.store.interop.demonstration import (
 from flywheel.utils.errors import DataError, FlywheelError
 
 DATASET = "flywheel"
-SEEDS = 2**31  # the first seed: above those of training and evaluation
+SEEDS = 2**31  # the first seed of demonstrated tasks: above those of training and evaluation
 WORLDS: dict[str, ChoreFamilySuite] = {world.name: world for world in (CHORES, ERRANDS)}
 
 
 def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int) -> list[Task]:
-    """Make `count` tasks of all templates and levels of `world` in turn that training may draw, none with an evaluation
-    task's content; [] where training may draw none. Raises BadInput for a suite in the settings that is not there."""
+    """Make `count` tasks over all templates and levels of `world` that training may draw, in turn.
+
+    None has the content of an evaluation task. Returns [] where training may draw none. Raises BadInput for a suite in
+    the settings that does not exist.
+    """
     held = {task_content(task) for task in make_tasks(settings, 0, "eval")}
     apart = drawing.held_out_templates(settings, world)
     kinds = [
@@ -57,7 +60,7 @@ def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int)
 
 
 async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int, settings: Settings) -> int:
-    """Put `count` demonstrations of `world` into the recordings folder; return how many of them are new.
+    """Write `count` demonstrations of `world` to the recordings `folder`; return the number of new ones.
 
     Raises DataError where an expert does not solve its task, BadInput and EnvError where an environment cannot be
     opened or fails, DiskFull.
@@ -71,8 +74,10 @@ async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int,
 
 
 async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Demonstration:
-    """Let the expert of `world` solve `task` in `env`. Raises DataError where it does not, EnvError where `env`
-    fails."""
+    """Let the expert of `world` solve `task` in `env`.
+
+    Raises DataError where it does not solve it, EnvError where `env` fails.
+    """
     seen = await env.reset(task, task.seed)
     steps, screens = [], {}
     for thought, action in world.play(task.template, task.params):

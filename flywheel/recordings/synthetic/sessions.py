@@ -41,7 +41,7 @@ from flywheel.recordings.session import (
 )
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
-# Speech: what a person might say, spoken by `flite`, as one track of samples.
+# Speech: sentences that a person might say, spoken by `flite` and mixed to one track of samples.
 
 VOICES = ("slt", "rms", "awb", "kal16")
 _TIMEOUT_S = 30.0
@@ -49,7 +49,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class SpeakerHabits:
-    """How often, as shares of the thoughts, a speaker does what, and how slowly (1: the voice's own pace)."""
+    """Describe a speaker: how often, as shares of the thoughts, habits occur. pace: factor of a word's duration."""
 
     filler: float
     correction: float
@@ -65,7 +65,7 @@ SPEAKER_HABITS = {level: SpeakerHabits(**habits) for level, habits in _DECLARED[
 
 
 def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> list[str]:
-    """Split a thought into spoken parts with pauses between them, with fillers, repetitions, self-corrections."""
+    """Split a thought into spoken parts with pauses between them; add fillers, repetitions and self-corrections."""
     words = thought.rstrip(".").split()
     if rng.random() < habits.correction:
         words = _corrected(words, rng)
@@ -80,7 +80,7 @@ def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> l
 
 
 def _corrected(words: list[str], rng: random.Random) -> list[str]:
-    """`I pick the red heart` -> `I pick the blue no wait the red heart`, where a colour was named."""
+    """Add a self-correction where a colour is named: `the red heart` -> `the blue no wait the red heart`."""
     colours = _DECLARED["colours"]
     for at, word in enumerate(words):
         if word in colours and at and words[at - 1] == "the":
@@ -90,8 +90,11 @@ def _corrected(words: list[str], rng: random.Random) -> list[str]:
 
 
 def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
-    """Speak `text` in ASCII: float32 mono [n] at `SAMPLE_RATE`. voice: one of `VOICES`. pace: times the usual duration.
-    Raises BadInput where flite is not installed, FlywheelError where it fails."""
+    """Speak the ASCII `text`; return float32 mono [n] at `SAMPLE_RATE`.
+
+    voice: one of `VOICES`. pace: times the usual duration. Raises BadInput where flite is not installed, FlywheelError
+    where it fails.
+    """
     flite = shutil.which("flite")
     if flite is None:
         raise BadInput(
@@ -99,7 +102,7 @@ def synthesize_speech(text: str, voice: str, pace: float) -> np.ndarray:
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "speech.wav"
-        # The text goes in by a file: on the command line, text without a blank would be read as a file's name.
+        # The text is passed in a file: on the command line, flite takes a text without blanks for a file name.
         source = Path(folder) / "text"
         source.write_text(text + ".\n", encoding="ascii")
         command = [flite, "-voice", voice, "--setf", f"duration_stretch={pace}", "-f", str(source), "-o", str(path)]
@@ -115,9 +118,8 @@ def mix_audio_track(
 ) -> np.ndarray:
     """Mix pieces of sound on one float32 track in [-1, 1], with the noise of a room and of the mouse.
 
-    pieces: (start in seconds, samples at `SAMPLE_RATE`). seconds: length of the track; what would lie behind it is
-    lost, and so is what would lie before its beginning, as it is for a microphone that was switched on late. clicks:
-    seconds at which the mouse clicks.
+    pieces: (start in seconds, samples at `SAMPLE_RATE`). seconds: length of the track; sound beyond its end or before
+    its beginning is lost, as with a microphone that was switched on late. clicks: seconds at which the mouse clicks.
     """
     samples = rng.normal(0, 6e-4, round(seconds * audio.SAMPLE_RATE)).astype(np.float32)
     decay = np.exp(-np.arange(160) / 25).astype(np.float32)
@@ -139,7 +141,7 @@ def mix_audio_track(
 
 log = logging.getLogger(__name__)
 SEEDS = 2**31  # the first seed of recorded tasks: above those of training and evaluation
-_LEFT_OUT = 200  # tasks in a row in which one must wait: there are never so many
+_LEFT_OUT = 200  # more tasks than can ever follow each other in which the person must wait
 FIRST_DAY = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 
 ANNOTATORS = _DECLARED["annotators"]  # name, level, voice
@@ -147,7 +149,7 @@ ANNOTATORS = _DECLARED["annotators"]  # name, level, voice
 
 @dataclass
 class _SessionTake:
-    """What is collected while a session is recorded; times on the screen's clock."""
+    """Collect the parts of a session while it is recorded; times on the screen's clock."""
 
     events: list[InputEvent] = field(default_factory=list)
     screens: list[ScreenFrame] = field(default_factory=list)
@@ -158,7 +160,7 @@ class _SessionTake:
     speech_end: float = 0.0
 
     def say(self, parts: list[str], at: float, step: int, voice: str, pace: float, rng: random.Random) -> float:
-        """Speak the parts from `at` on; the time at which the last one ends."""
+        """Speak the parts, beginning at the second `at`; return the second at which the last one ends."""
         for part in parts:
             samples = synthesize_speech(part, voice, pace)
             self.pieces.append((at, samples))
@@ -173,7 +175,7 @@ def recorded_tasks(settings: Settings) -> Iterator[Task]:
     """Yield tasks of all worlds, templates and levels in turn, without end.
 
     None has the content of an evaluation task. The same settings give the same tasks. Raises BadInput for a suite in
-    them that is not there.
+    the settings that does not exist.
     """
     held_out = {task_content(task) for task in make_tasks(settings, 0, "eval")}
     names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
@@ -188,8 +190,8 @@ def recorded_tasks(settings: Settings) -> Iterator[Task]:
 
 
 def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
-    """Templates and levels of a world, without end: every template comes once before any comes again, then at its
-    next level. Where levels open one after the other, a lower one comes more often: 1, 1, 2, 1, 2, 3."""
+    """Yield templates and levels of a world, without end: every template once before any comes again, then at its next
+    level. Where levels are opened one after the other, lower ones come more often: 1, 1, 2, 1, 2, 3."""
     world = catalogue.get_world(name)
     levels = {
         template: [level for level in settings.synthesis.levels if level in spec.max_steps]
@@ -206,7 +208,7 @@ def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
 
 
 def _even(settings: Settings) -> list[list[str]]:
-    """The worlds of each domain, repeated so that all domains have as many turns."""
+    """Return the worlds of each domain, repeated so that all domains get equally many turns."""
     domains = list(settings.synthesis.domains.values())
     turns = int(np.lcm.reduce([len(worlds) for worlds in domains]))
     return [[worlds[i % len(worlds)] for i in range(turns)] for worlds in domains]
@@ -215,8 +217,11 @@ def _even(settings: Settings) -> list[list[str]]:
 async def record_session(
     env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path, *, slips: bool = True
 ) -> dict[str, Any] | None:
-    """Record one session into `folder`; what was meant and when, for `truth.json`. None for a task in which one must
-    wait: a recording is of what a person does. Who failed because of a slip does the task again, without one."""
+    """Record one session into `folder`; return the true thoughts and their times, for `truth.json`.
+
+    Returns None for a task in which the person must wait, since a wait is not recorded. slips: whether a novice may
+    click a wrong place; a task that fails because of that is done again without slips.
+    """
     rng = random.Random(f"recording {number}")
     habits = SPEAKER_HABITS[level]
     actions = [action for _, action, _ in await demonstrate_task(env, task, task.seed)]
@@ -247,7 +252,7 @@ async def record_session(
         result = await env.step(action)
         shown = events[-1].time_s + rng.uniform(0.1, 0.3)
         clock = max(take.speech_end, shown) + rng.uniform(0.6, 1.6)
-    if slips and not result.reward:  # it closed a menu, say, and the steps ran out
+    if slips and not result.reward:  # for example, the slip closed a menu, and the steps ran out
         return await record_session(env, task, number, name, level, voice, folder, slips=False)
     if rng.random() < 0.3:
         take.say(["okay done"], clock, len(take.thoughts) - 1, voice, habits.pace, rng)
@@ -281,7 +286,7 @@ async def record_session(
 def _speak_and_act(
     take: _SessionTake, thought: str, step: int, clock: float, habits: SpeakerHabits, voice: str, rng: random.Random
 ) -> float:
-    """Say the thought around the action; the time of the action. Most thoughts come before it."""
+    """Say the thought before, during or after the action, mostly before; return the second of the action."""
     if rng.random() < habits.silence:
         return clock + rng.uniform(0.3, 1.0)
     parts = spoken_thought(thought, habits, rng)
@@ -294,14 +299,14 @@ def _speak_and_act(
 
 
 def _duration(action: Action, rng: random.Random) -> float:
-    """Seconds from the first event of an action to its second."""
+    """Return the seconds from the first event of an action to its second."""
     if isinstance(action, Type):
         return 0.18 * len(action.content) + rng.uniform(0.2, 0.5)
     return rng.uniform(0.4, 0.9)
 
 
 def _label(action: Action, state: Mapping[str, Any]) -> str:
-    """The name of the smallest element under the pointer, as an accessibility interface gives it."""
+    """Return the name of the smallest element under the pointer, as an accessibility interface gives it."""
     if isinstance(action, Drag):
         point = action.start_point
     elif isinstance(action, Click | LeftDouble | RightSingle):
@@ -317,7 +322,7 @@ def _label(action: Action, state: Mapping[str, Any]) -> str:
 
 
 def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
-    """A point with no element near it, where a click does nothing."""
+    """Return a point far from all elements, where a click does nothing."""
 
     def apart(x: float, y: float) -> float:
         gaps = [max(e["x"] - x, x - e["x"] - e["w"], e["y"] - y, y - e["y"] - e["h"]) for e in state["elements"]]
@@ -328,9 +333,11 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
 
 
 async def make_sessions(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
-    """Make sessions `first` to `count` - 1 in `folder`. Those made before it stay, without `first` none that is told of
-    in `truth.json`; each is the same however many are made. Raises BadInput where one before `first` is not there, and
-    where there is nothing to make."""
+    """Make the sessions `first` to `count` - 1 in `folder`.
+
+    Each is the same however many are made. Earlier ones stay; with `first` 0, those named in `truth.json` are removed
+    first. Raises BadInput where a session before `first` is missing, and where there is nothing to make.
+    """
     if count <= first:
         raise BadInput(
             f"of {count} sessions in all none is left to be made from {first} on",
@@ -350,11 +357,11 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
         for task in recorded_tasks(settings):
             if number == count:
                 break
-            # A world takes each annotator in turn.
+            # Each world gets every annotator in turn.
             name, level, voice = ANNOTATORS[(number + number // len(ANNOTATORS)) % len(ANNOTATORS)]
             target = folder / f"{number:03d}-{task.world}-{name}"
             if number < first:
-                there = _task_id(target) == task.task_id  # another one was left out
+                there = _task_id(target) == task.task_id  # False: that task was left out
                 number, passed = number + there, 0 if there else passed + 1
                 if passed > _LEFT_OUT:
                     raise BadInput(
@@ -374,10 +381,10 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
 
 
 def sessions_match_settings(folder: Path, settings: Settings) -> bool:
-    """Tell whether the sessions in `folder` are the first of those that these settings ask for.
+    """Tell whether the sessions in `folder` are the first of those that these settings give.
 
-    Only those that its truth.json names count, so it is True where there is none of them. Raises DataError for a
-    truth.json or a session.json that is damaged, BadInput for settings whose tasks cannot be drawn (`make_tasks`).
+    Only sessions named in its truth.json count; without any it is True. Raises DataError for a truth.json or
+    session.json that is damaged, BadInput for settings whose tasks cannot be drawn (`make_tasks`).
     """
     truth_file = folder / "truth.json"
     names = _read_json(truth_file, dict) if truth_file.is_file() else {}
@@ -387,7 +394,7 @@ def sessions_match_settings(folder: Path, settings: Settings) -> bool:
 
 
 def _task_id(folder: Path) -> str | None:
-    """Of the task that the session in the folder shows."""
+    """Return the id of the task of the session in `folder`; None where there is no session.json."""
     meta = folder / "session.json"
     return _read_json(meta, lambda found: str(found["task"]["task_id"])) if meta.is_file() else None
 

@@ -1,4 +1,4 @@
 """Hold the scorers, one file each: the file's name is what `routing.scorers` calls it.
 
-Each has `open_scorer(settings)`, which gives a `flywheel.rewards.scorer.Scorer`. A new one is a new file here.
+Each has `open_scorer(settings)`, which returns a `flywheel.rewards.scorer.Scorer`. A new scorer is a new file here.
 """

@@ -1,4 +1,4 @@
-"""Score the final state of a trajectory by its task's own verifier (section 2.5.2)."""
+"""Score the final state of a trajectory by its task's own verifier (UI-TARS-2 report, section 2.5.2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def get_verifier(task: Task) -> Verifier:
     return registry.find_backend(task.environment).verifier(task)
 
 
-# The scorer `verifier`: its rows say which verifier it was.
+# The scorer `verifier`: its verdicts name the verifier that gave the score.
 
 
 class VerifierScorer:
@@ -39,8 +39,8 @@ class VerifierScorer:
     needs: frozenset[Need] = frozenset({"final_state"})
 
     def score(self, case: ScoringInput) -> Score:
-        """Score the final state of `case`; without a value where the verifier cannot read it. Raises BadInput for a
-        task whose verifier or environment does not exist."""
+        """Score the final state of `case`; the score has no value where the verifier cannot read the state. Raises
+        BadInput for a task whose verifier or environment does not exist."""
         try:
             return Score(score_final_state(case.task, case.final_state), rule=case.task.verifier)
         except DataError as error:
@@ -48,5 +48,5 @@ class VerifierScorer:
 
 
 def open_scorer(settings: Settings) -> VerifierScorer:
-    """Open the scorer; it takes nothing from `settings`."""
+    """Open the scorer; it reads nothing of `settings`."""
     return VerifierScorer()

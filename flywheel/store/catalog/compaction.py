@@ -1,10 +1,10 @@
 """Compact the small partitions of complete iterations into few files that the catalogue reads.
 
-`.flywheel/closed/001-010/<table>.parquet` has the rows of ten iterations; ten such folders become one of a hundred, so
-their number hardly grows. All of it is made from the partitions, may be deleted, and is made again when an iteration
-ends. An iteration counts as closed while its folders in `data`, its dvc.lock and its promotion are as they were when it
-was compacted: `partitions.write_partition` touches them. `flywheel workspace verify` finds a file that
-something else changed in place.
+`.flywheel/closed/001-010/<table>.parquet` has the rows of ten iterations; ten such folders are merged into one of a
+hundred, so their number hardly grows. All files are derived from the partitions: they may be deleted, and are made
+again when an iteration ends. An iteration counts as closed while its folders in `data`, its dvc.lock and its promotion
+have the modification times of its compaction; `partitions.write_partition` changes them. `flywheel workspace verify`
+finds a file that something else changed in place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import DataError
 from flywheel.utils.files import atomic_folder, remove_unfinished, write_json
 
-_LARGE_BYTES = 8 * 2**20  # a partition from this size on is read where it lies
+_LARGE_BYTES = 8 * 2**20  # a partition of at least this size is not compacted
 _HELD_BYTES = 64 * 2**20
 _ROW_GROUP = 20_000
 _WIDTHS = (10, 100, 1_000)
@@ -39,8 +39,9 @@ _INDEX = "index.json"
 
 @dataclass(frozen=True)
 class CompactedIterations:
-    """What the folders hold. iterations: that need not be looked for elsewhere. files: of a table, each with those of
-    its iterations that do not count any more. large: partitions' files of closed iterations, by table."""
+    """Describe the compacted files. iterations: those that need not be read from partitions. files: by table, each file
+    with the iterations whose rows in it are out of date. large: by table, files of closed iterations' large partitions.
+    """
 
     iterations: frozenset[int]
     files: dict[str, list[tuple[Path, list[int]]]]
@@ -49,7 +50,7 @@ class CompactedIterations:
 
 @dataclass(frozen=True)
 class _Block:
-    """One folder. marks: of each iteration, as it was put in. large: table -> iteration -> files."""
+    """Describe one folder. marks: iteration -> `_mark` at its compaction. large: table -> iteration -> files."""
 
     folder: Path
     marks: dict[int, str]
@@ -57,8 +58,8 @@ class _Block:
 
 
 def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) -> CompactedIterations:
-    """Find the closed iterations, each in the widest folder that has it as it is now. without: iterations that do
-    not count as closed."""
+    """Find the closed iterations, each in the widest folder that holds it unchanged. without: iterations that do not
+    count as closed."""
     taken: dict[int, _Block] = {}
     now: dict[int, str] = {}
     for block in _blocks(ws):
@@ -78,44 +79,46 @@ def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) ->
 
 
 def compact_iterations(ws: Workspace) -> None:
-    """Compact iterations that were completed or changed since, and join small folders, under `.flywheel/closed`.
+    """Compact the iterations that were completed or changed since the last call, and merge narrow folders.
 
-    The partitions stay. An iteration with a damaged file is left out. Call it under the workspace's lock. Raises
-    DataError where DVC's file of an iteration is lost or a file of closed iterations is damaged, DiskFull, OSError
-    where a table cannot be written.
+    The files go to `.flywheel/closed`; the partitions stay. An iteration with a damaged file is left out. Call it under
+    the workspace's lock. Raises DataError where DVC's file of an iteration is lost or a compacted file is damaged,
+    DiskFull, OSError where a table cannot be written.
     """
     remove_unfinished(ws.state / "closed")
     seen = find_compacted_iterations(ws).iterations
     for k in stage_records.list_iterations(ws):
         if k not in seen and dvc_files.is_iteration_complete(ws, k):
-            mark = _mark(ws, k)  # before it is read: what changes meanwhile does not count
+            mark = _mark(ws, k)  # taken before reading, so a change meanwhile is noticed
             try:
                 _write_block(ws, [k], _rows_of(ws, k), {k: mark}, _large(ws, k))
-            except (DataError, FileNotFoundError):  # it is read where it lies, and told there
+            except (DataError, FileNotFoundError):  # queries read its partitions, and report the fault
                 continue
     for width in _WIDTHS:
         _merge_blocks(ws, width)
 
 
 def find_compacted_file_fault(path: Path) -> DataError | None:
-    """Return the error that says what is wrong with the file `path` of closed iterations; None where it can be read. It
-    is a PartMissing where the file is gone."""
+    """Return the error that describes what is wrong with the compacted file `path`; None where it can be read.
+
+    It is a PartMissing where the file is gone.
+    """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for group in range(file.num_row_groups):
                 file.read_row_group(group)
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
         where = "/".join(path.parts[-4:])  # .flywheel/closed/001-010/<table>.parquet
-        kind = DataError if path.exists() else PartMissing  # put together with others since: who misses it looks again
+        kind = DataError if path.exists() else PartMissing  # perhaps merged meanwhile: the reader tries again
         return kind("not a whole Parquet file", where=where, fix="delete .flywheel/closed: it is made again")
     return None
 
 
 def _blocks(ws: Workspace) -> list[_Block]:
-    """Wide folders first; those of another schema, or half written, do not count."""
+    """List the folders, the widest first; those of another schema, or half written, are left out."""
     found = []
     for path in (ws.state / "closed").glob(f"[0-9]*/{_INDEX}"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged: it is made again
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged: written again
             raw = json.loads(path.read_text(encoding="utf-8"))
             large = {t: {int(k): names for k, names in one.items()} for t, one in raw["large"].items()}
             marks = {int(k): mark for k, mark in raw["iterations"].items()}
@@ -125,8 +128,8 @@ def _blocks(ws: Workspace) -> list[_Block]:
 
 
 def _merge_blocks(ws: Workspace, width: int) -> None:
-    """Ten folders of unchanged iterations become one. What that replaces goes with the next iteration's end, since a
-    connection may still read it."""
+    """Merge ten folders of unchanged iterations into one. The narrow ones are removed at the next call, since a
+    connection may still read them."""
     blocks = [block for block in _blocks(ws) if all(_mark(ws, k) == mark for k, mark in block.marks.items())]
     by_first: dict[int, list[_Block]] = {}
     for block in blocks:
@@ -141,7 +144,7 @@ def _merge_blocks(ws: Workspace, width: int) -> None:
         marks: dict[int, str] = {}
         large: dict[str, dict[int, list[str]]] = {}
         parts = []
-        for block in narrow:  # the widest first: what one of them has is not taken from another
+        for block in narrow:  # the widest first: no iteration is taken twice
             if not marks.keys() & block.marks.keys():
                 parts.append(block)
                 marks |= block.marks
@@ -167,7 +170,7 @@ def _write_block(
 
 
 def _write(path: Path, parts: Iterator[pa.Table]) -> None:
-    """In large row groups: a view is bound by the footers of its files, which name every group."""
+    """Write in large row groups: binding a view reads the footers of its files, which list every row group."""
     held = [next(parts)]
     with pq.ParquetWriter(path, held[0].schema, compression="zstd", write_page_checksum=True) as writer:
         for part in parts:
@@ -180,13 +183,13 @@ def _write(path: Path, parts: Iterator[pa.Table]) -> None:
 
 
 def with_partition_keys(rows: pa.Table, iteration: int, stage: str) -> pa.Table:
-    """Return a partition's `rows` with the columns `iteration` and `stage` before theirs, as its view has them."""
+    """Return a partition's `rows` with the columns `iteration` and `stage` in front, as its view has them."""
     rows = rows.add_column(0, "iteration", pa.array([iteration] * len(rows), pa.int32()))
     return rows.add_column(1, "stage", pa.array([stage] * len(rows), pa.string()))
 
 
 def _rows_of(ws: Workspace, iteration: int) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of its small partitions, with the iteration and the stage."""
+    """Yield (table, rows with iteration and stage) of the iteration's small partitions."""
     for table, stage, files in _partitions(ws, iteration):
         if _size(files) < _LARGE_BYTES:
             rows = partitions.read_partition(ws, table, iteration, stage)
@@ -217,7 +220,7 @@ def _large(ws: Workspace, iteration: int) -> dict[str, dict[int, list[str]]]:
 
 
 def _partitions(ws: Workspace, iteration: int) -> Iterator[tuple[str, str, list[Path]]]:
-    """(table, stage, files) of all that it has."""
+    """Yield (table, stage, files) of each partition of the iteration."""
     for table in TABLES:
         for folder in sorted((ws.data / table / f"iteration={iteration_label(iteration)}").glob("stage=*")):
             stage = folder.name.removeprefix("stage=")
@@ -229,7 +232,7 @@ def _size(files: Iterable[Path]) -> int:
 
 
 def _mark(ws: Workspace, iteration: int) -> str:
-    """What changes when a partition of the iteration is written, or the iteration is recorded anew."""
+    """Hash the times and inodes that change when the iteration's partitions or records are written."""
     name = f"iteration={iteration_label(iteration)}"
     places = [f"{ws.data}/{table}/{name}" for table in TABLES]
     places += [str(dvc_files.dvc_lock_path(ws, iteration)), str(ws.promotion(iteration))]
@@ -244,5 +247,5 @@ def _mark(ws: Workspace, iteration: int) -> str:
 
 
 def _schema() -> str:
-    """Of all tables: rows that were put in under another one are put in anew."""
+    """Hash the schemas of all tables: folders written under other schemas are written again."""
     return hashlib.sha256(repr(sorted((name, str(one)) for name, one in TABLES.items())).encode()).hexdigest()[:16]

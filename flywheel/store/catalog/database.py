@@ -1,4 +1,4 @@
-"""Query every table and the analysts' views in SQL, straight over the Parquet files."""
+"""Query every table and the analysts' views in SQL, directly over the Parquet files."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from flywheel.store.schema import SQL_TYPES, TABLES
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
-# Rendering results.
+# Results as JSON, text and files.
 
 
 def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[dict[str, Any]]:
-    """Run one SELECT, without a semicolon, and return its rows as mappings of JSON values, without pandas.
+    """Run one SELECT, without a semicolon, and return its rows as mappings of JSON values, without importing pandas.
 
-    Times are text, as bytes are; numbers that are not finite are null. connection: to the catalogue. select: the SQL.
-    Raises BadInput for wrong SQL, two columns of one name too; DataError for a damaged file, PartMissing for one that
-    is lost or was replaced meanwhile.
+    Times and bytes are text; numbers that are not finite are null. connection: to the catalogue. select: the SQL.
+    Raises BadInput for wrong SQL, also for two columns of one name; DataError for a damaged file; PartMissing for one
+    that is lost or was replaced meanwhile.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
@@ -48,8 +48,8 @@ def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a query's result, each a mapping of JSON values.
 
-    Times are text, and of bytes their number is told; numbers that are not finite are null. result: any table; of
-    columns of one name the later ones get a number. Without columns it gives no rows.
+    Times are text, bytes are given by their number; numbers that are not finite are null. result: any table; of columns
+    of one name the later ones get a number. A table without columns gives [].
     """
     if not result.num_columns:
         return []
@@ -57,12 +57,12 @@ def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
 
 
 def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Make a table of `rows` that have the same columns, to be shown; no rows give a table without columns."""
+    """Make a table of `rows` that have the same columns, for display; no rows give a table without columns."""
     return pa.Table.from_pylist([dict(row) for row in rows])
 
 
 def _render_table(result: pa.Table) -> str:
-    """As a table for people."""
+    """Render the result as a table of text for people."""
     from rich.console import Console
     from rich.table import Table
 
@@ -85,7 +85,7 @@ def _render_cell(value: Any) -> str:
 
 
 def _values_as_text(result: pa.Table, numeric: list[bool]) -> pa.Table:
-    """All but numbers as the text that DuckDB makes of it."""
+    """Convert every column but numbers to the text that DuckDB makes of it."""
     if all(number or kind == pa.string() for number, kind in zip(numeric, result.schema.types, strict=True)):
         return _rename_duplicates(result)
     with _connect_to_result(result) as connection:
@@ -112,7 +112,7 @@ def _connect_to_result(result: pa.Table) -> duckdb.DuckDBPyConnection:
 
 
 def _rename_duplicates(result: pa.Table) -> pa.Table:
-    """Columns of one name, whatever its case, told apart as DuckDB does."""
+    """Add numbers to column names that repeat, in any case, as DuckDB does."""
     seen: dict[str, int] = {}
     names = []
     for name in result.column_names:
@@ -122,7 +122,7 @@ def _rename_duplicates(result: pa.Table) -> pa.Table:
 
 
 def _result_columns(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
-    """Name and SQL of each column; screens and other bytes are told by their size."""
+    """Return (name, SQL) of each column; screens and other bytes are shown by their size."""
     described = connection.execute("DESCRIBE result").fetchall()
     return [
         (name, f"'<' || octet_length({_quote_name(name)}) || ' bytes>'" if kind == "BLOB" else _quote_name(name))
@@ -134,11 +134,11 @@ def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# Views: one of each table over its Parquet files, and over rows in other files.
+# Views: one per table, over its Parquet files and over rows in other files.
 
-# Suffix of a table's second view, with each row's file and number: queries by these read no other row groups.
+# Suffix of a table's second view, with each row's file and row number: queries by these read only their row groups.
 _IN_FILES = "_in_files"
-# Rows outside of partitions: labels come at any time, for closed iterations too.
+# Rows outside of partitions: people label at any time, closed iterations too.
 _ROWS_OUTSIDE_PARTITIONS = {
     "reviews": """SELECT iteration, 'review' AS stage, trajectory_id AS subject, 'trajectory' AS kind, reviewer,
         label AS decision, comment, "at" FROM label_history"""
@@ -153,10 +153,10 @@ def _create_table_views(
     *,
     lost: bool,
 ) -> None:
-    """A view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
+    """Create a view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
 
-    reads: tables to create; None: all. lost: whether a missing file fails the queries of its table; else PartMissing is
-    raised.
+    reads: tables to create; None: all. lost: whether a missing file makes the queries of its table fail; if False,
+    PartMissing is raised here.
     """
     touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
     done = compaction.find_compacted_iterations(ws, without=touched)
@@ -182,12 +182,12 @@ def _find_file_fault(path: Path) -> DataError | None:
 
 
 def _duckdb_message(error: Exception) -> str:
-    """Without its picture of the query."""
+    """Return the error's text in one line, without the excerpt of the query."""
     return " ".join(str(error).split("\n\nLINE ")[0].split())
 
 
 def _find_missing_partitions(ws: Workspace, without: Set[int]) -> dict[str, DataError]:
-    """table -> what is told of the first of its partitions that is recorded, and not there: it is not an empty one."""
+    """Return table -> error for its first partition that is recorded and missing, so that it is not taken for empty."""
     found: dict[str, DataError] = {}
     for k in ws.list_iteration_folders():
         for table, folder in sorted(dvc_files.recorded_partitions(ws, k)) if k not in without else ():
@@ -202,7 +202,7 @@ def _find_missing_partitions(ws: Workspace, without: Set[int]) -> dict[str, Data
 
 @cache
 def _column_types() -> dict[str, dict[str, str]]:
-    """SQL's types of all tables' columns, by table and name; and of steps in their files."""
+    """Return the SQL types of all tables' columns, by table and column; those of `steps_in_files` too."""
     # DuckDB would derive them from an Arrow table, but imports pandas for it: half a second of each command.
     names = {kind: name for name, kind in SQL_TYPES.items()}
     found = {
@@ -227,7 +227,7 @@ def _create_table_view(
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
         own = partitions.table_files(ws, table, done.iterations)
         new = [*(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
-        for path in new:  # of several files DuckDB takes the first one's types, and rounds what the others hold to them
+        for path in new:  # DuckDB takes the types of the first file, and rounds the values of the others to them
             partitions.check_file_schema(ws, table, path)
     except DataError as fault:
         if isinstance(fault, PartMissing) and not lost:
@@ -238,10 +238,10 @@ def _create_table_view(
     try:
         select = f"SELECT {', '.join(map(_quote_name, kinds))} FROM read_parquet"
         read = []
-        for path, without in done.files[table]:  # iterations that are others by now stay out
+        for path, without in done.files[table]:  # without rows that are out of date
             rest = f" WHERE iteration NOT IN ({', '.join(map(str, without))})" if without else ""
             read.append(f"{select}({_quote_text(path)}, hive_partitioning = false){rest}")
-        if files:  # the iteration and the stage are those of their paths
+        if files:  # iteration and stage come from their paths
             types = "hive_partitioning = true, hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
             read.append(f"{select}([{', '.join(map(_quote_text, files))}], {types})")
         if name in _ROWS_OUTSIDE_PARTITIONS:
@@ -269,10 +269,10 @@ def _quote_text(path: Path | str) -> str:
 def _create_fault_view(
     connection: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str], fault: DataError
 ) -> None:
-    """A view in place of a table that cannot be read: queries of other tables work, its own are told the fault."""
+    """Create a view in place of an unreadable table: its queries raise the fault, those of other tables work."""
     told = labels.DAMAGED_FILE_MARK + json.dumps({"what": fault.what, "where": fault.where, "fix": fault.fix})
     raised = f"error({_quote_text(told)})"
-    # Every column raises it too: a filter on constants (stage = 'score') would be answered before the WHERE here is.
+    # Every column raises it too: DuckDB answers a filter on constants (stage = 'score') before this WHERE.
     columns = ", ".join(f'{raised}::{kind} AS "{name}"' for name, kind in kinds.items())
     connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE {raised} IS NULL")
 
@@ -300,14 +300,14 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
         return
     connection.execute(f"CREATE TABLE promotions ({', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
     if rows:
-        connection.execute(f"INSERT INTO promotions VALUES {', '.join(rows)}")  # for parameters it imports pandas
+        connection.execute(f"INSERT INTO promotions VALUES {', '.join(rows)}")  # with parameters DuckDB imports pandas
 
 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
     """Create a view of the text of iterations' files, with the columns iteration (INTEGER) and content (VARCHAR).
 
-    view: its name. files: paths, or patterns, in the iterations' folders; they are read when the view is, but for those
-    in a folder whose name is no number.
+    view: its name. files: paths or patterns in the iterations' folders; they are read with each query of the view.
+    Files in a folder whose name is no number are left out.
     """
     read = f"read_text([{', '.join(map(_quote_text, files))}])"
     text = read if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
@@ -321,7 +321,7 @@ def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Se
 ResultFormat = Literal["table", "csv", "json", "parquet"]
 
 
-# A statement with one of these lists what there is, or reads what its text need not name.
+# A statement with one of these words lists the catalogue, or reads tables that its text does not name.
 _READS_ALL = re.compile(
     r"\b(show|desc|describe|summarize|pragma|query|query_table|information_schema|(duckdb|pg|sqlite)_\w+)\b", re.I
 )
@@ -329,7 +329,7 @@ _READS_ALL = re.compile(
 
 @cache
 def _definitions() -> dict[str, list[str]]:
-    """The statements that create the views and macros, by name, in the order in which they build on each other."""
+    """Return the statements that create each view and macro, by name, each after those that it builds on."""
     found: dict[str, list[str]] = {}
     for statement in duckdb.extract_statements(catalog_views_sql()):
         if made := re.search(r"^CREATE (?:VIEW|MACRO) (\w+)", statement.query, re.MULTILINE):
@@ -338,7 +338,7 @@ def _definitions() -> dict[str, list[str]]:
 
 
 def _find_names_read(sql: str) -> Set[str] | None:
-    """Return every word of `sql` and of the views and macros that it reads; None where it may read any."""
+    """Return every word of `sql` and of the views and macros that it reads; None where it may read any table."""
     if _READS_ALL.search(sql):
         return None
     words: set[str] = set()
@@ -359,24 +359,25 @@ def connect_catalog(
     tables_alone: bool = False,
     reads: str | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """Open the catalogue: a view for each table, `label_history`, `promotions`, and what `catalog*.sql` defines.
+    """Open the catalogue: a view for each table, `label_history`, `promotions`, and the views that `catalog*.sql`
+    defines.
 
     A table's view has the columns of its schema, `iteration` INTEGER and `stage` VARCHAR; no rows where nothing is
-    written yet. It sees the files that exist now; a later partition of a table that had none needs a new connection. A
-    file that is not whole fails the queries that read its table, no others. Close it after use.
+    written yet. It sees the files that exist now; the first partition of a table needs a new connection. A damaged file
+    fails the queries of its table only. Close the connection after use.
 
-    staged: a workspace whose partitions are seen in place of `ws`'s own. database: a new file, or in memory.
-    tables_alone: without views and macros, which take most of the time. reads: SQL; only the tables, views and macros
-    that it names are there, and what these read; where it may ask for comments, or `database` is a file, each table and
-    column has one. Raises DataError where a list of what was pruned is damaged, a view
-    cannot be made for a damaged file, or a partition is being replaced for half a minute; duckdb.Error where the file
-    `database` cannot be made.
+    staged: a workspace whose partitions replace those of `ws`. database: path of a new file, or in memory.
+    tables_alone: leave out views and macros, which take most of the time. reads: SQL; only the tables, views and macros
+    that it names, and those that these read, are created; where it may read comments, or `database` is a file, each
+    table and column gets its comment. Raises DataError where a list of pruned outputs is damaged, a view cannot be made
+    for a damaged file, or a partition is being replaced for half a minute; duckdb.Error where the file `database`
+    cannot be made.
     """
     names = _find_names_read(reads) if reads is not None else None
     made = partial(_open_connection, ws, staged, database, names, tables_alone=tables_alone)
     try:
         connection = partitions.retry_while_replaced(partial(made, lost=False))
-    except PartMissing:  # lost, and not replaced
+    except PartMissing:  # the file is lost, not being replaced
         connection = made(lost=True)
     if database != ":memory:" or (reads is not None and names is None):
         _add_comments(connection)
@@ -386,15 +387,15 @@ def connect_catalog(
 def _open_connection(
     ws: Workspace, staged: Workspace | None, database: str, reads: Set[str] | None, *, tables_alone: bool, lost: bool
 ) -> duckdb.DuckDBPyConnection:
-    """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
+    """Open one connection. lost: as for `_create_table_views`."""
     if database != ":memory:":
-        Path(database).unlink(missing_ok=True)  # of the try before
+        Path(database).unlink(missing_ok=True)  # of the attempt before
     connection = duckdb.connect(database)
     try:
         connection.execute("SET GLOBAL TimeZone = 'UTC'")
-        # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
+        # Up to so many screens of a trajectory are looked for only in row groups that can hold them.
         connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
-        # Footers are read once a connection, not at each question: a file's name changes with its content.
+        # Footers are read once per connection, not per query: a file's name changes with its content.
         connection.execute("SET GLOBAL parquet_metadata_cache = true")
         _create_table_views(connection, ws, staged, reads, lost=lost)
         if reads is None and not tables_alone:
@@ -413,7 +414,7 @@ def _open_connection(
 
 
 def _add_comments(connection: duckdb.DuckDBPyConnection) -> None:
-    """Say what each table means, and each column that has no comment: half a millisecond each."""
+    """Add a comment to each table, and to each column that has none; that takes half a millisecond each."""
     import yaml
 
     package = resources.files("flywheel.store.catalog")
@@ -433,10 +434,10 @@ def _add_comments(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def write_catalog_file(ws: Workspace, path: Path) -> None:
-    """Write a DuckDB file of the catalogue's views and macros, without rows, for whoever opens it read only.
+    """Write a DuckDB file of the catalogue's views and macros, without rows, for programs that open it read-only.
 
-    path: replaced where it is such a file. It names the data files that exist now, by absolute paths: once a partition
-    is replaced, queries of its table fail. Raises BadInput where the path cannot be written, or holds a file of another
+    path: replaced where it is such a file. It names the present data files by absolute paths: once a partition is
+    replaced, queries of its table fail. Raises BadInput where the path cannot be written, or holds a file of another
     kind; DataError as `connect_catalog`.
     """
     with _name_output_file(path):
@@ -460,9 +461,9 @@ def _is_database(path: Path) -> bool:
 
 @cache
 def catalog_views_sql(of: str = ".sql") -> str:
-    """Return the SQL of all views and macros, with their comments: each file builds on those before it by name.
+    """Return the SQL of all views and macros, with their comments; each file builds on those before it by name.
 
-    of: what the names of the files end in.
+    of: the ending of the names of the files to take.
     """
     files = [path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.startswith("catalog")]
     files = sorted((path for path in files if path.name.endswith(of)), key=lambda path: path.name)
@@ -470,8 +471,10 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
 
 def read_queries(package: str) -> dict[str, str]:
-    """Read the queries of `queries.sql` in a package, each by the name that a line `-- name: NAME` gives it. package:
-    its dotted name."""
+    """Read the queries of `queries.sql` in a package, each by the name that a line `-- name: NAME` gives it.
+
+    package: its dotted name.
+    """
     text = resources.files(package).joinpath("queries.sql").read_text(encoding="utf-8")
     _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
@@ -488,7 +491,7 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
     def once() -> pa.Table:
         with contextlib.suppress(BadInput), connect_catalog(ws, reads=sql) as connection:
             return run_query(connection, sql)
-        with connect_catalog(ws) as connection:  # where all is there, the message guesses what was meant
+        with connect_catalog(ws) as connection:  # with every table there, the message suggests names
             return run_query(connection, sql)
 
     return partitions.retry_while_replaced(once)
@@ -497,9 +500,9 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
 def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> pa.Table:
     """Run the statement `sql` on an open connection to the catalogue and return its rows.
 
-    parameters: of the statement, a list by place or a mapping by name. A statement without rows gives a table without
-    columns. Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged file, PartMissing for one
-    that is lost or was replaced meanwhile.
+    parameters: of the statement, a list by position or a mapping by name. A statement without rows gives a table
+    without columns. Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged file; PartMissing for
+    one that is lost or was replaced meanwhile.
     """
     try:
         result = connection.execute(sql, parameters)
@@ -511,10 +514,11 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
 
 
 def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
-    """Turn DuckDB's error into BadInput, in one line, for wrong SQL, or DataError for a damaged file; it is returned.
+    """Return the flywheel error for an error of DuckDB: BadInput, in one line, for wrong SQL, DataError for a damaged
+    file.
 
-    connection: on which `error` was raised; it is asked which file is damaged. A file that is gone gives PartMissing, a
-    DataError. A query that needs more memory than there is gives a plain FlywheelError.
+    connection: the one on which `error` was raised; it is searched for the damaged file. A missing file gives
+    PartMissing, a DataError. A query that needs more memory than allowed gives a plain FlywheelError.
     """
     if isinstance(error, duckdb.OutOfMemoryException):
         fix = "ask for fewer rows or columns, or aggregate them in the query"
@@ -553,7 +557,8 @@ def _wrong_query_error(error: duckdb.Error) -> BadInput:
 
 
 def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataError | None:
-    """The damaged file behind an error, where there is one: told by its table's view, or found by reading."""
+    """Return the error of the damaged file behind `error`: named by its table's view, or found by reading; None for
+    none."""
     _, told, facts = str(error).partition(labels.DAMAGED_FILE_MARK)
     if told:
         return DataError(**json.loads(facts))
@@ -567,8 +572,7 @@ def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Erro
 def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
     """Run the statement `sql` on an open connection to the catalogue and return a mapping for each row.
 
-    parameters: of the statement, a list by place or a mapping by name. Raises what `run_query` does: BadInput for wrong
-    or empty SQL, DataError for a damaged file, PartMissing for one that is gone.
+    parameters: of the statement, a list by position or a mapping by name. Raises what `run_query` does.
     """
     return run_query(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
 
@@ -576,8 +580,8 @@ def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any 
 def render_result(result: pa.Table, format: ResultFormat = "table", output: Path | None = None) -> str:
     """Render a query's `result` as text; or write it to the file `output`, and return a line that says so.
 
-    format: Parquet needs `output`. A file that is there is replaced; the line says how many rows it has. Raises
-    BadInput where Parquet has no `output` or no form for a column, or `output` cannot be written.
+    format: Parquet needs `output`. An existing file is replaced; the returned line gives the number of rows. Raises
+    BadInput where Parquet has no `output` or cannot hold a column, or `output` cannot be written.
     """
     if format == "parquet":
         if output is None:
@@ -605,7 +609,7 @@ def render_result(result: pa.Table, format: ResultFormat = "table", output: Path
 
 @contextlib.contextmanager
 def _name_output_file(output: Path) -> Iterator[None]:
-    """A file that cannot be written is told in one line."""
+    """Turn errors of writing the file into BadInput, in one line."""
     try:
         yield
     except (OSError, duckdb.IOException) as error:
@@ -617,10 +621,10 @@ T = TypeVar("T")
 
 
 class CatalogConnection:
-    """Hold one connection for many questions, from any thread.
+    """Hold one connection for many queries, from any thread.
 
-    Opening a catalogue reads footers of each table and binds all views; here that is done again only after a partition
-    or a promotion came, went or was replaced. prepare: what is done with each connection before it is asked.
+    Opening a catalogue reads footers of each table and binds all views; here that is repeated only after a partition or
+    a promotion was added, removed or replaced. prepare: called with each new connection before its first query.
     """
 
     def __init__(self, ws: Workspace, prepare: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None) -> None:
@@ -630,7 +634,7 @@ class CatalogConnection:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def run(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Return what `work` makes of a connection to the catalogue as it is now.
+        """Return what `work` returns for a connection to the catalogue in its present state.
 
         `work` is called again where a partition is replaced meanwhile; its errors are passed on. Raises DataError as
         `connect_catalog`.
@@ -643,7 +647,7 @@ class CatalogConnection:
         return partitions.retry_while_replaced(once)
 
     def digest(self) -> str:
-        """Name what the catalogue holds now, in 16 hex digits that change with each partition and promotion."""
+        """Hash the state of the catalogue to 16 hex digits, which change with each partition and promotion."""
         return hashlib.sha256(repr(sorted(filter(None, _partition_stamps(self.ws)))).encode()).hexdigest()[:16]
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
@@ -652,12 +656,12 @@ class CatalogConnection:
             if self._connection is None or seen != self._seen:
                 opened = connect_catalog(self.ws)
                 self._prepare(opened)
-                self._connection, self._seen = opened, seen  # whoever asks by the old one may finish
+                self._connection, self._seen = opened, seen  # queries on the old one may finish
             return self._connection.cursor()
 
 
 def _partition_stamps(ws: Workspace) -> frozenset[tuple[str, int, int] | None]:
-    """The partitions and promotions that are there, each with what changes when it is replaced."""
+    """Return the stamps of all partitions and promotions: path, modification time, inode."""
     folders = ws.data.glob("*/iteration=*/stage=*")
     promotions = (ws.root / "iterations").glob("*/promotion.json")
     listed = (_file_stamp(path / partitions.PARTS_FILE) or _file_stamp(path) for path in folders)
@@ -719,7 +723,7 @@ def _describe_macros(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
 
 
 def _join_columns(connection: duckdb.DuckDBPyConnection, columns: list[str]) -> str:
-    """In short where they are those of a table or view, and some more."""
+    """List the columns, in short where they begin with all of a known view or table."""
     for name in ("trajectory_lineage", "steps"):
         of = [column for column, _ in _describe_query(connection, f"FROM {name}")]
         if columns[: len(of)] == of:

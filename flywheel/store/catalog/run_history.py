@@ -1,8 +1,8 @@
-"""Query what ran in some iterations: states, durations, failures, what was read and written.
+"""Query what ran in some iterations: states, durations, failures, inputs and outputs.
 
-The catalogue's own views (`catalog_history.sql`), over the partitions of these iterations alone: a question about one
-costs the same however many there are. One that is not complete has no table `runs` yet: for it there is what Prefect
-reported when its last run ended, what DVC recorded, and the shards that lie finished on disk.
+The queries use the catalogue's own views (`catalog_history.sql`) over these iterations alone, so their cost does not
+grow with the number of other iterations. An incomplete iteration has no table `runs` yet: it is described by what
+Prefect reported when its last run ended, what DVC recorded, and its finished shards on disk.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     """Return a row for each iteration of `which`, in that order, with or without a run.
 
     Keys: `iteration`; `state` (complete, running, unfinished); `recorded` of `stages`, both counts; `tries` and
-    `failed`, counts; `first_started`, `last_ended` (datetimes); `seconds` of all tries; `longest`, the stage that took
-    longest, and its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on None where
-    nothing is known. which: their numbers. Raises BadInput for an iteration that has not been begun, DataError for a
-    missing or damaged record or table of one, or where DVC's file of any is lost.
+    `failed`, counts; `first_started`, `last_ended` (datetimes); `seconds` of all tries; `longest`, the slowest stage,
+    and its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on, None where unknown.
+    Raises BadInput for an iteration that has not been begun; DataError for a missing or damaged record or table of one,
+    or where DVC's file of any is lost.
     """
     known = {row["iteration"]: row for row in _query(ws, which, _SQL["iterations"])}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
@@ -57,15 +57,15 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
 
 
 def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> list[Row]:
-    """Return a row for each stage of the iterations `which`, in the order they run, with or without a run.
+    """Return a row for each stage of the iterations `which`, in the order in which they run, with or without a run.
 
-    which: their numbers. name: the only stage wanted; "": all; one that is not there gives no row. Keys: `iteration`,
-    `stage`, `state` (of Prefect's last try, or recorded, running, begun, not begun), counts (`tries`, `failed`,
-    `shards`, `retries`, and `staged`, shards that lie finished on disk), `first_started`, `last_ended` (datetimes),
-    `last_seconds` of the last try, `seconds` of all, `median_before` of the same in the ten iterations before, `ratio`
-    to it, `iterations_before` that have the stage, and `reason` of the last failure; None where nothing is known.
-    Raises BadInput for an iteration that has not been begun, DataError for a missing or damaged record or table of one
-    or of the ten before it, or where DVC's file of any is lost.
+    name: the only stage wanted; "": all; an unknown one gives no row. Keys: `iteration`, `stage`, `state` (of Prefect's
+    last try, or recorded, running, begun, not begun), counts (`tries`, `failed`, `shards`, `retries`, and `staged`,
+    shards that lie finished on disk), `first_started`, `last_ended` (datetimes), `last_seconds` of the last try,
+    `seconds` of all, `median_before` of the same in the ten iterations before, `ratio` to it, `iterations_before` that
+    have the stage, and `reason` of the last failure; None where unknown. Raises BadInput for an iteration that has not
+    been begun; DataError for a missing or damaged record or table of one or of the ten before it, or where DVC's file
+    of any is lost.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
@@ -79,7 +79,7 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
 
 
 def _add_run_at_work(row: Row, now: run_lock.StageAtWork | None, usual: float | None) -> None:
-    """Add to a stage's row what the run at work does of it, of which there is no record yet."""
+    """Add what the run at work does for a stage to the stage's row; it is not recorded yet."""
     row["median_before"] = usual if row["median_before"] is None else row["median_before"]
     if now is None:
         return
@@ -97,10 +97,10 @@ def _moment(moment: float) -> datetime:
 
 
 def query_usual_seconds(ws: Workspace, iteration: int) -> dict[str, float]:
-    """Return the seconds that each stage took in the median of the ten iterations before `iteration`, by its name.
+    """Return the median seconds that each stage took in the ten iterations before `iteration`, by name.
 
-    Pauses are left out; a stage that none of them has is too. Raises DataError for a missing or damaged record or table
-    of one, or where DVC's file of any is lost.
+    Pauses do not count; stages that ran in none of them are left out. Raises DataError for a missing or damaged record
+    or table of one, or where DVC's file of any is lost.
     """
     before = [k for k in stage_records.list_iterations(ws) if iteration - _BEFORE <= k < iteration]
     rows = _query(ws, before, "SELECT stage, median(seconds) AS usual FROM stage_runs GROUP BY stage")
@@ -108,21 +108,22 @@ def query_usual_seconds(ws: Workspace, iteration: int) -> dict[str, float]:
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
-    """Return the rows of the view `failures` of the iterations `which`, oldest first; of runs the innermost alone.
+    """Return the rows of the view `failures` of the iterations `which`, oldest first; of nested runs only the
+    innermost.
 
-    which: their numbers; one that has not been begun gives no rows. stage: the only one wanted; "": all. Keys:
-    `iteration`, `stage`, `run` (its name), `kind` (flow or task), `state`, `attempts`, `ended_at`, `message`, `run_id`.
-    Raises DataError for a missing or damaged record or table of one.
+    which: numbers; one that has not been begun gives no rows. stage: the only one wanted; "": all. Keys: `iteration`,
+    `stage`, `run` (its name), `kind` (flow or task), `state`, `attempts`, `ended_at`, `message`, `run_id`. Raises
+    DataError for a missing or damaged record or table of one.
     """
     return _query(ws, which, "FROM failures WHERE $stage IN ('', stage)", {"stage": stage})
 
 
 def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[list[Row], list[Row]]:
-    """Return the attempts of an iteration's stage, and their tasks: two lists of rows, oldest first.
+    """Return two lists of rows, oldest first: the attempts of an iteration's stage, and their tasks.
 
     stage: its name. Keys: `try` (from 1), `state`, `started_at`, `ended_at`, `seconds`, `message`, `run_id`; of a task
-    also `task` and `attempts`. Both are empty where no run is known. Raises DataError for a missing or damaged record
-    or table.
+    also `task` and `attempts`. Both are [] where no run is known. Raises DataError for a missing or damaged record or
+    table.
     """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
@@ -133,14 +134,15 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
     """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256`.
 
-    stage: its name; one that is not there gives no rows. Keys: `iteration`, `stage`, `role` (input or output), `kind`
-    (partition, checkpoint or record), `path` relative to the workspace, `files` and `bytes`, `md5` as DVC has it;
-    `rows` of a partition that is here, else None; `sha256`, a list of each file's, in hex, of a checkpoint the digest
-    of its weights, empty where the files are not here. Raises DataError for a missing or damaged record, table or list.
+    stage: its name; an unknown one gives no rows. Keys: `iteration`, `stage`, `role` (input or output), `kind`
+    (partition, checkpoint or record), `path` relative to the workspace, `files` and `bytes`, `md5` as DVC records it;
+    `rows` of a partition that is on disk, else None; `sha256`, a list: the hash of each file on disk, or for a
+    checkpoint that this iteration made the digest of its weights in lineage. Raises DataError for a missing or damaged
+    record, table or list.
     """
     try:
         every = _query(ws, [iteration], "FROM stage_artifacts")
-    except BadInput as error:  # the SQL is right: what it reads is not
+    except BadInput as error:  # the SQL is correct, so the dvc.lock that it reads is not
         where = ws.relative(dvc_files.dvc_lock_path(ws, iteration))
         raise DataError(f"not a dvc.lock: {error.what}", where=where, fix="restore it with `git checkout`") from None
     makers = {row["path"]: row["stage"] for row in every if row["kind"] == "checkpoint" and row["role"] == "output"}
@@ -161,7 +163,7 @@ def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row
 def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
     """Read what Prefect reported of the iteration's runs when the last of them ended: rows of `runs`, as JSON values.
 
-    Empty where nothing was. Raises DataError for a damaged file.
+    Returns [] where there is no report. Raises DataError for a damaged file.
     """
     path = ws.run_history(iteration)
     if not path.is_file():
@@ -181,7 +183,7 @@ def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
 
 
 def run_history_rows(runs: Iterable[Row]) -> list[Row]:
-    """Build rows of the table `runs` from `runs`, as `read_run_history` gives them: times become datetimes."""
+    """Build rows of the table `runs` from rows of `read_run_history`: times become datetimes."""
     times = ("started_at", "ended_at")
     return [
         {**row, **{name: datetime.fromisoformat(row[name]) if row[name] else None for name in times}} for row in runs
@@ -194,7 +196,7 @@ def _query(ws: Workspace, which: Iterable[int], sql: str, parameters: Any = None
 
 
 def _connect(ws: Workspace, which: Iterable[int]) -> duckdb.DuckDBPyConnection:
-    """The views of `catalog_history.sql`, over these iterations alone."""
+    """Open a connection with the views of `catalog_history.sql` over these iterations alone."""
     none = compaction.with_partition_keys(empty_table("runs"), 0, dvc_files.LAST_STAGE)
     runs = pa.concat_tables([none, *(_runs(ws, k) for k in which)])
     connection = duckdb.connect()
@@ -232,7 +234,7 @@ def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
     row["shards"] = max(row["shards"], finished)
     facts = ("first_started", "last_ended", "last_seconds", "seconds", "median_before", "ratio", "iterations_before")
     row |= {name: known.get(name) for name in (*facts, "reason")}
-    if not known and stage in recorded and ws.partition("metrics", iteration, stage).is_dir():  # without Prefect
+    if not known and stage in recorded and ws.partition("metrics", iteration, stage).is_dir():  # it ran without Prefect
         metrics = partitions.read_partition(ws, "metrics", iteration, stage).to_pylist()
         (work,) = (metric for metric in metrics if metric["name"] == "seconds")
         row |= {"seconds": work["value"], "shards": work["n"]}
@@ -240,5 +242,5 @@ def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
 
 
 def _at_work(ws: Workspace) -> int | None:
-    """The iteration that a run is making now."""
+    """Return the iteration that a run is making now, or None."""
     return max(stage_records.active_iterations(ws), default=None) if run_lock.is_workspace_busy(ws) else None

@@ -21,17 +21,17 @@ from flywheel.store.catalog import database
 #
 # The numbers are stored for later iterations, so they depend on MD5 alone, on no library's own hash.
 
-BITS_PER_AXIS = 12  # bits an axis
+BITS_PER_AXIS = 12
 NOWHERE = 2**BITS_PER_AXIS - 1
 IDLE = np.uint64(1 << 2 * BITS_PER_AXIS)
-_ROWS_PER_BATCH = 100_000  # rows
+_ROWS_PER_BATCH = 100_000
 
 _SQL = database.read_queries("flywheel.store.dedup")
 
 
 @dataclass(frozen=True)
 class StepSequences:
-    """The steps of several episodes, one after the other: those of episode i are codes[offsets[i]:offsets[i + 1]].
+    """Hold the steps of several episodes, one after the other: those of episode i are codes[offsets[i]:offsets[i + 1]].
     codes: uint64 [steps]. offsets: int64 [episodes + 1], from 0 on."""
 
     codes: np.ndarray
@@ -39,14 +39,14 @@ class StepSequences:
 
     @classmethod
     def from_lists(cls, column: pa.ChunkedArray | pa.Array) -> StepSequences:
-        """Make sequences of `column`, a list of codes for each episode, none of them null."""
+        """Make sequences of `column`, which holds a list of codes for each episode, none of them null."""
         lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         offsets = lists.offsets.to_numpy().astype(np.int64)
         return cls(lists.values.to_numpy()[offsets[0] : offsets[-1]].astype(np.uint64), offsets - offsets[0])
 
     @property
     def lengths(self) -> np.ndarray:
-        """Count the steps of each episode: int64 [episodes]."""
+        """Return the number of steps of each episode: int64 [episodes]."""
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> StepSequences:
@@ -63,7 +63,7 @@ class StepSequences:
 
 
 def encode_steps(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[pa.Table]:
-    """Yield tables of trajectory_id and step_codes (a list), each trajectory once; `connection` is busy until the last.
+    """Yield tables of trajectory_id and step_codes (a list), each trajectory once; `connection` is busy until the end.
 
     steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2.
     """
@@ -74,13 +74,13 @@ def encode_steps(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[
     for batch in rows.to_arrow_reader(_ROWS_PER_BATCH):
         begun = pa.concat_tables([begun, pa.Table.from_batches([batch])]).combine_chunks()
         starts = _starts(begun["trajectory_id"])
-        yield _as_lists(begun, starts)  # all but the last one, which may go on
+        yield _as_lists(begun, starts)  # all but the last trajectory, which the next batch may continue
         begun = begun.slice(starts[-1]) if len(starts) else begun
     yield _as_lists(begun, np.append(_starts(begun["trajectory_id"]), len(begun)))
 
 
 def _starts(names: pa.ChunkedArray) -> np.ndarray:
-    """Places at which another name begins."""
+    """Return the rows at which another name begins."""
     differs = pc.not_equal(names.slice(1), names.slice(0, max(0, len(names) - 1)))
     return np.concatenate([[0][: len(names)], np.flatnonzero(differs.to_numpy()) + 1]).astype(np.int64)
 
@@ -97,14 +97,15 @@ def _as_lists(rows: pa.Table, ends: np.ndarray) -> pa.Table:
 
 # Candidate pairs: MinHash (Broder 1997) of the episodes' coarse steps, and locality-sensitive hashing.
 #
-# A row's signature is cut into bands; two rows that agree in a band are candidates. With ROWS rows a band and BANDS
-# bands, a pair of Jaccard similarity s becomes one with probability 1 - (1 - s^ROWS)^BANDS: 0.96 at 0.6, 0.04 at 0.2.
+# An episode's signature is cut into bands; two episodes that agree in a band are candidates. With ROWS numbers per band
+# and BANDS bands, a pair of Jaccard similarity s is a candidate with probability 1 - (1 - s^ROWS)^BANDS: 0.96 at 0.6,
+# 0.04 at 0.2.
 
 BANDS, ROWS = 24, 4
-_GRID = 4  # bits an axis that a coarse step keeps: a sixteenth of the screen
-_NEIGHBOURS = 32  # in a crowded bucket, a row is held against so many before it
+_GRID = 4  # bits per axis that a coarse step keeps: a sixteenth of the screen
+_NEIGHBOURS = 32  # in a crowded bucket, a row is paired with so many before it
 _SEED = 22
-_EPISODES_PER_BATCH = 5_000  # episodes: their hashes come as lists of Python's numbers
+_EPISODES_PER_BATCH = 5_000  # hashes of a batch are lists of Python integers
 
 
 def coarsen_steps(sequences: StepSequences) -> np.ndarray:
@@ -117,7 +118,7 @@ def coarsen_steps(sequences: StepSequences) -> np.ndarray:
 
 
 def minhash_signatures(sequences: StepSequences) -> np.ndarray:
-    """Compute the MinHash signatures of episodes: uint32 [episodes, BANDS * ROWS]."""
+    """Compute the MinHash signature of each episode: uint32 [episodes, BANDS * ROWS]."""
     result = np.empty((len(sequences.lengths), BANDS * ROWS), np.uint32)
     tokens = splitmix64(coarsen_steps(sequences))
     for first in range(0, len(result), _EPISODES_PER_BATCH):
@@ -132,7 +133,7 @@ def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Find the pairs (earlier, later) of rows of one group that agree in a band, each once: int64 [pairs, 2].
 
     signed: signature of each row, uint32 [rows, BANDS * ROWS]. group: number of each row's group, integers [rows]. In a
-    crowded bucket a row is paired with those right before it: like should stand beside like.
+    crowded bucket a row is paired only with those right before it, so similar rows should be neighbours.
     """
     found = []
     of_group = splitmix64(group.astype(np.uint64))
@@ -155,22 +156,22 @@ def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
-    """Apply the finaliser of SplitMix64 to `values`, uint64 of any shape: neighbouring numbers become far ones."""
+    """Apply the finaliser of SplitMix64 to `values`, uint64 of any shape: close numbers become distant ones."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return values ^ values >> np.uint64(31)
 
 
-# Pairs of a group that are compared: all of a small one; of a large one the candidates.
+# Pairs that are compared: all of a small group, the candidates of a large one.
 
-CROWDED_GROUP = 64  # rows of a group, beyond which not all pairs are looked at
+CROWDED_GROUP = 64  # rows of a group above which only candidates are compared
 
 
 def candidate_pairs(group: np.ndarray, sequences: StepSequences) -> np.ndarray:
     """Find the pairs (earlier, later) of rows of one group that may be near, each once: int64 [pairs, 2].
 
     group: number of each row's group, integers [rows], equal ones side by side. sequences: the steps of each row. Of a
-    small group these are all pairs.
+    small group all pairs are returned.
     """
     begins = np.flatnonzero(np.diff(group, prepend=group[:1] - 1)) if len(group) else np.empty(0, np.int64)
     sizes = np.diff(begins, append=len(group))
@@ -194,16 +195,18 @@ def _all_pairs(group: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 # Similarity: 1 - edits / steps of the longer episode, by the edit distance of their steps (Levenshtein). Two steps are
-# the same where the same was done within a fiftieth of the screen. All pairs are computed side by side.
+# the same where the same was done within a fiftieth of the screen. All pairs of a batch are computed at once.
 
 _NEAR_DISTANCE = round(0.02 * NOWHERE)
-_PAIRS_PER_BATCH = 20_000  # pairs
+_PAIRS_PER_BATCH = 20_000
 _AXIS_MASK = np.uint64(NOWHERE)
 
 
 def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Compute the similarity of each pair of episodes: float64 [n], in [0, 1]; 1 for two without steps. pairs: numbers
-    of episodes in `sequences`, integers [n, 2]."""
+    """Compute the similarity of each pair of episodes: float64 [n], in [0, 1]; 1 for two without steps.
+
+    pairs: numbers of episodes in `sequences`, integers [n, 2].
+    """
     lengths = sequences.lengths[pairs]
     longest = lengths.max(1, initial=0)
     result = np.ones(len(pairs))
@@ -216,11 +219,13 @@ def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarr
 
 
 def sequences_equal(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Tell of each pair of episodes whether all of their steps agree: bool [n]. pairs: numbers of episodes in
-    `sequences`, integers [n, 2]."""
+    """Tell for each pair of episodes whether all of their steps agree: bool [n].
+
+    pairs: numbers of episodes in `sequences`, integers [n, 2].
+    """
     lengths = sequences.lengths[pairs]
     result = lengths[:, 0] == lengths[:, 1]
-    for place in (0, -1):  # most pairs that differ do so here already
+    for place in (0, -1):  # most pairs that differ do so at an end
         told = np.flatnonzero(result & (lengths[:, 0] > 0))
         ends = sequences.offsets[pairs[told]] if place == 0 else sequences.offsets[pairs[told] + 1] - 1
         result[told] = _steps_agree(*(_split_codes(sequences.codes[end]) for end in ends.T))
@@ -234,7 +239,8 @@ def sequences_equal(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
 
 
 def _padded(sequences: StepSequences, rows: np.ndarray) -> np.ndarray:
-    """Steps as rows, episodes as columns."""
+    """Return the codes of episodes `rows` as uint64 [longest, rows]: a row per step, a column per episode, padded with
+    0."""
     lengths = sequences.lengths[rows]
     places = np.arange(lengths.max(initial=0))[:, None]
     inside = places < lengths

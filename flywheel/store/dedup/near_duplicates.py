@@ -1,4 +1,4 @@
-"""Find near-duplicates of an iteration's trajectories, and weigh them in training."""
+"""Find near-duplicates of an iteration's trajectories, and weigh them down in training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flywheel.store.dedup import episode_similarity
 from flywheel.store.dedup.episode_similarity import BITS_PER_AXIS, StepSequences, splitmix64
 from flywheel.store.manifest import TrainingManifest
 
-# Tasks: when two ask the same, and when a training task is near one for evaluation.
+# Tasks: which have the same content, and which training tasks are near an evaluation task.
 
 Row = Mapping[str, Any]
 _TASK_COLUMNS = ("task_id", "world", "template", "level", "params", "instruction", "seed", "split")
@@ -32,8 +32,10 @@ _ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^
 
 
 def task_content_hash(task: Row) -> str:
-    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed. task:
-    row of `tasks`. Returns 32 hex digits."""
+    """Hash a task's content: suite, template, level and parameters; without parameters, its instruction and seed.
+
+    task: row of `tasks`. Returns 32 hex digits.
+    """
     params = _params(task.get("params"))
     content = params or [_words(task.get("instruction")), task.get("seed")]
     text = json.dumps([task.get("world"), task.get("template"), task.get("level"), content], sort_keys=True)
@@ -41,15 +43,15 @@ def task_content_hash(task: Row) -> str:
 
 
 def instruction_arguments(instruction: str | None) -> tuple[str, ...]:
-    """List the numbers and quoted texts of an instruction, sorted, in small letters: a paraphrase keeps them."""
+    """List the numbers and quoted texts of an instruction, sorted, in lower case: paraphrases share them."""
     return tuple(sorted(found.strip("\"'“”«»").casefold() for found in _ARGUMENT.findall(instruction or "")))
 
 
 def find_tasks_near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, str]:
-    """Return task_id -> why it must not be trained on, of those of `tasks` that are near one of `held_out`.
+    """Return task_id -> reason for those of `tasks` that are near one of `held_out` and must not be trained on.
 
-    Both are rows of the table `tasks`. Near is: the same content under another task_id, whatever the case and spacing
-    of its texts; or the same instruction and seed. A task without a seed, another data set's, is near by its
+    Both are rows of the table `tasks`. Near means: the same content under another task_id, whatever the case and
+    spacing of its texts; or the same instruction and seed. A task without a seed, from another data set, is near by its
     instruction alone.
     """
     contents, asked, said = {}, {}, {}
@@ -78,7 +80,7 @@ def _words(text: str | None) -> str:
 
 
 def _params(text: str | None) -> Any:
-    """Parsed, with texts without case and spacing; what is no JSON is taken as text."""
+    """Parse the parameters, with case and spacing of texts normalised; other text than JSON is normalised whole."""
     try:
         return _plain(json.loads(text)) if text else None
     except ValueError:
@@ -93,14 +95,14 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, list) else value
 
 
-# The difference hash of a screen (Krawetz 2013): 64 bits, each whether a cell of a 9 x 8 grid is darker than the next.
-# A moved pointer or a blinking caret leaves it as it is, or changes a few bits.
+# The difference hash of a screen (Krawetz 2013): 64 bits, each tells whether a cell of a 9 x 8 grid is darker than the
+# next. A moved pointer or a blinking caret changes no bit or a few.
 
-MAX_DIFFERING_BITS = 4  # of 64, in which two hashes of like screens differ at most
+MAX_DIFFERING_BITS = 4  # of 64, in which the hashes of similar screens may differ
 
 
 def difference_hash(encoded: bytes) -> int:
-    """Hash a screen by its brightness, to 64 bits. encoded: a PNG, JPEG or WebP file, else OSError is raised."""
+    """Hash a screen by its brightness to 64 bits. encoded: a PNG, JPEG or WebP file, else OSError is raised."""
     with Image.open(io.BytesIO(encoded)) as picture:
         cells = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
     return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
@@ -112,42 +114,41 @@ def hashes_alike(left: int, right: int) -> bool:
 
 
 def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    """Insert `rows` that Python made into the table `table` of DuckDB's, by the columns' names."""
+    """Insert `rows` into DuckDB's table `table`, by the names of the columns."""
     connection.register("inserted", rows)
     connection.execute(f"INSERT INTO {table} BY NAME FROM inserted")
     connection.unregister("inserted")
 
 
-# Two episodes are near one another where they have the same store (sft or ct) and author and
+# Two episodes of the model are near one another where they are in the same store (sft or ct) and, with
 #
-#     one task content         the share of steps that agree is at least `least`
-#     other contents           all steps but idle ones agree, the instructions' numbers and quoted texts are the same,
+#     the same task content    the share of steps that agree is at least `least`
+#     different contents       all steps but idle ones agree, the instructions' numbers and quoted texts are the same,
 #                              and the first and the last screen look alike: one task under two names or wordings
 #
 # An episode weighs 1 / (episodes near it, itself included): repeats together weigh about as much as one, and none is
-# thrown away (the thoughts of samples differ where their actions do not). The weight depends on the set of episodes
-# alone, never on their order. Demonstrations of people are each wanted, and are never weighed down. Memory grows with
-# the largest group of one content or sequence of actions alone: DuckDB sorts by these, and compared are a few at a
-# time.
+# thrown away (samples with the same actions may have different thoughts). The weight depends on the set of episodes
+# alone, never on their order. People's demonstrations are never weighed down. Memory grows only with the largest group
+# of one content or sequence of actions: DuckDB sorts by these, and a few groups at a time are compared.
 
 REASON_SAME_TASK, REASON_OTHER_TASK = "a repeat of its task", "another task's steps on the same screens"
-FirstLastScreens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
+FirstLastScreens = tuple[str | None, str | None]  # sha256 of an episode's first and last screen
 CompareScreens = Callable[[Sequence[tuple[FirstLastScreens, FirstLastScreens]]], Sequence[bool]]
-_EPISODES_PER_BATCH = 20_000  # episodes
+_EPISODES_PER_BATCH = 20_000
 _SQL = database.read_queries("flywheel.store.dedup")
 
 
 def find_near_duplicates(
     connection: duckdb.DuckDBPyConnection, episodes: str, least: float, alike: CompareScreens
 ) -> None:
-    """Make the table `near_duplicates`, one row for each new episode that is near another one: trajectory_id;
-    duplicate_of, the nearest of its neighbours; similarity, the share of steps that agree with that one's; reason;
-    weight, in training.
+    """Create the table `near_duplicates`, one row for each new episode that is near another one.
 
-    connection: the table is made there. episodes: SQL of a relation of trajectory_id, content, arguments, store,
-    step_codes, first_image_sha256, last_image_sha256 and new, each trajectory once, which other cursors of the database
-    see; those that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1].
-    alike: of pairs of episodes' screens, whether the first and the last look alike; asked for few pairs.
+    Its columns: trajectory_id; duplicate_of, the nearest neighbour; similarity, the share of steps that agree with that
+    one's; reason; weight, in training. connection: the table is created there. episodes: SQL of a relation of
+    trajectory_id, content, arguments, store, step_codes, first_image_sha256, last_image_sha256 and new, each trajectory
+    once, visible to other cursors of the database; those that are not new belong to earlier iterations and get no row.
+    least: share of steps, in (0, 1]. alike: tells for pairs of episodes' screens whether the first and the last look
+    alike; called for few pairs.
     """
     connection.execute(_SQL["tables"])
     number = 0
@@ -161,14 +162,14 @@ def find_near_duplicates(
 
 
 def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Iterator[pa.Table]:
-    """The rows, some at a time, those that are alike in the column `by` never apart. They come in its order."""
+    """Yield the rows in batches, ordered by the column `by`; rows of equal values are never in two batches."""
     with connection.cursor() as cursor:
         held: list[pa.Table] = []
         for batch in cursor.execute(sql).to_arrow_reader(_EPISODES_PER_BATCH):
             rows = pa.Table.from_batches([batch])
             if not len(rows):
                 continue
-            # All that is held goes but what is as the last row is: that may go on.
+            # All rows are yielded but those equal to the last one, of which the next batch may have more.
             last = pc.index(rows[by], rows[by][-1]).as_py()
             if last or (held and held[-1][by][-1] != rows[by][0]):
                 before = pa.concat_tables([*held, rows.slice(0, last)])
@@ -181,8 +182,10 @@ def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Itera
 
 
 def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, number: int, least: float) -> int:
-    """Rows by content, store and arguments: which are one, and which of those are near one another. Returns how many
-    there are; they are numbered from `number` on."""
+    """Collapse rows of equal content, store, arguments and steps to one, and insert the pairs of these that are near.
+
+    rows: by content, store and arguments. number: of the first collapsed row. Returns how many there are.
+    """
     sequences = StepSequences.from_lists(rows["step_codes"])
     content, told = _codes(rows["content"]), rows["told"].to_numpy()
     first, second, count, member = _collapsed(content, told, sequences)
@@ -207,7 +210,7 @@ def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, numbe
 
 
 def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: CompareScreens) -> None:
-    """Rows by key: which of them are near one another though they are of two contents."""
+    """Insert the pairs of collapsed rows that are near one another though their contents differ. rows: by key."""
     sequences = StepSequences.from_lists(rows["step_codes"])
     pairs = episode_similarity.candidate_pairs(rows["key"].to_numpy(), sequences)
     content, told = _codes(rows["content"]), rows["told"].to_numpy()
@@ -223,15 +226,15 @@ def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: Com
 def _collapsed(
     content: np.ndarray, told: np.ndarray, sequences: StepSequences
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of the rows that stand as one: the first and the second (-1: none), how many they are; and of each row which one
-    it is."""
+    """Return, for each set of equal rows, the first, the second (-1: none) and the count; and for each row its set's
+    number."""
     length = splitmix64(sequences.lengths.astype(np.uint64))
     key = splitmix64(splitmix64(content.astype(np.uint64)) ^ told ^ length) ^ _digests(sequences)
     by_key = np.argsort(key, kind="stable")
     begins = np.flatnonzero(np.diff(key[by_key], prepend=~key[by_key[:1]]))
     count = np.diff(begins, append=len(key))
     first, second = by_key[begins], np.where(count > 1, by_key[np.minimum(begins + 1, len(key) - 1)], -1)
-    order = np.argsort(first)  # that of the rows
+    order = np.argsort(first)  # the order of the rows
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     member = np.empty(len(key), np.int64)
@@ -240,7 +243,7 @@ def _collapsed(
 
 
 def _keys(told: np.ndarray, sequences: StepSequences) -> pa.Array:
-    """The same for all rows that can be near one another under two contents; none for those that only idle."""
+    """Return keys that are equal for rows that can be near under two contents; null for rows of idle steps alone."""
     essential = sequences.without_idle()
     done = StepSequences(essential.codes >> np.uint64(2 * BITS_PER_AXIS), essential.offsets)
     lengths = essential.lengths
@@ -248,7 +251,7 @@ def _keys(told: np.ndarray, sequences: StepSequences) -> pa.Array:
 
 
 def _digests(sequences: StepSequences) -> np.ndarray:
-    """One number an episode, of its codes and their order."""
+    """Return one number per episode, a hash of its codes and their order."""
     places = np.arange(len(sequences.codes)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
     with np.errstate(over="ignore"):
         mixed = splitmix64(sequences.codes + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
@@ -257,14 +260,14 @@ def _digests(sequences: StepSequences) -> np.ndarray:
 
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:
-    """Equal values as equal numbers."""
+    """Encode equal values as equal numbers: int64 [rows]."""
     return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
 
 
 def _insert_near(
     connection: duckdb.DuckDBPyConnection, pairs: np.ndarray, similarity: np.ndarray, *, renamed: bool
 ) -> None:
-    """Each of a pair is near the other."""
+    """Insert each pair in both directions. renamed: whether the contents differ."""
     if not len(pairs):
         return
     both = np.concatenate([pairs, pairs[:, ::-1]])
@@ -272,20 +275,20 @@ def _insert_near(
     insert_rows(connection, "dedup_near", pa.table({**columns, "renamed": np.full(len(both), renamed)}))
 
 
-# What is compared is kept for later iterations: `trajectory_hashes` (a trajectory's steps as numbers) and
-# `screen_hashes` (of the screens that were looked at), so that nothing of an earlier iteration is read but these, and
-# which store a trajectory is in. `duplicates` has each trajectory that was weighed down, what it is near, and why.
+# The signatures are stored for later iterations: `trajectory_hashes` (a trajectory's steps as numbers) and
+# `screen_hashes` (of the screens that were compared), so that of earlier iterations only these and the stores are read,
+# and a few screens. `duplicates` has each trajectory that was weighed down, what it is near, and why.
 
 ROUTE_STAGE = "route"  # the stage that routes, looks for duplicates and builds the stores
 SIGNATURE_TABLES = ("trajectory_hashes", "screen_hashes")
-_TASKS_PER_BATCH = 5_000  # rows that Python looks at
+_TASKS_PER_BATCH = 5_000  # rows that Python processes at a time
 
 
 def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str]) -> None:
     """Create the table `contents` (task_id, content, near) of an iteration's tasks.
 
-    content: hash of what the task asks. near: why it is near an evaluation task; NULL where it is not. connection: to
-    the catalogue; the table is made there. stages: whose rows of `tasks` are meant.
+    content: hash of the task's content. near: why it is near an evaluation task; NULL where it is not. connection: to
+    the catalogue; the table is created there. stages: whose rows of `tasks` are taken.
     """
     own = f"SELECT {', '.join(_TASK_COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
     own += f" AND stage IN ({_quote_texts(stages)})"
@@ -301,8 +304,7 @@ def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, 
 
 
 def quarantine_near_evaluation(connection: duckdb.DuckDBPyConnection) -> None:
-    """Add to the table `broken` the trajectories whose task is near an evaluation task, and not one itself (a
-    contract).
+    """Add to the table `broken` the trajectories whose task is near an evaluation task without being one (a contract).
 
     connection: with the tables that `check_row_contracts` and `create_task_contents` create.
     """
@@ -319,22 +321,22 @@ def weigh_duplicates(
     *,
     again: bool = False,
 ) -> None:
-    """Find near-duplicates of the model's trajectories that join a store, in `dedup_window` iterations, and weigh them.
+    """Find near-duplicates among the model's stored trajectories, and weigh those of an iteration.
 
-    iteration: whose trajectories are weighed. read: (table, stage) of what came in. connection: to the catalogue, with
-    the tables or views `incoming` and `decided`, and `contents` (`create_task_contents`); gets the view `weights`
-    (trajectory_id, weight) of those that do not weigh 1. settings: block `routing`. staged: `duplicates` and
-    `SIGNATURE_TABLES` are written there. again: use the signatures that the workspace has; tasks and steps are read
-    only where a trajectory has none. People's demonstrations are left out: each is wanted. The cost is that of this
-    iteration and the window, whatever lies before it. Raises DataError for a manifest, partition or screen that is
-    missing or damaged, or where another process has been writing a partition of `staged` for ten minutes; duckdb.Error
-    for a damaged file that `connection` reads; DiskFull.
+    Compared are those of this iteration and of the `dedup_window` before it. iteration: whose trajectories are weighed.
+    read: (table, stage) of the incoming partitions. connection: to the catalogue, with the tables or views `incoming`
+    and `decided`, and `contents` (`create_task_contents`); gets the view `weights` (trajectory_id, weight) of those
+    that have a near-duplicate. settings: block `routing`. staged: `duplicates` and `SIGNATURE_TABLES` are written
+    there. again: reuse the workspace's signatures; tasks and steps are read only where a trajectory has none. People's
+    demonstrations are left out. The cost is that of this iteration and the window. Raises DataError for a manifest,
+    partition or screen that is missing or damaged, or where another process has been writing a partition of `staged`
+    for ten minutes; duckdb.Error for a damaged file that `connection` reads; DiskFull.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window
     signed = partitions.partition_files(staged, "trajectory_hashes", iteration, ROUTE_STAGE)
     known = [ws.resolve(one.path) for one in before.shards("trajectory_hashes") if one.iteration >= since]
-    for path in known:  # a damaged one is told
+    for path in known:  # raises for a damaged one
         partitions.open_partition_file("trajectory_hashes", path, wholly=True).close()
     _create_episodes_view(connection, iteration, since, signed, known)
     looked = _ScreenComparer(ws, iteration, read, before, since)
@@ -357,8 +359,11 @@ def _write_signatures(
     *,
     again: bool,
 ) -> None:
-    """Write signatures of the trajectories that are looked at, beside those that there are, which stay in their files:
-    of a trajectory's signature nothing changes when it is decided again, but its store, which the stores tell."""
+    """Write the signatures of the trajectories that join a store; with `again`, link existing ones and add missing
+    ones.
+
+    A later decision changes nothing in a signature but the store, which is read from the stores.
+    """
     signed = partitions.partition_files(ws, "trajectory_hashes", iteration, ROUTE_STAGE) if again else []
     stages = {table: [stage for name, stage in read if name == table] for table in ("steps", "tasks")}
     wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_quote_texts(stages['steps'])})"
@@ -390,7 +395,7 @@ def _write_signatures(
 def _create_episodes_view(
     connection: duckdb.DuckDBPyConnection, iteration: int, since: int, own: Sequence[Path], known: Sequence[Path]
 ) -> None:
-    """Make the view `episodes` for `find_near_duplicates`: what has a signature, and is in a store now."""
+    """Create the view `episodes` for `find_near_duplicates`: trajectories that have a signature and are in a store."""
     earlier = f"iteration >= {since} AND iteration < {iteration}"
     database.run_query(connection, _SQL["stores_now"].format(earlier=earlier))
     signed = [f"SELECT * EXCLUDE (store), true AS new FROM {_read_parquet_sql(own)}"]
@@ -414,7 +419,7 @@ def _text_table(columns: Mapping[str, Iterable[str | None]]) -> pa.Table:
 
 
 class _ScreenComparer:
-    """Looks at first and last screens, only where their bytes differ, and each once."""
+    """Compare first and last screens by difference hash, only where their bytes differ; each screen is hashed once."""
 
     def __init__(
         self, ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], before: TrainingManifest, since: int
@@ -431,7 +436,7 @@ class _ScreenComparer:
         known = self._hashes(wanted - {None})
 
         def like(left: str | None, right: str | None) -> bool:
-            if left is None or right is None:  # a text was all there was to see
+            if left is None or right is None:  # a step with a text only
                 return False
             both = left in known and right in known
             return left == right or (both and hashes_alike(known[left], known[right]))
@@ -450,7 +455,7 @@ class _ScreenComparer:
         for sha, encoded in images.load_images(self._ws, files, wanted - known.keys()).items():
             try:
                 self._new[sha] = difference_hash(encoded)
-            except OSError:  # no picture: it is like none
+            except OSError:  # no picture: similar to none
                 continue
         return known | self._new
 

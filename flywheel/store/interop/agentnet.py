@@ -35,7 +35,7 @@ from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
 DATASET, LICENCE = "agentnet", "mit"
 NOT_HELD = demonstration.FORMATS["not_held"][DATASET]
 _FACTS = ("alignment_score", "efficiency_score", "task_difficulty", "natural_language_task", "actual_task")
-_LARGEST = 64 * 2**20  # bytes of a screen
+_LARGEST = 64 * 2**20  # most bytes of a screen
 # What `zipfile` raises for a member that is damaged (besides OSError), encrypted or of an unknown compression.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
 _Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
@@ -74,11 +74,11 @@ class _Record(_Part):
 def read_agentnet(
     path: Path, images: Path, licence: str = LICENCE, max_side: int = MAX_SIDE
 ) -> Iterator[Demonstration | RefusedRecord]:
-    """Yield each line as a demonstration, or why it is none, such as a screen that is missing or damaged.
+    """Yield each line as a demonstration, or as a RefusedRecord that says why it is none, such as a missing screen.
 
-    path: the data set's JSON lines. images: its screens, a zip or a folder with its files. licence: what the
-    demonstrations are said to be under. max_side: longest side of a screen, in pixels (policy.max_image_side). Errors
-    come once the first one is asked for: BadInput where a file is missing, DataError where the zip is not whole.
+    path: the data set's JSON lines. images: its screens, a zip or a folder. licence: stored with each demonstration.
+    max_side: longest side of a screen, in pixels (policy.max_image_side). It is a generator; at the first record it
+    raises BadInput where a file is missing, DataError where the zip is damaged.
     """
     if not path.is_file():
         raise BadInput("no such file", where=path, fix="name the data set's .jsonl")
@@ -86,7 +86,7 @@ def read_agentnet(
         for number, line in iter_json_lines(path):
             try:
                 yield _demonstration(_Record.model_validate(parse_foreign_json(line)), picture, licence, max_side)
-            except Exception as error:  # whatever it is, it is this record's
+            except Exception as error:  # any error concerns this record only
                 yield RefusedRecord.from_error(f"{path.name} line {number}", error)
 
 
@@ -124,7 +124,7 @@ def _demonstration(record: _Record, picture: Callable[[str, str], bytes], licenc
 
 
 class _Screens:
-    """Reads a screen by its path, as far as both that and the path of the file, within the zip or the folder, go."""
+    """Find and read screens in a zip or a folder. A path matches a file's path where one ends with the other."""
 
     def __init__(self, images: Path) -> None:
         if images.is_dir():
@@ -164,7 +164,8 @@ class _Screens:
             raise ValueError(f"its screen {name} cannot be read: {error}") from None
 
     def _find(self, name: str, task: str) -> Any:
-        """Of several files that it may be, the one that is named in full, or lies in the task's own folder."""
+        """Return the file of that path; of several, the one with the full path, or the one in a folder named after the
+        task."""
         parts = PurePosixPath(name.replace("\\", "/")).parts
         there = self._found.get(parts[-1], []) if parts else []
         fit = [(path, one) for path, one in there if all(a == b for a, b in zip(path[::-1], parts[::-1], strict=False))]

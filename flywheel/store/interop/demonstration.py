@@ -1,8 +1,8 @@
 """Save and load a demonstration of another data set in the recordings folder.
 
-A folder of its own, beside the recorded sessions: `demonstration.json` (what is said here, and the steps) and
-`screens.parquet` (rows of the table `images`), where there was something to see. Its actions are text of any form that
-the parser reads, with points as fractions of the screen.
+Each has a folder there, next to the recorded sessions: `demonstration.json` (the fields below, with the steps) and,
+where there are screens, `screens.parquet` (rows of the table `images`). Actions are texts of any form that the parser
+reads, with points as fractions of the screen.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError
 from flywheel.utils.files import atomic_folder, write_json
 from flywheel.utils.json_text import describe_first_fault, parse_foreign_json
 
-DEMONSTRATION_FILE = "demonstration.json"  # by it a folder is a demonstration, and no recorded session
+DEMONSTRATION_FILE = "demonstration.json"  # a folder with this file is a demonstration, not a recorded session
 DEMONSTRATION_GRAMMAR = Grammar("point", norm1_space(), "computer")
 FORMATS = yaml.safe_load(resources.files("flywheel.store.interop").joinpath("formats.yaml").read_text("utf-8"))
-MAX_CHARACTERS = 20_000  # of a text of another data set: an instruction, a thought, an action
+MAX_CHARACTERS = 20_000  # most of a text of another data set: an instruction, a thought, an action
 _VERSION = 1
-_HELD = ConfigDict(extra="forbid", strict=True)  # as what lies on disk is read
+_HELD = ConfigDict(extra="forbid", strict=True)  # for files on disk
 _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 
 
@@ -42,10 +42,10 @@ _FIX_IMPORT_AGAIN = "remove the folder and import it again"
 class DemonstratedStep:
     """Hold one step of a demonstration.
 
-    action: text. thought: in words; may be "". screen: sha256 of what was seen before it; "" where there was nothing to
-    see. slip: the annotator went wrong, or needlessly; later prompts show it, and imitation leaves it out. fault: why
-    the step has no action that can be learnt. observation: what there was to read before it; None where the screen is
-    all. result: what the action returned, or why it did nothing.
+    action: text. screen: sha256 of the screen before the action; "" where there is none. thought: text, may be "".
+    slip: the action was wrong or needless; later prompts show it, and imitation leaves it out. fault: why the step has
+    no action that can be learnt, or "". observation: text that was read before the action; None where there is only the
+    screen. result: what the action returned, or why it did nothing.
     """
 
     __pydantic_config__ = _HELD
@@ -62,11 +62,11 @@ class DemonstratedStep:
 class Demonstration:
     """Hold a demonstration of another data set.
 
-    dataset, id: where it is from. licence: as its publisher names it. instruction: the task in words. world, template:
-    what kind of task it is. split: `eval` for what its publisher holds out: it is never trained on. completed:
-    whether the task was done; None where the data set does not say. facts: what else is worth keeping, JSON values.
-    screens: encoded files by sha256. seed: of the task, where our own worlds drew it: two tasks may then have one
-    instruction, and be others.
+    dataset, id: its source. licence: as its publisher names it. instruction: the task in words. world, template: the
+    kind of task. split: `eval` for what its publisher holds out, which is never trained on. completed: whether the task
+    was done; None where the data set does not say. facts: further JSON values to keep. screens: encoded files by
+    sha256. seed: of the task, where one of flywheel's own worlds drew it: two tasks may then have the same instruction
+    and differ.
     """
 
     __pydantic_config__ = _HELD
@@ -85,17 +85,17 @@ class Demonstration:
 
     @property
     def origin(self) -> str:
-        """Name it by its data set and its id there, with a colon between."""
+        """Return the data set's name and the id there, joined by a colon."""
         return f"{self.dataset}:{self.id}"
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Return the name of the demonstration's folder."""
         return demonstration_folder_name(self.dataset, self.id)
 
 
 def demonstration_folder_name(dataset: str, id_: str) -> str:
-    """Name the folder of a demonstration: its data set's name, a hyphen, and 16 hex digits of a hash of its id.
+    """Return the name of a demonstration's folder: the data set's, a hyphen, and 16 hex digits of a hash of the id.
 
     dataset: a name that a folder may have. id_: any text.
     """
@@ -107,14 +107,14 @@ _READER = TypeAdapter(Demonstration)
 
 @dataclass(frozen=True)
 class RefusedRecord:
-    """A record that is no demonstration. where: file and place. why: in words."""
+    """Describe a record that is no demonstration. where: file and place. why: the reason in words."""
 
     where: str
     why: str
 
     @classmethod
     def from_error(cls, where: str, error: Exception) -> RefusedRecord:
-        """Make one of the error that reading the record raised. where: file and place."""
+        """Make one from the error that reading the record raised. where: file and place."""
         if isinstance(error, ValidationError):
             return cls(where, describe_first_fault(error))
         told = isinstance(error, ValueError | FlywheelError)
@@ -122,14 +122,14 @@ class RefusedRecord:
 
 
 def describe_error(error: Exception) -> str:
-    """Describe an error that nothing here raises by itself in one line: its kind, and what it says."""
+    """Describe an unexpected error of a library in one line: its class and its message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def find_missing_steps(numbers: Sequence[int]) -> list[int]:
-    """List the numbers that are missing among those of a record's steps, from the first one on, at most a hundred.
+    """List the numbers missing between the first and the last of a record's steps, at most a hundred.
 
-    numbers: in order. Raises ValueError where one comes twice: which of the two was first is not known.
+    numbers: in ascending order. Raises ValueError where one comes twice: which of the two was first is not known.
     """
     for before, number in pairwise(numbers):
         if number == before:
@@ -138,10 +138,10 @@ def find_missing_steps(numbers: Sequence[int]) -> list[int]:
 
 
 def check_screen(encoded: bytes, what: str, max_side: int) -> str:
-    """Check by its header a screen that a record brings; return its sha256.
+    """Check a record's screen by its header; return its sha256.
 
-    what: its name, for the error. max_side: of the longer side, in pixels. Raises ValueError where it is no picture, or
-    one that training would refuse.
+    encoded: the picture file. what: its name, for the error. max_side: most pixels of the longer side. Raises
+    ValueError where it is no picture, or one that training would refuse.
     """
     try:
         screenshot_size(encoded, max_side)
@@ -151,10 +151,10 @@ def check_screen(encoded: bytes, what: str, max_side: int) -> str:
 
 
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
-    """Save `demonstration` in a folder of its own in `recordings`, whole or not at all.
+    """Save `demonstration` in a folder of its own in `recordings`, completely or not at all.
 
-    Returns True; False where it lies there already. Raises DataError where another of its name does, OSError for a
-    screen that is no picture or cannot be written, DiskFull.
+    Returns True; False where it is there already. Raises DataError where another demonstration has that folder, OSError
+    for a screen that is no picture or cannot be written, DiskFull.
     """
     folder = recordings / demonstration.name
     content = {"version": _VERSION, **{name: value for name, value in vars(demonstration).items() if name != "screens"}}
@@ -175,12 +175,12 @@ def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
 
 
 def is_demonstration(folder: Path) -> bool:
-    """Tell whether `folder` is an imported demonstration, by the file that it has; the file is not read."""
+    """Tell whether `folder` is an imported demonstration, by the name of a file in it, which is not read."""
     return (folder / DEMONSTRATION_FILE).is_file()
 
 
 def load_demonstration(folder: Path) -> tuple[Demonstration, list[dict[str, Any]]]:
-    """Load the demonstration in `folder`, without its screens, and these as rows of `images`.
+    """Load the demonstration in `folder`, without its screens, and the screens as rows of `images`.
 
     Raises DataError for missing or damaged files, and for a folder of another version.
     """

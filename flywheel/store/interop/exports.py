@@ -26,7 +26,7 @@ from flywheel.utils.files import atomic_folder, write_text
 
 TRAJECTORY_COLUMNS = [name for name in TABLES["trajectories"].names if name not in ("trajectory_id", "final_state")]
 _TRAJECTORIES_AT_ONCE = 64  # trajectories whose screens are in memory
-_FILE_BYTES = 512 * 2**20  # of one file, about
+_FILE_BYTES = 512 * 2**20  # approximate size of one file
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ExportedStep:
     """Hold one step to export.
 
     step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. score, weight: columns of its store.
-    screen: the encoded file; None where there was none to see.
+    screen: the encoded file; None where the step has none.
     """
 
     step: dict[str, Any]
@@ -45,10 +45,11 @@ class ExportedStep:
 
 
 def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[ExportedStep]:
-    """Yield every step of the store `ct` or `sft` as the iteration's manifest names it, each with its screen.
+    """Yield every step of the store `ct` or `sft` that the iteration's manifest names, each with its screen.
 
-    store: its name. They come oldest iteration first, then by (trajectory_id, step). The screen is None where the step
-    has none. Raises BadInput for another store, DataError for what is missing or damaged, once a step is asked for.
+    store: its name. Steps come oldest iteration first, file by file; within a batch of trajectories by (trajectory_id,
+    step). The screen is None where the step has none. It is a generator; it raises BadInput for another store,
+    DataError for missing or damaged files.
     """
     if store not in ("ct", "sft"):
         raise BadInput(f"no training store is called {store}", where="export", fix="ct or sft")
@@ -78,7 +79,7 @@ def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[Expo
                 yield ExportedStep(row, episodes[name], score, weight, seen.get(row["image_sha256"]))
 
 
-# Of an exported step as one row.
+# Schema of a row that holds an exported step.
 _SCHEMA = pa.schema(
     [
         *TABLES["steps"],
@@ -90,10 +91,10 @@ _SCHEMA = pa.schema(
 )
 
 
-# Hugging Face `datasets`: Parquet that `load_dataset(folder)` reads, screens as its `Image`.
+# Hugging Face `datasets`: Parquet files that `load_dataset(folder)` reads, with screens as its feature `Image`.
 
 HUGGING_FACE_NOT_HELD = FORMATS["not_held"]["store"]
-_STEPS_PER_ROW_GROUP = 100  # steps of a row group: with screens, some MB
+_STEPS_PER_ROW_GROUP = 100  # with screens, some MB
 # Features that `datasets` cannot derive from the Arrow types.
 _FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
 
@@ -101,11 +102,12 @@ _FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
 def write_hugging_face(
     steps: Iterable[ExportedStep], folder: Path, title: str, bytes_per_file: int = _FILE_BYTES
 ) -> int:
-    """Write steps as a Hugging Face data set: `folder/data/train-00000.parquet` and on, with a card; returns how many.
+    """Write steps as a Hugging Face data set with a card, in `folder/data/train-00000.parquet` and on; return their
+    number.
 
     title: of the card. bytes_per_file: size in memory after which the next file begins. No steps give one file without
-    rows. The folder appears when all of it is there, and replaces one that is there. Raises what `steps` raises,
-    OSError or DiskFull where it cannot be written.
+    rows. The folder appears only when it is complete, and replaces an existing one. Raises what `steps` raises, OSError
+    or DiskFull where it cannot be written.
     """
     schema = _SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
     coming, count, number, size = map(_row, steps), 0, 0, bytes_per_file
@@ -131,17 +133,17 @@ def _row(one: ExportedStep) -> dict:
     return {**one.step, "trajectory": one.trajectory, "score": one.score, "weight": one.weight, "screen": screen}
 
 
-# WebDataset: tar files of samples, a step each: `<trajectory_id>_<step>.json` and its screen beside it.
+# WebDataset: tar files with one sample per step: `<trajectory_id>_<step>.json`, and the screen under the same name.
 
 WEBDATASET_NOT_HELD = FORMATS["not_held"]["store"] | FORMATS["not_held"]["webdataset"]
 _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
 def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = _FILE_BYTES) -> int:
-    """Write steps as a WebDataset: `folder/00000.tar` and on; returns how many.
+    """Write steps as a WebDataset, in `folder/00000.tar` and on; return their number.
 
-    bytes_per_file: size after which the next file begins. No steps give an empty folder. The folder appears when all of
-    it is there, and replaces one that is there. Raises what `steps` raises, OSError where it cannot be written.
+    bytes_per_file: size after which the next file begins. No steps give an empty folder. The folder appears only when
+    it is complete, and replaces an existing one. Raises what `steps` raises, OSError where it cannot be written.
     """
     count, number, size = 0, 0, bytes_per_file
     with atomic_folder(folder) as temporary, ExitStack() as file:

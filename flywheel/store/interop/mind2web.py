@@ -1,8 +1,8 @@
-"""Read Multimodal-Mind2Web: people's actions on web pages, a row each, in Parquet.
+"""Read Multimodal-Mind2Web: people's actions on web pages, one row each, in Parquet.
 
 Rows of one `annotation_id` are one task, in the order of `target_action_index`. The point of an action is the middle of
-its target's box. TYPE is two steps here, the click on the field and the text; of SELECT the choice itself has no place.
-https://huggingface.co/datasets/osunlp/Multimodal-Mind2Web
+its target's box. TYPE becomes two steps, the click on the field and the text. Of SELECT, the click on the field is a
+step; the choice has no known place and cannot be learnt. https://huggingface.co/datasets/osunlp/Multimodal-Mind2Web
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ _ROWS = TypeAdapter(list[_Row])
 def read_mind2web(
     paths: Sequence[Path], licence: str = LICENCE, max_side: int = MAX_SIDE
 ) -> Iterator[Demonstration | RefusedRecord]:
-    """Yield each task of Multimodal-Mind2Web as a demonstration, or why it is none; one in memory at a time.
+    """Yield each task of Multimodal-Mind2Web as a demonstration, or as a RefusedRecord; one is in memory at a time.
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
-    of its first file begins with `test`, else "train". licence: stands with each demonstration. max_side: longest side
-    of a screen, in pixels (policy.max_image_side). Errors come once the first one is asked for: BadInput for a missing
-    file, DataError for one that is not of this format or whose list of tasks is damaged. A task whose rows are damaged
-    is refused.
+    of its first file begins with `test`, else "train". licence: stored with each demonstration. max_side: longest side
+    of a screen, in pixels (policy.max_image_side). A task whose rows are damaged is refused. It is a generator; at the
+    first task it raises BadInput for a missing file, DataError for one that is not of this format or has a damaged
+    column of ids.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:
@@ -94,7 +94,7 @@ def read_mind2web(
         try:
             read = _ROWS.validate_python([row for one in by_file.items() for row in _rows(*one)])
             yield _demonstration(read, rows[0][0], licence, max_side)
-        except Exception as error:  # whatever it is, it is this task's
+        except Exception as error:  # any error concerns this task only
             yield RefusedRecord.from_error(f"{rows[0][0].name}, task {name}", error)
 
 
@@ -112,7 +112,7 @@ def _annotation_ids(path: Path) -> list[str]:
 
 
 def _rows(path: Path, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Rows of a file by number; of its row groups, those that hold them are read."""
+    """Yield rows of a file by number; only the row groups that contain them are read."""
     file, first = pq.ParquetFile(path), 0
     for group in range(file.num_row_groups):
         count = file.metadata.row_group(group).num_rows
@@ -177,7 +177,7 @@ def _steps(row: _Row, screen: str, encoded: bytes) -> Iterator[DemonstratedStep]
 
 
 def _target(candidates: Sequence[Mapping[str, Any]], encoded: bytes) -> Point | None:
-    """The middle of the target's box as fractions of the screen; None where it has none, or lies outside."""
+    """Return the middle of the target's box in fractions of the screen; None where it has no box, or lies outside."""
     found = sorted(candidates, key=lambda one: (not one.get("is_original_target"), not one.get("is_top_level_target")))
     width, height = screenshot_size(encoded, 2**31)
     for one in found:

@@ -1,4 +1,4 @@
-"""Read the data contracts (`contracts.yaml`), hold an iteration's rows and stores against them, show the results."""
+"""Read the data contracts (`contracts.yaml`), check an iteration's rows and stores against them, show the results."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from flywheel.utils.files import write_json, write_text
 class RowContract:
     """Declare a contract of single rows.
 
-    name: in results. promise: what holds, in words. fault: SQL, true of a row that breaks it. detail: SQL, what was
-    found there. table: the one whose rows are judged.
+    name: in results. promise: what holds, in words. fault: SQL, true for a row that breaks it. detail: SQL, what was
+    found in that row. table: whose rows are checked.
     """
 
     name: str
@@ -40,9 +40,9 @@ class RowContract:
 class TableContract:
     """Declare a contract that spans tables.
 
-    name: in errors. table: whose rows the stage wrote. promise: what holds, in words. sql: gives one row an offence. It
-    sees the catalog's tables and views, `$iteration` that is judged, and `$incoming`, the stages whose trajectories are
-    routed.
+    name: in errors. table: whose rows the stage wrote. promise: what holds, in words. sql: returns one row per
+    violation. It sees the catalogue's tables and views, `$iteration`, the one to check, and `$incoming`, the stages
+    whose trajectories are routed.
     """
 
     name: str
@@ -62,7 +62,7 @@ def _declared(contracts: str, table: str) -> tuple[RowContract, ...]:
 STEP_CONTRACTS, STEP_ORDER_CONTRACTS = _declared("steps", "steps"), _declared("step_order", "steps")
 SCORE_CONTRACTS = _declared("scores", "scores")
 TABLE_CONTRACTS = tuple(TableContract(**one) for one in _DECLARED["tables"])
-# What its steps break, a trajectory does.
+# A trajectory breaks what its steps break.
 _OF_STEPS = (
     RowContract(one.name, one.promise, f"{one.name} IS NOT NULL", one.name, "trajectories")
     for one in (*STEP_ORDER_CONTRACTS, *STEP_CONTRACTS)
@@ -74,13 +74,13 @@ TRAJECTORY_CONTRACTS = (*_BEFORE, *_OF_STEPS, *_AFTER)
 ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utterance"))
 
 # A row that breaks a contract is quarantined with the contract's name, its promise and what was found; the iteration
-# goes on, unless there are too many. A broken contract that spans tables (`TABLE_CONTRACTS`) stops it, since flywheel
-# itself wrote those rows.
+# goes on, unless there are too many. A broken contract that spans tables (`TABLE_CONTRACTS`) stops the iteration, since
+# flywheel itself wrote those rows.
 
 
 @dataclass(frozen=True)
 class ContractResult:
-    """What a contract found: of so many `rows` so many, `broken`, broke it."""
+    """Hold the result of a contract: number of `rows` checked, and of those that are `broken`."""
 
     contract: RowContract
     rows: int
@@ -90,13 +90,13 @@ class ContractResult:
 def check_row_contracts(
     connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str], kept: Collection[str] = ()
 ) -> list[ContractResult]:
-    """Hold the rows of an iteration against all row contracts, in two passes over its steps.
+    """Check the rows of an iteration against all row contracts, in two passes over its steps.
 
-    connection: from `connect_catalog`. incoming: the stages whose trajectories are held. kept: names of contracts of
-    steps that are known to hold (`partitions.py`): what they alone look at is not read. Leaves four temporary tables:
-    `judged`, one row a trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract
-    that each breaks; `orphans` (source_table, trajectory_id, reason, detail), what belongs to none of them. Returns
-    what each contract found. Raises duckdb.Error for a damaged file.
+    connection: from `connect_catalog`. incoming: the stages whose trajectories are checked. kept: names of step
+    contracts that are known to hold (`partitions.py`); columns that only they need are not read. Creates the temporary
+    tables `judged`, one row per trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), the first
+    contract that each breaks; `orphans` (source_table, trajectory_id, reason, detail), rows that belong to no
+    trajectory. Returns the result of each contract. Raises duckdb.Error for a damaged file.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
@@ -129,8 +129,8 @@ def check_row_contracts(
 
 
 def broken_scores_sql() -> str:
-    """Return SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `check_row_contracts`
-    tells them."""
+    """Return SQL of the rows of `judgements` that break a contract: trajectory_id and reason, as `check_row_contracts`
+    gives them."""
     return " UNION ALL ".join(_SQL["broken_scores"].format(**vars(one)) for one in SCORE_CONTRACTS)
 
 
@@ -164,14 +164,14 @@ def check_table_contracts(
 ) -> None:
     """Check an iteration's stores against the contracts that span tables; nothing is changed.
 
-    incoming: the stages whose trajectories came in. staged: where the iteration's new partitions lie before they are
-    published; None: nowhere. Raises ContractBroken, naming contract, table and partition, for the first that is broken,
-    DataError for a damaged or missing file of a table, or a damaged list of what was pruned.
+    incoming: the stages whose trajectories came in. staged: workspace with the iteration's new partitions before they
+    are published, or None. Raises ContractBroken, naming contract, table and partition, for the first that is broken,
+    DataError for a damaged or missing file of a table, or a damaged list of pruned outputs.
     """
     reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
     with database.connect_catalog(ws, staged, reads=reads) as connection:
         for contract in TABLE_CONTRACTS:
-            values = {"iteration": iteration, "incoming": list(incoming)}  # DuckDB refuses one that has no place
+            values = {"iteration": iteration, "incoming": list(incoming)}  # DuckDB refuses unused ones
             asked = {name: value for name, value in values.items() if f"${name}" in contract.sql}
             offences = database.query_rows(connection, contract.sql, asked)
             if offences:
@@ -183,18 +183,18 @@ def check_table_contracts(
                 )
 
 
-# What the contracts found, as a page that needs nothing else. What they found before is kept in `.flywheel`, so that it
-# can say since when a contract is broken, or holds.
+# The results of the contracts as a self-contained page. Earlier results are stored in `.flywheel`, so that the page can
+# say since when a contract is broken, or holds.
 
 log = logging.getLogger(__name__)
 _ITERATIONS_SHOWN = 10
 
 
 def write_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> bool:
-    """Write Data Docs, `report/docs/index.html`: each contract, its promise, rows judged and broken, and since when.
+    """Write Data Docs, `report/docs/index.html`: each contract, its promise, rows checked and broken, and since when.
 
-    iteration: whose rows were judged. judged: what the contracts found. Returns whether the page is written: what fails
-    here stops nothing, since the contracts have been held against the rows already.
+    iteration: whose rows were checked. judged: the results. Returns whether the page is written: an error of writing
+    stops nothing, since the contracts have been checked already.
     """
     kept = ws.state / "contracts.json"
     try:
@@ -212,7 +212,7 @@ _Results = dict[int, dict[str, list[int]]]  # iteration -> name of a contract ->
 
 
 def _read_results(path: Path, iteration: int) -> _Results:
-    """Of the iterations before; none where there is no such file, or it is damaged: it only looks back."""
+    """Read the results of earlier iterations; {} where the file is missing or damaged: they only serve the page."""
     try:
         found = {
             int(k): {name: [int(rows), int(broken)] for name, (rows, broken) in results.items()}
@@ -224,7 +224,7 @@ def _read_results(path: Path, iteration: int) -> _Results:
 
 
 def _render_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult], found: _Results) -> str:
-    import jinja2  # no stage but this one shows a page
+    import jinja2  # only this stage renders a page
 
     tables: dict[str, list[dict[str, Any]]] = {}
     shown = [k for k in found if k > iteration - _ITERATIONS_SHOWN]
@@ -252,7 +252,7 @@ def _render_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractRe
 
 
 def _find_change(broken: Mapping[int, int]) -> int:
-    """The first of the newest iterations in a row that are all broken, or all not. broken: rows by iteration."""
+    """Return the first of the newest consecutive iterations that are all broken, or all not. broken: by iteration."""
     newest_first = sorted(broken, reverse=True)
     same = itertools.takewhile(lambda k: bool(broken[k]) == bool(broken[newest_first[0]]), newest_first)
     return list(same)[-1]

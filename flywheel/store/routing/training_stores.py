@@ -22,8 +22,8 @@ from flywheel.store.routing import contracts
 from flywheel.store.schema import metric_row
 from flywheel.utils.errors import ContractBroken, DataError
 
-# Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/base.py`; here is the same
-# rule in SQL for a whole table of scores, and a test compares the two.
+# Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/base.py`; the SQL here
+# applies the same rule to a whole table of scores, and a test compares the two.
 
 DESTINATIONS = ("sft", "ct", "quarantine")
 _SQL = database.read_queries("flywheel.store.routing")
@@ -40,10 +40,10 @@ def decide_routes(
     """Create the temporary table `decided`, with the columns of `routes`: one row for each trajectory of `incoming`.
 
     connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
-    several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
-    verified_only: False where SFT takes what failed too (`sft.verified_only`). band: scores from its low end on and
-    below its high end are doubted; None: none are. people: by trajectory_id, whether a person calls it solved, and who:
-    it goes before the scorers'; V stays the scorers', so that both can be compared. Demonstrations of people go to CT:
+    more per trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
+    verified_only: False where SFT takes failed trajectories too (`sft.verified_only`). band: [low, high) of scores that
+    are doubted; None: none are. people: trajectory_id -> (solved, reviewer); a person's verdict overrides the scorers'
+    for the destination, while V stays the scorers', so that both can be compared. People's demonstrations go to CT:
     they are data for continual training (section 2.4). Raises duckdb.Error for a damaged file.
     """
     schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
@@ -56,19 +56,21 @@ def decide_routes(
 
 
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
-    """Return, by table, SQL of the rows of the stores of `iteration`, in the table's order.
+    """Return, by table, SQL of the rows of the stores of `iteration`, in the tables' order.
 
-    Keys: `routes`, `sft`, `ct`, `lineage`. It reads `incoming`, `decided` (`decide_routes`) and `weights`
-    (`weigh_duplicates`), which must be there when it runs. version: of the stores; 0 as they were first routed.
-    `quarantine` is left to `quarantine_rows`.
+    Keys: `routes`, `sft`, `ct`, `lineage`; `quarantine` is left to `quarantine_rows`. The SQL reads `incoming`,
+    `decided` (`decide_routes`) and `weights` (`weigh_duplicates`), which must exist when it runs. version: of the
+    stores; 0 as first routed.
     """
     stores = {store: _SQL["store"].format(store=store) for store in ("sft", "ct")}
     return {"routes": _SQL["routes"], **stores, "lineage": lineage.routed_links_sql(iteration, version)}
 
 
 def quarantine_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Make rows of `quarantine` for rows of `QUARANTINED_SQL`. A trajectory keeps its whole row as JSON in `record`, so
-    that it can be mended and routed again."""
+    """Make rows of `quarantine` from rows of `QUARANTINED_SQL`.
+
+    A trajectory's whole row is stored as JSON in `record`, so that it can be repaired and routed again.
+    """
     for row in rows:
         record = {name: value for name, value in row.items() if name not in ("reason", "iteration", "stage")}
         yield {
@@ -84,20 +86,20 @@ def _json_default(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-# Building the stores: check, judge, route, write, check again, from Parquet to Parquet in bounded memory. They lie
-# beside the workspace's data until all checks have passed.
+# Building the stores: check, judge, route, write, check again, from Parquet to Parquet in bounded memory. The stores
+# stay outside the workspace's data until all checks have passed.
 
 WRITTEN_TABLES = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *near_duplicates.SIGNATURE_TABLES)
-_MEMORY = "192MB"  # of DuckDB, which goes on on disk beyond it
+_MEMORY = "192MB"  # of DuckDB, which spills to disk beyond it
 _ROWS_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True)
 class BuiltStores:
-    """Count what was routed.
+    """Hold the counts of routed trajectories.
 
-    metrics: rows for the table `metrics`, not written here. routed: destination -> trajectories. orphans: rows that
-    belong to none.
+    metrics: rows for the table `metrics`, not written here. routed: destination -> number of trajectories. orphans:
+    number of rows of `quarantine` that belong to no trajectory.
     """
 
     metrics: tuple[dict, ...]
@@ -114,15 +116,15 @@ def build_training_stores(
     *,
     page: bool = True,
 ) -> BuiltStores:
-    """Route an iteration's incoming trajectories, and write the stores to `staged`; `publish_training_stores` takes
-    them over.
+    """Route an iteration's incoming trajectories, and write the stores to `staged`.
 
-    settings: the iteration's. read: (table, stage) of all that came in, each a partition of `ws`; where `staged` has it
-    too, that one is read. page: also write what the contracts found to `report/docs` of `ws`. Written are `routes`,
-    `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and what later iterations need to find those. Raises DataError
-    for a partition, manifest or screen that is missing or damaged, for a damaged list of decisions or of what was
-    pruned, where nothing came in, and as `write_training_stores`; ContractBroken where too many rows break a contract,
-    or the stores one that spans tables; DiskFull.
+    `publish_training_stores` moves them to the workspace. settings: the iteration's. read: (table, stage) of all
+    incoming partitions of `ws`; where `staged` has one too, that one is read. page: whether to write the contracts'
+    results to `report/docs` of `ws`. It writes `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and the
+    signatures that later iterations need to find duplicates. Raises DataError for a partition, manifest or screen that
+    is missing or damaged, for a damaged list of decisions or pruned outputs, where nothing came in, and as
+    `write_training_stores`; ContractBroken where too many rows break a contract, or the stores break one that spans
+    tables; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
@@ -153,9 +155,9 @@ def connect_incoming(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the catalogue with the view `incoming`: an iteration's trajectories of the stages `sources`.
 
-    staged: a workspace whose partitions are seen in place of the own ones. Memory is bounded; beyond it DuckDB writes
-    under `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`, and
-    where a query of the block meets a damaged file.
+    staged: a workspace whose partitions replace those of `ws`. Memory is bounded; beyond it DuckDB writes to
+    `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`, and where a
+    query of the block meets a damaged file.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
@@ -166,7 +168,7 @@ def connect_incoming(
                 f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
             )
             yield connection
-        except (duckdb.Error, OSError) as error:  # OSError: of rows that are read as Arrow's batches
+        except (duckdb.Error, OSError) as error:  # OSError: from rows read as Arrow batches
             cause = error if isinstance(error, duckdb.Error) else duckdb.Error(str(error))
             told = database.explain_duckdb_error(connection, cause)
             if not isinstance(told, DataError):
@@ -181,7 +183,7 @@ def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:
 def _contracts_checked_at_write(
     ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], staged: Workspace
 ) -> set[str]:
-    """Contracts that all steps that are read were seen to keep when they were written."""
+    """Return the contracts that all steps to be read were found to keep when they were written."""
     found = []
     for stage in _stages(read, "steps"):
         own = staged if staged.partition("steps", iteration, stage).is_dir() else ws
@@ -194,9 +196,9 @@ def publish_training_stores(
 ) -> tuple[partitions.PartitionManifest, ...]:
     """Replace the stores of an iteration by those in the workspace `staged`, one table after the other, by hard links.
 
-    They stay in `staged`, on the same file system; after a kill some tables are the old ones, and the call is done
-    again. Returns the lists of their files. Raises DataError where `staged` lacks one, a list is damaged, or another
-    process has been writing one for ten minutes; DiskFull.
+    `staged` is on the same file system and keeps its files. After a kill some tables are still the old ones, and the
+    call has to be repeated. Returns the partitions' manifests. Raises DataError where `staged` lacks one, a list is
+    damaged, or another process has been writing one for ten minutes; DiskFull.
     """
     return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
 
@@ -220,8 +222,8 @@ def write_training_stores(
     """Write an iteration's stores to the workspace `staged`.
 
     connection: with the tables that `decide_routes` and `weigh_duplicates` create, and `orphans`. stores: table -> SQL
-    of its rows. `quarantine` is written besides, with the rows of `orphans`. Raises DiskFull, DataError where another
-    process has been writing one for ten minutes, or an id is null, and duckdb.Error for a damaged file.
+    of its rows. `quarantine` is written as well, with the rows of `orphans`. Raises DiskFull; DataError where another
+    process has been writing one for ten minutes, or an id is null; duckdb.Error for a damaged file.
     """
     for table, sql in stores.items():
         with partitions.open_partition_writer(staged, table, iteration, ROUTE_STAGE) as writer:
@@ -235,8 +237,10 @@ def write_training_stores(
 
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """Count where the trajectories went, in all and by domain. connection: with the tables `incoming`, `decided`,
-    `orphans`. Raises duckdb.Error for a damaged file."""
+    """Count where the trajectories went, in all and by domain.
+
+    connection: with the tables `incoming`, `decided`, `orphans`. Raises duckdb.Error for a damaged file.
+    """
     routed = dict.fromkeys(DESTINATIONS, 0)
     rows = []
     for destination, domain, count in connection.execute(_SQL["count_routed"]).fetchall():

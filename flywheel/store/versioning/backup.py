@@ -22,7 +22,7 @@ from flywheel.utils.errors import BadInput, DataError, FlywheelError, first_line
 from flywheel.utils.files import expand_home, sha256_file, write_json
 from flywheel.utils.progress import announce
 
-# DVC's exceptions only count files; the reasons go to its log. Libraries of remote stores raise classes of their own.
+# DVC's exceptions only count files; the reasons are in its log. Libraries of remote stores raise classes of their own.
 
 _LOGGERS = ("dvc", "dvc_data", "dvc_objects")
 # Fixes by the class of an error or of its cause, or by words in it. s3fs raises Python's own classes, botocore its own.
@@ -37,7 +37,7 @@ _REMOTE_FIXES = {
 
 @contextmanager
 def _name_copy_errors(where: object) -> Iterator[None]:
-    """Turn whatever hinders a copy to or from `where` into VersioningError; keep DVC's log from the terminal."""
+    """Turn all errors of a copy to or from `where` into VersioningError, and keep DVC's log off the terminal."""
     heard = logging.handlers.BufferingHandler(sys.maxsize)
     heard.setLevel(logging.WARNING)
     with ExitStack() as after:
@@ -58,8 +58,7 @@ def _name_copy_errors(where: object) -> Iterator[None]:
 
 
 def _probe_remote(repo: Any, name: str | None) -> None:
-    """Ask the remote of that name (None: the default) one question, since each file would fail with all of its
-    retries."""
+    """Send one request to the remote `name` (None: the default): else each file would fail after all its retries."""
     store = repo.cloud.get_remote_odb(name)
     with suppress(FileNotFoundError):
         store.fs.info(store.oid_to_path("0" * 32))
@@ -76,16 +75,16 @@ def _suggest_remote_fix(fault: BaseException | str) -> str:
     )
 
 
-# The remote (`versioning.remote`) stands in `.dvc/config`, which git keeps: clones have it, and `dvc pull` works there.
+# The remote (`versioning.remote`) is in `.dvc/config`, which git tracks: `dvc pull` works in clones too.
 
 REMOTE_NAME = "flywheel"
 
 
 def check_remote_url(ws: Workspace, url: str) -> None:
-    """Check that the installed DVC supports the kind of store at `url`; the store is not contacted. "" passes.
+    """Check that the installed DVC supports the kind of store at `url`, without contacting it. "" passes.
 
-    Raises BadInput where it does not, where a password stands in `url`, or where the folder that a folder is to be made
-    in is not there, as on a disk that is not mounted.
+    Raises BadInput where it does not, where `url` contains a password, or where the parent of the folder `url` does not
+    exist, as on a disk that is not mounted.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -120,7 +119,7 @@ def _remote_folder(ws: Workspace, url: str) -> Path:
 def configure_remote(ws: Workspace, url: str) -> None:
     """Make the remote at `url` DVC's default, in `.dvc/config`; "" changes nothing.
 
-    A folder's path counts from the workspace; `~` is the home. Raises VersioningError where DVC cannot.
+    A folder's path is relative to the workspace; `~` is the home directory. Raises VersioningError where DVC fails.
     """
     if not url:
         return
@@ -132,10 +131,10 @@ def configure_remote(ws: Workspace, url: str) -> None:
 
 
 def push_iterations(ws: Workspace, url: str) -> list[int]:
-    """Copy what iterations recorded since they were pushed to the remote at `url`; returns these iterations.
+    """Push what iterations recorded since their last push to the remote at `url`; return these iterations.
 
-    Empty where `url` is "", nothing is new, or the copy fails, for whatever reason; what the remote lacks is pushed
-    with the next iteration. What was copied, or why nothing was, is announced. The remote becomes DVC's default
+    Returns [] where `url` is "", nothing is new, or the push fails for any reason; what the remote lacks is pushed with
+    the next iteration. The result, or the reason of a failure, is announced. The remote becomes DVC's default
     (`configure_remote`). Raises VersioningError where that fails, DataError where DVC's file of an iteration is lost,
     DiskFull.
     """
@@ -143,7 +142,7 @@ def push_iterations(ws: Workspace, url: str) -> list[int]:
         announce("data", "no copy is made: versioning.remote names none")
         return []
     try:
-        check_remote_url(ws, url)  # a disk may have gone since the run began
+        check_remote_url(ws, url)  # a disk may have been unmounted since the run began
     except BadInput as error:
         announce("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
         return []
@@ -180,19 +179,19 @@ def _pushed_path(ws: Workspace) -> Path:
     return ws.state / "pushed.json"
 
 
-# A stage that is recorded and unchanged in its command, parameters and inputs never runs again because of its outputs:
-# they are fetched. Else one damaged file would replace a released model by another of the same name.
+# A stage whose command, parameters and inputs are as recorded never runs again because of damaged outputs: they are
+# fetched. Else one damaged file would replace a released model by another of the same name.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class DamagedOutput:
-    """A recorded output that is not as it was.
+    """Describe a recorded output that differs on disk.
 
-    stage: `name@NNN`. path: relative to the workspace. change: missing or changed.
-    kept: where its recorded content is: `cache`, `remote` (perhaps: one is configured), `git`, or "" for nowhere.
-    complete: whether its iteration is, so that the stage must not be done again.
+    stage: `name@NNN`. path: relative to the workspace. change: missing or changed. kept: where its recorded content is:
+    `cache`, `remote` (perhaps: one is configured), `git`, or "" for nowhere. complete: whether its iteration is
+    complete, so that the stage must not be run again.
     """
 
     stage: str
@@ -203,12 +202,12 @@ class DamagedOutput:
 
     @property
     def iteration(self) -> int:
-        """Number of the iteration that it is of."""
+        """Return the number of the output's iteration."""
         return int(self.stage.partition("@")[2])
 
     @property
     def repair_command(self) -> str:
-        """What to type."""
+        """Return the command to type, in words."""
         again = f"`flywheel stage {self.stage.partition('@')[0]} --iteration {self.iteration}`"
         lost = "`dvc remote add --default NAME URL`, where a copy is, then `dvc pull`" if self.complete else again
         return {
@@ -219,11 +218,11 @@ class DamagedOutput:
 
 
 def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> list[DamagedOutput]:
-    """Find every recorded output whose file on disk differs, in the order of the stages; nothing is changed.
+    """Find every recorded output that differs on disk, in the order of the stages; nothing is changed.
 
-    which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be run again;
-    so is what was pruned. Raises DataError where data are there and no iteration is on record, DVC's file of one is
-    lost, or a list of what was pruned damaged; VersioningError where DVC cannot compare, as with a damaged dvc.lock;
+    which: iterations to check; default: all. Left out are stages whose own inputs changed, since they have to run
+    again, and pruned outputs. Raises DataError where there are data but no recorded iteration, DVC's file of one is
+    lost, or a list of pruned outputs is damaged; VersioningError where DVC cannot compare, as with a damaged dvc.lock;
     FlywheelError where git does not answer.
     """
     check_iterations_recorded(ws)
@@ -236,12 +235,12 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
 
 
 def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
-    """Restore damaged or missing outputs of the iterations that the next run reads; returns what was damaged.
+    """Restore damaged or missing outputs of the iterations that the next run reads; return what was damaged.
 
     They come from DVC's cache, else from the remote, which is announced. A file that was changed by hand is
-    overwritten. What was pruned comes back where training reads it. Raises DataError that says what to type where one
-    cannot be restored, once the others are; else as `find_damaged_outputs`, and DataError for a damaged manifest where
-    something that was pruned is gone.
+    overwritten. A pruned output comes back where training reads it. Raises DataError with the command to type where one
+    cannot be restored, after restoring the others; else as `find_damaged_outputs`, and DataError for a damaged manifest
+    where a pruned output is missing.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, _needed_iterations(ws))
@@ -261,7 +260,7 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
             for _, output in (one for one in found if one[0].kept in ("cache", "remote")):
                 try:
                     output.checkout(force=True)
-                except (DvcException, OSError) as error:  # told by what is still missing after it
+                except (DvcException, OSError) as error:  # reported by what is still missing after it
                     log.warning("DVC: %s", error)
     if not found:
         return []
@@ -284,8 +283,10 @@ _SHOWN = 5
 
 
 def check_iterations_recorded(ws: Workspace) -> None:
-    """Check that iterations are on record. Raises DataError where there are data and no iteration at all is, or DVC's
-    file of one is lost."""
+    """Check that iterations are recorded.
+
+    Raises DataError where there are data but no iteration at all is recorded, or DVC's file of one is lost.
+    """
     if not stage_records.list_iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
         raise DataError(
             f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",
@@ -295,7 +296,7 @@ def check_iterations_recorded(ws: Workspace) -> None:
 
 
 def _fetch_from_remote(repo: Any, targets: list[str]) -> str:
-    """What hindered it, to be told where something is still missing after it; "" for nothing."""
+    """Fetch the outputs of `targets` from the remote; return why it failed, to end a later message, or ""."""
     name = repo.config["core"].get("remote") or next(iter(repo.config["remote"]))
     try:
         with _name_copy_errors(repo.config["remote"].get(name, {}).get("url", name)):
@@ -307,18 +308,18 @@ def _fetch_from_remote(repo: Any, targets: list[str]) -> str:
 
 
 def _is_needed(ws: Workspace, damage: DamagedOutput) -> bool:
-    """Tell whether it was not pruned, or training reads it all the same."""
+    """Tell whether the output was not pruned, or training reads it nevertheless."""
     if damage.path not in dvc_files.read_pruned(ws, damage.iteration):
         return True
     return any(one.path.startswith(damage.path + "/") for one in manifest.read_manifest(ws, damage.iteration).files)
 
 
 def _needed_iterations(ws: Workspace) -> list[int]:
-    """The iterations at work, and earlier ones of which a file that training reads is not here."""
+    """Return the iterations at work, and earlier ones of which a file that training reads is missing."""
     begun = stage_records.list_iterations(ws)
     needed = set(stage_records.active_iterations(ws))
     built = next((k for k in reversed(begun) if ws.manifest(k).exists()), 0)
-    with contextlib.suppress(DataError):  # a manifest that cannot be read is told as damage, or by who reads it
+    with contextlib.suppress(DataError):  # other checks report a damaged manifest
         needed |= {
             shard.iteration for shard in manifest.read_manifest(ws, built).files if not ws.resolve(shard.path).exists()
         }
@@ -326,12 +327,12 @@ def _needed_iterations(ws: Workspace) -> list[int]:
 
 
 def _recorded_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
-    """Those of the iterations that have records."""
+    """Return those iterations of `which` that have records and may have changed."""
     return stage_records.iterations_to_compare(ws, [k for k in which if dvc_files.dvc_lock_path(ws, k).exists()])
 
 
 def _iter_damaged(ws: Workspace, repo: Any, which: Iterable[int]) -> Iterator[tuple[DamagedOutput, Any]]:
-    """Each damage with DVC's own object of that output."""
+    """Yield each damaged output, with DVC's object for it."""
     remote = bool(repo.config["core"].get("remote") or repo.config["remote"])
     stages: dict[int, list[Any]] = {}
     for k in which:
@@ -346,7 +347,7 @@ def _iter_damaged(ws: Workspace, repo: Any, which: Iterable[int]) -> Iterator[tu
             if stage.changed_stage() or any(_is_input_changed(dep, outputs) for dep in stage.deps):
                 continue
             for out in stage.outs:
-                if out.workspace_status():  # less than its whole status: a file here need not lie in the cache too
+                if out.workspace_status():  # a sound file here need not lie in the cache too
                     path = Path(os.path.relpath(out.fs_path, ws.root)).as_posix()
                     name, change = f"{stage.name}@{iteration_label(k)}", "changed" if out.exists else "missing"
                     yield DamagedOutput(name, path, change, _where_kept(ws, out, path, remote), complete), out
@@ -362,7 +363,7 @@ def _where_kept(ws: Workspace, out, path: str, remote: bool) -> str:
 
 
 def _is_input_changed(dependency, outputs) -> bool:
-    """Tell whether an input is another than the stage recorded. What another stage recorded the same is only
+    """Tell whether an input differs from what the stage recorded. If another stage recorded it equally, it is only
     damaged."""
     made = outputs.get(dependency.fs_path)
     if made is not None and made.hash_info == dependency.hash_info:

@@ -20,7 +20,7 @@ from flywheel.config.workspace import FORMAT, Workspace, iteration_label
 from flywheel.utils.errors import DataError, FlywheelError
 from flywheel.utils.files import file_lock, write_json, write_text
 
-# `iterations/NNN/dvc.lock` is read and written as text: DVC's own way keeps comments, and takes five times longer.
+# `iterations/NNN/dvc.lock` is read and written without DVC, whose way keeps comments and takes five times longer.
 
 LAST_STAGE = "runs"  # the stage that ends an iteration
 DVCIGNORE = "# Patterns of files that DVC ignores\n.flywheel\n.venv\n"
@@ -30,17 +30,17 @@ _ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
 
 
 def dvc_yaml_path(ws: Workspace, iteration: int) -> Path:
-    """Return the path of the iteration's dvc.yaml, which is there from the iteration's beginning on."""
+    """Return the path of the iteration's dvc.yaml, which exists once the iteration has begun."""
     return ws.iteration(iteration) / "dvc.yaml"
 
 
 def dvc_lock_path(ws: Workspace, iteration: int) -> Path:
-    """Return the path of the iteration's dvc.lock, which is there once a stage is recorded."""
+    """Return the path of the iteration's dvc.lock, which exists once a stage is recorded."""
     return ws.iteration(iteration) / "dvc.lock"
 
 
 def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
-    """Name the iteration's stages that are recorded, in the file's order; their files are not checked.
+    """Return the names of the iteration's recorded stages, in the file's order; their files are not checked.
 
     Empty where there is no dvc.lock.
     """
@@ -48,12 +48,12 @@ def recorded_stages(ws: Workspace, iteration: int) -> list[str]:
 
 
 def recorded_partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
-    """List (table, folder relative to the workspace) of the partitions that the iteration's stages read and wrote."""
+    """Return (table, folder relative to the workspace) of the partitions that the iteration's stages read and wrote."""
     return {(table, folder) for folder, table in _PARTITION.findall(_lock_text(ws, iteration))}
 
 
 def recorded_bytes(ws: Workspace, iteration: int) -> int:
-    """Return the bytes of all that the iteration's stages wrote, as recorded; 0 where there is no dvc.lock."""
+    """Return the size in bytes of all outputs of the iteration's stages, as recorded; 0 where there is no dvc.lock."""
     total, section = 0, ""
     for line in _lock_text(ws, iteration).splitlines():
         if key := _SECTION.match(line):
@@ -71,17 +71,17 @@ def _lock_text(ws: Workspace, iteration: int) -> str:
 
 
 def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration was completed once, whatever became of its files since."""
+    """Tell whether the iteration was completed once, whatever happened to its files since."""
     return LAST_STAGE in recorded_stages(ws, iteration)
 
 
 def is_promotion_decided(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration's promotion is decided: its model was released, or kept back for good."""
+    """Tell whether the iteration's promotion is decided: its model was promoted, or not promoted for good."""
     return "promote" in recorded_stages(ws, iteration)
 
 
 def add_lock_entries(ws: Workspace, iteration: int, stages: Iterable[Any]) -> None:
-    """Enter stages of the iteration as DVC has them now. stages: DVC's own objects, of `open_dvc`.
+    """Enter stages of the iteration in its dvc.lock. stages: DVC's own objects, from `open_dvc`.
 
     Raises DataError for a damaged dvc.lock, DiskFull.
     """
@@ -92,10 +92,10 @@ def add_lock_entries(ws: Workspace, iteration: int, stages: Iterable[Any]) -> No
 
 
 def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]:
-    """Return what is recorded of each output of `iteration`, by path relative to the workspace.
+    """Return the recorded entry of each output of `iteration`, by path relative to the workspace.
 
-    Keys: `path`, `hash`, `md5`, `size` (bytes), of a folder `nfiles`. Empty where nothing is recorded. Raises DataError
-    for a damaged dvc.lock.
+    Keys: `path`, `hash`, `md5`, `size` (bytes), for a folder `nfiles`. Empty where nothing is recorded. Raises
+    DataError for a damaged dvc.lock.
     """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration)).values()
     return {out["path"]: out for entry in entries for out in entry.get("outs", ())}
@@ -104,7 +104,7 @@ def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]
 def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
     """Replace what the dvc.lock of `iteration` records of some files and folders, as inputs and as outputs.
 
-    files: path -> (md5 that was recorded, what to record now); one that is recorded with another md5 stays. Raises
+    files: path -> (recorded md5, entry to record instead); a path recorded with another md5 is not changed. Raises
     DataError for a damaged dvc.lock, DiskFull.
     """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration))
@@ -117,8 +117,8 @@ def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple
 
 
 def read_dvc_lock(file: Path) -> dict[str, Any]:
-    """Read the dvc.lock `file`: name of a stage -> what is recorded (`cmd`, `deps`, `params`, `outs`); empty if there
-    is none.
+    """Read the dvc.lock `file`: stage's name -> what is recorded (`cmd`, `deps`, `params`, `outs`); {} if there is
+    none.
 
     Raises DataError for a damaged file.
     """
@@ -146,18 +146,18 @@ def _is_entry(entry: Any) -> bool:
 
 
 def parse_dvc_yaml(text: str) -> Any:
-    """Return what the YAML `text` holds, as DVC reads it. Raises ruamel.yaml's YAMLError for wrong YAML."""
+    """Parse the YAML `text` as DVC does. Raises ruamel.yaml's YAMLError for wrong YAML."""
     return _yaml().load(text)
 
 
 def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
-    """Render a dvc.lock as text. entries: name of a stage -> what is recorded, as `read_dvc_lock` gives it."""
+    """Render a dvc.lock as text. entries: stage's name -> what is recorded, as `read_dvc_lock` returns it."""
     stream = io.StringIO()
     _yaml().dump({"schema": "2.0", "stages": dict(entries)}, stream)
     return stream.getvalue()
 
 
-# As DVC names what it records: a file by the MD5 of its bytes, a folder by that of the list of its files.
+# DVC identifies a file by the MD5 of its bytes, a folder by the MD5 of the list of its files.
 
 
 def file_md5(path: Path) -> str:
@@ -167,8 +167,10 @@ def file_md5(path: Path) -> str:
 
 
 def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """List the files of `folder` and below (`md5`, `relpath`), as the JSON text that DVC's cache keeps, and as a list,
-    in the order of their path's parts; none where there is no such folder. All files are read."""
+    """List the files in and below `folder`, with `md5` and `relpath`, as the JSON text in DVC's cache and as a list.
+
+    Files are in the order of their paths' parts; none where there is no such folder. All files are read.
+    """
     files = [path for path in folder.rglob("*") if path.is_file()]
     entries = [{"md5": file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in files]
     entries.sort(key=lambda one: one["relpath"].split("/"))
@@ -176,14 +178,17 @@ def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
 
 
 def folder_md5(folder: Path) -> str:
-    """Hash the folder `folder` as DVC does: 32 hex digits and `.dir`. All files are read."""
+    """Hash the folder as DVC does: 32 hex digits and `.dir`. All files are read."""
     text, _ = list_folder(folder)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def describe_output(path: Path) -> dict[str, Any]:
-    """Return what DVC records of the file or folder `path`, but for its path: `hash`, `md5`, `size` (bytes of all
-    files), and of a folder `nfiles`. All files are read. Raises FileNotFoundError where a file is missing."""
+    """Return what DVC records of the file or folder `path`, except the path itself.
+
+    Keys: `hash`, `md5`, `size` (bytes of all files), and for a folder `nfiles`. All files are read. Raises
+    FileNotFoundError where a file is missing.
+    """
     if not path.is_dir():
         return {"hash": "md5", "md5": file_md5(path), "size": path.stat().st_size}
     sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
@@ -191,7 +196,7 @@ def describe_output(path: Path) -> dict[str, Any]:
 
 
 def find_cache_folder(ws: Workspace) -> Path:
-    """Find where DVC's cache keeps files by their MD5, as DVC's settings say: an absolute path, there or not.
+    """Return the absolute path where DVC's cache keeps files by MD5, as DVC's settings say; it need not exist.
 
     Raises VersioningError as `open_dvc` does.
     """
@@ -202,16 +207,16 @@ def find_cache_folder(ws: Workspace) -> Path:
 def _yaml() -> Any:
     from ruamel.yaml import YAML
 
-    yaml = YAML(typ="safe")  # as DVC reads: PyYAML writes 008 bare, which is a number to DVC (YAML 1.2)
+    yaml = YAML(typ="safe")  # like DVC: PyYAML writes 008 bare, which DVC reads as a number (YAML 1.2)
     yaml.default_flow_style = False
     return yaml
 
 
-# What `flywheel workspace gc` removed of an iteration: `iterations/NNN/pruned.json`. It is not missing, nor fetched.
+# `iterations/NNN/pruned.json` lists what `flywheel workspace gc` removed: it is neither missing nor to be fetched.
 
 
 def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
-    """Read the paths, relative to the workspace, of outputs of `iteration` that were pruned; none where none were.
+    """Return the paths, relative to the workspace, of the pruned outputs of `iteration`; empty where there are none.
 
     Raises DataError for a damaged list.
     """
@@ -226,7 +231,8 @@ def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
 
 
 def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
-    """Add `paths` of outputs, relative to the workspace, to those of `iteration` that were pruned; nothing is removed.
+    """Add `paths` of outputs, relative to the workspace, to the list of pruned outputs of `iteration`; no file is
+    removed.
 
     Raises DataError for a damaged list, DiskFull.
     """
@@ -235,27 +241,27 @@ def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
 
 
 # The workspace's own dvc.yaml has one stage, which depends on the newest iteration; each iteration has its stages in
-# its own folder, so DVC's files do not grow with history. `dvc repro`, typed in the workspace, begins here.
+# its own folder, so DVC's files do not grow with history. `dvc repro` in the workspace begins with the former.
 
 REPORT_STAGE = "report"
 WORKSPACE_DVC_YAML = resources.files("flywheel.store.versioning").joinpath("pipeline_template.yaml").read_text("utf-8")
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
-    """Write the workspace's dvc.yaml, which depends on the end of `iteration`, and what `set_newest_iteration` does.
+    """Write the workspace's dvc.yaml, which depends on the end of `iteration`, and what `set_newest_iteration` writes.
 
-    iteration: 0: on none. Raises DataError for a damaged dvc.lock of the iteration, DiskFull.
+    iteration: 0: it depends on none. Raises DataError for a damaged dvc.lock of the iteration, DiskFull.
     """
     _write_if_changed(ws, "dvc.yaml", WORKSPACE_DVC_YAML)
     set_newest_iteration(ws, iteration)
 
 
 def set_newest_iteration(ws: Workspace, iteration: int) -> None:
-    """Write which iteration is the newest to `iterations.yaml`, with the workspace's format. iteration: 0: none.
+    """Write the number of the newest iteration, and the workspace's format, to `iterations.yaml`. iteration: 0: none.
 
-    Once its last stage is recorded, the workspace's dvc.lock also gets what that stage wrote, as what the report
-    depends on; until then it stays. Files that say so already are not written. Raises DataError for a damaged dvc.lock
-    of the iteration, DiskFull.
+    Once the iteration's last stage is recorded, that stage's output is entered in the workspace's dvc.lock as the input
+    of the report; until then this file is not changed. Unchanged files are not written. Raises DataError for a damaged
+    dvc.lock of the iteration, DiskFull.
     """
     newest = [iteration_label(iteration)] if iteration else []
     _write_if_changed(ws, ws.iterations_index.name, f"format: {FORMAT}\nnewest: {newest}\n")
@@ -273,21 +279,21 @@ def _write_if_changed(ws: Workspace, file: str, text: str) -> None:
         write_text(path, text)
 
 
-# DVC in this process (0.2 s a call, against 0.6 s for its command): one at a time, its errors in one line.
+# DVC runs in this process (0.2 s per call, 0.6 s for its command), one call at a time, with its errors in one line.
 
 _LOCK_TIMEOUT_S = 300.0
 _LISTING = re.compile(r"\.tmp(\.with_meta)?$")
 
 
 class VersioningError(FlywheelError):
-    """DVC could not record, compare or restore something, or another process held it past five minutes."""
+    """DVC could not record, compare or restore something, or another process held it for more than five minutes."""
 
 
 @contextmanager
 def open_dvc(ws: Workspace) -> Iterator:
-    """Open DVC's view of the workspace, a `dvc.repo.Repo`, fresh from disk, and hold it as `lock_dvc` does.
+    """Open the workspace's DVC repository, a `dvc.repo.Repo`, freshly read from disk, and hold it as `lock_dvc` does.
 
-    DVC's errors, as it is opened and within the block, become VersioningError, in one line.
+    DVC's errors, on opening and within the block, become VersioningError, in one line.
     """
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException
@@ -306,7 +312,7 @@ def open_dvc(ws: Workspace) -> Iterator:
 
 
 def _await_dvc_lock(lock: Callable[[], None]) -> None:
-    """Take DVC's own lock. A person's `dvc push` holds it for as long as it takes; DVC gives up after three seconds."""
+    """Take DVC's own lock. A person's `dvc push` may hold it for long, and DVC itself gives up after three seconds."""
     from dvc.lock import LockError
 
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
@@ -319,10 +325,10 @@ def _await_dvc_lock(lock: Callable[[], None]) -> None:
 
 
 def forget_dvc_listings() -> None:
-    """Drop the folders' listings that DVC made in memory to compare or record them, once nobody needs them.
+    """Drop the listings of folders that DVC keeps in memory to compare or record them, once they are not needed.
 
-    It keeps each one until the process ends, and goes through all of them for the next: a process that looks at 200
-    iterations would take time by their square.
+    DVC keeps each one until the process ends, and goes through all of them for the next: for a process that compares
+    200 iterations, the time would grow with the square of their number.
     """
     from fsspec.implementations.memory import MemoryFileSystem
 
@@ -332,9 +338,10 @@ def forget_dvc_listings() -> None:
 
 @contextmanager
 def lock_dvc(ws: Workspace) -> Iterator[None]:
-    """Hold DVC of this workspace for this process, since parallel DVC processes meet lock errors.
+    """Hold the workspace's DVC for this process, since parallel DVC processes fail with lock errors.
 
-    A hold within a hold waits for itself. Raises VersioningError where another holds it past five minutes.
+    It is not reentrant: a second hold within the block would wait for the first. Raises VersioningError where another
+    process holds it for more than five minutes.
     """
     with file_lock(ws.state / "dvc.lock", _LOCK_TIMEOUT_S, "recording", VersioningError):
         yield

@@ -12,17 +12,17 @@ from pathlib import Path
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import DataError, FlywheelError
 
-# Files of an iteration that git tracks; DVC has all others.
+# Files that git tracks; DVC has all others.
 _TRACKED = (
     *("params.yaml", "prefect.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml"),
     *("iterations", "reviews", ".dvc/config", ".gitattributes"),
 )
 GITATTRIBUTES = "# These files are recorded by their bytes: Git changes no line ends\n* -text\n"
-_DEADLINE_S = 600  # for a workspace on a slow disk
+_DEADLINE_S = 600  # long enough for a workspace on a slow disk
 
 
 def init_git(root: Path) -> None:
-    """Make the folder `root` a git repository with the branch `main`, and commit what is in it.
+    """Make the folder `root` a git repository with the branch `main`, and commit its content.
 
     Raises FlywheelError where git is not installed, refuses, or does not answer.
     """
@@ -31,7 +31,7 @@ def init_git(root: Path) -> None:
 
 
 def tag_iteration(ws: Workspace, iteration: int) -> None:
-    """Commit the workspace's tracked files and tag the commit `iteration-NNN`; a tag that is there moves to it.
+    """Commit the workspace's tracked files and tag the commit `iteration-NNN`; an existing tag is moved.
 
     Without a change, the newest commit is tagged. Raises FlywheelError as `init_git`.
     """
@@ -41,21 +41,20 @@ def tag_iteration(ws: Workspace, iteration: int) -> None:
 
 
 def commit_workspace(ws: Workspace, message: str) -> None:
-    """Commit the workspace's tracked files if they hold a change. message: of the commit.
+    """Commit the workspace's tracked files if they have changed. message: of the commit.
 
-    What was staged besides goes with it. Raises FlywheelError as `init_git`.
+    Files that were already staged are committed too. Raises FlywheelError as `init_git`.
     """
     commit_to_git(ws.root, message, tuple(path for path in _TRACKED if (ws.root / path).exists()))
 
 
 def is_iteration_tagged(ws: Workspace, iteration: int) -> bool:
-    """Tell whether the iteration has its tag; False where `iteration_tags` lists none. Raises FlywheelError as that
-    does."""
+    """Tell whether the iteration has its tag; False where there is no git. Raises what `iteration_tags` does."""
     return f"iteration-{iteration_label(iteration)}" in dict(iteration_tags(ws))
 
 
 def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
-    """List each tag `iteration-NNN` with the full commit it names, by name.
+    """Return (tag, full commit id) of each tag `iteration-NNN`, by name.
 
     Empty where the workspace is no repository of its own, or git is not installed. Raises FlywheelError where git
     refuses or does not answer.
@@ -67,9 +66,9 @@ def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
 
 
 def check_line_ends(root: Path) -> None:
-    """Check that Git changed no line ends of what iterations recorded, as `core.autocrlf` does in a clone.
+    """Check that Git changed no line ends of files of iterations, as `core.autocrlf` does in a clone.
 
-    root: the workspace; without git nothing is wrong. Raises DataError with the commands that bring them back,
+    root: the workspace; without git the check passes. Raises DataError with the commands that restore them,
     FlywheelError as `init_git`.
     """
     if not (root / ".git").exists() or not shutil.which("git"):
@@ -86,18 +85,20 @@ def check_line_ends(root: Path) -> None:
 
 
 def is_tracked_by_git(root: Path, path: str) -> bool:
-    """Tell whether the newest commit holds the file `path`, relative to the folder `root`; False without git. Raises
-    FlywheelError where git does not answer."""
+    """Tell whether the newest commit contains the file `path`, relative to the folder `root`; False without git.
+
+    Raises FlywheelError where git does not answer.
+    """
     if not shutil.which("git"):
         return False
     return _run_git(root, "cat-file", "-e", f"HEAD:./{path}").returncode == 0
 
 
 def commit_to_git(root: Path, message: str, paths: tuple[str, ...]) -> None:
-    """Commit `paths` in the repository at `root` if they hold a change. message: of the commit.
+    """Commit `paths` in the repository at `root` if they have changed. message: of the commit.
 
-    paths: relative to `root`, or what else `git add` takes (`--all`). What was staged besides goes with them. Where git
-    knows no author, it is `flywheel`. Raises FlywheelError as `init_git`.
+    paths: relative to `root`, or options of `git add` (`--all`). Files that were already staged are committed too.
+    Where git knows no author, it is `flywheel`. Raises FlywheelError as `init_git`.
     """
     _git(root, "add", *paths)
     if _git(root, "diff", "--cached", "--name-only"):

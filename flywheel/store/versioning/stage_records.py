@@ -1,7 +1,7 @@
-"""Record an iteration's stages in DVC, tell what changed since, and load the parameters that it began with.
+"""Record an iteration's stages in DVC, find what changed since, and load the parameters that it began with.
 
-Each iteration has a dvc.yaml of its own, made from what the stages declare (`flywheel/pipeline/dag.py`), and a dvc.lock
-beside it: what is done here costs the same, whichever the iteration's number.
+Each iteration has its own dvc.yaml, made from what the stages declare (`flywheel/pipeline/dag.py`), and its own
+dvc.lock, so the cost of all this does not grow with the number of iterations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_updat
 
 
 def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
-    """Name the iteration's stages, in the order they run. Raises BadInput where it has not been begun."""
+    """Return the names of the iteration's stages, in the order in which they run. Raises BadInput where it has not been
+    begun."""
     try:
         return tuple(_STAGE.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text("utf-8", "replace")))
     except FileNotFoundError:
@@ -48,9 +49,9 @@ def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
 
 
 def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
-    """Name a stage of an iteration: `rollout@007`, for DVC `iterations/007/dvc.yaml:rollout`.
+    """Return the name of a stage of an iteration, `rollout@007`; to DVC it is `iterations/007/dvc.yaml:rollout`.
 
-    Raises BadInput where the iteration has none of that name, or has not been begun.
+    Raises BadInput where the iteration has no stage of that name, or has not been begun.
     """
     known = stage_names(ws, iteration)
     if stage not in known:
@@ -63,9 +64,11 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
 
 
 def init_dvc_project(ws: Workspace) -> None:
-    """Make the workspace a DVC project of this version. What runs have made stays; git's index is not touched. Raises
-    DataError where DVC's file of an iteration is lost or damaged, DiskFull."""
-    dvc, in_git = ws.root / ".dvc", (ws.root / ".git").exists()  # DVC wants git's top there, or nowhere
+    """Make the workspace a DVC project of this version. Existing files of runs stay; git's index is not touched.
+
+    Raises DataError where DVC's file of an iteration is lost or damaged, DiskFull.
+    """
+    dvc, in_git = ws.root / ".dvc", (ws.root / ".git").exists()  # DVC wants the top of a git repository, or no_scm
     if not (dvc / "config").exists():
         write_text(dvc / "config", _CONFIG + ("" if in_git else "    no_scm = true\n"))
         write_text(dvc / ".gitignore", "/config.local\n/tmp\n/cache\n")
@@ -79,7 +82,7 @@ def init_dvc_project(ws: Workspace) -> None:
 
 
 def list_iterations(ws: Workspace) -> list[int]:
-    """List the iterations that were begun, oldest first. Raises DataError where DVC's file of one is lost."""
+    """Return the iterations that were begun, oldest first. Raises DataError where DVC's file of one is lost."""
     folders = [int(path.name) for path in (ws.root / "iterations").glob("[0-9]*") if path.name.isdigit()]
     begun = sorted(k for k in folders if dvc_files.dvc_yaml_path(ws, k).exists())
     lost = [k for k in range(1, max(begun, default=0)) if k not in set(begun)]
@@ -95,8 +98,10 @@ def list_iterations(ws: Workspace) -> list[int]:
 
 
 def check_iterations_begun(ws: Workspace, which: Iterable[int]) -> None:
-    """Check that the iterations `which` were begun. Raises BadInput for the first that was not, DataError as
-    `list_iterations`."""
+    """Check that the iterations `which` were begun.
+
+    Raises BadInput for the first that was not, DataError as `list_iterations`.
+    """
     begun = list_iterations(ws)
     for k in which:
         if k not in begun:
@@ -104,7 +109,7 @@ def check_iterations_begun(ws: Workspace, which: Iterable[int]) -> None:
 
 
 def active_iterations(ws: Workspace) -> list[int]:
-    """List the newest iteration, and, while it is not complete, before it the one that it reads.
+    """Return the newest iteration, and, while it is not complete, before it the one that it reads.
 
     Empty before the first iteration. Raises DataError as `list_iterations`.
     """
@@ -113,10 +118,10 @@ def active_iterations(ws: Workspace) -> list[int]:
 
 
 def forget_iteration(ws: Workspace, iteration: int) -> None:
-    """Remove an iteration's dvc.yaml and dvc.lock, and let DVC name the one before as the newest.
+    """Remove an iteration's dvc.yaml and dvc.lock, and make the one before it DVC's newest.
 
-    iteration: the newest; its data stay, in DVC's cache too. Files that are not there are no error. Raises DataError
-    where DVC's file of another iteration is lost or damaged, DiskFull.
+    iteration: the newest; its data stay, in DVC's cache too. Missing files are no error. Raises DataError where DVC's
+    file of another iteration is lost or damaged, DiskFull.
     """
     dvc_files.dvc_lock_path(ws, iteration).unlink(missing_ok=True)
     dvc_files.dvc_yaml_path(ws, iteration).unlink(missing_ok=True)
@@ -124,12 +129,12 @@ def forget_iteration(ws: Workspace, iteration: int) -> None:
 
 
 def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
-    """Record the inputs, parameters and outputs of a stage of `iteration` as they are now (`dvc commit --force`).
+    """Record the present inputs, parameters and outputs of a stage of `iteration` (`dvc commit --force`).
 
-    Outputs go to DVC's cache; git is not touched. With an iteration's last stage, the workspace's files name it as the
-    newest that ended. stage: its name. Raises VersioningError naming what is missing, or where DVC fails; BadInput for
-    an unknown stage, or an iteration that has not been begun; DataError where DVC's file of an iteration is lost;
-    VersioningError or DataError for a damaged dvc.lock; DiskFull.
+    Outputs go to DVC's cache; git is not touched. With the last stage of the newest iteration, the workspace's files
+    name it as the newest that ended. stage: its name. Raises VersioningError naming what is missing, or where DVC
+    fails; BadInput for an unknown stage, or an iteration that has not been begun; DataError where DVC's file of an
+    iteration is lost; VersioningError or DataError for a damaged dvc.lock; DiskFull.
     """
     name = stage_address(ws, stage, iteration)
     with disk_full_errors(ws.root), dvc_files.open_dvc(ws) as repo:
@@ -142,7 +147,7 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
                 fix=f"type `flywheel stage {stage} --iteration {iteration}`",
             )
         began = time.perf_counter()
-        # What `repo.commit` does, less its run cache, which works only where the process stands in the workspace.
+        # As `repo.commit`, without its run cache, which works only in the working directory of the workspace.
         with repo.lock:
             recorded.save(run_cache=False)
             recorded.commit()
@@ -153,12 +158,11 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
 
 
 def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> int:
-    """Record stages again whose declaration or files changed; returns how many.
+    """Record again the stages whose declaration or files changed; return their number.
 
-    iteration: whose stages. names: those that may be recorded again; those that do not differ from their record stay,
-    and those that lack an output which is declared now: they are done again.
-    Raises VersioningError where DVC fails, DataError for a damaged list of what was pruned, either of these two for a
-    damaged dvc.lock, DiskFull.
+    iteration: whose stages. names: those that may be recorded again. Stages that do not differ from their record stay,
+    and so do those that lack an output which is newly declared: they have to run again. Raises VersioningError where
+    DVC fails, DataError for a damaged list of pruned outputs, either of these two for a damaged dvc.lock, DiskFull.
     """
     with disk_full_errors(ws.root), dvc_files.open_dvc(ws) as repo, repo.lock:
         other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in names and _changes(ws, stage)]
@@ -171,7 +175,8 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
 
 
 def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
-    """Tell whether a stage of `iteration` is recorded, and unchanged since: command, parameters, inputs, outputs.
+    """Tell whether a stage of `iteration` is recorded, and its command, parameters, inputs and outputs have not
+    changed.
 
     Raises as `unfinished_stages`.
     """
@@ -179,11 +184,11 @@ def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
 
 
 def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
-    """Name those of the stages `names` of `iteration` that are not recorded or changed since, in order.
+    """Return those of the stages `names` of `iteration` that are not recorded or have changed since, in order.
 
-    DVC is opened once, and only where one may have changed. Raises BadInput where the iteration has no such stage, or
-    has not been begun, VersioningError where DVC fails, as with a damaged dvc.lock, DataError for a damaged list of
-    what was pruned.
+    DVC is opened once, and only where a stage may have changed. Raises BadInput where the iteration has no such stage,
+    or has not been begun; VersioningError where DVC fails, as with a damaged dvc.lock; DataError for a damaged list of
+    pruned outputs.
     """
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
     unchanged = find_unchanged_stages(ws, iteration)
@@ -195,18 +200,21 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
 
 
 def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
-    """List those of the iterations `which` in which a stage is not recorded, or may have changed: DVC has to look.
-    Raises BadInput for one that has not been begun."""
+    """Return those of the iterations `which` with a stage that is not recorded or may have changed: DVC has to compare
+    them.
+
+    Raises BadInput for one that has not been begun.
+    """
     return [k for k in which if not find_unchanged_stages(ws, k).issuperset(stage_names(ws, k))]
 
 
 def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[str, str]]:
-    """Find stages that changed since they were recorded, or are not: `{"merge@001": {path: change}}`; empty if none.
+    """Return stages that are not recorded or have changed since: `{"merge@001": {path: change}}`; empty if none.
 
-    which: iterations to look at; default: all. Changes are DVC's words, such as `modified` and `deleted`; paths are
-    relative to the workspace. What was pruned is no change. Raises BadInput for an iteration that has not been begun,
-    VersioningError where DVC fails, as with a damaged dvc.lock, DataError where DVC's file of an iteration is lost or a
-    list of what was pruned damaged.
+    which: iterations to check; default: all. Changes are DVC's words, such as `modified` and `deleted`; paths are
+    relative to the workspace. Pruned outputs do not count. Raises BadInput for an iteration that has not been begun;
+    VersioningError where DVC fails, as with a damaged dvc.lock; DataError where DVC's file of an iteration is lost or a
+    list of pruned outputs is damaged.
     """
     asked = iterations_to_compare(ws, list_iterations(ws) if which is None else which)
     if not asked:
@@ -222,47 +230,50 @@ def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[st
 
 
 def _changes(ws: Workspace, stage) -> dict[str, str]:
-    """What changed of one stage: path -> change; not what was pruned. Paths from the workspace; DVC's own status has
-    them from the current folder."""
+    """Return path -> change of one stage, without pruned outputs.
+
+    Paths are relative to the workspace; in DVC's own status they are relative to the current folder.
+    """
     changes = {"dvc.yaml": "command modified"} if stage.changed_stage() else {}
     gone = dvc_files.read_pruned(ws, int(Path(stage.path).parent.name))
     found = [(item, item.status()) for item in stage.deps]
-    found += [(item, item.workspace_status()) for item in stage.outs]  # what is here need not lie in the cache too
+    found += [(item, item.workspace_status()) for item in stage.outs]  # a sound file here need not lie in the cache too
     for item, status in found:
         for change in status.values():
             path = Path(os.path.relpath(item.fs_path, ws.root)).as_posix()
             if path in gone and not item.exists:
                 continue
-            if not isinstance(change, str):  # of a parameter file: parameter -> change
+            if not isinstance(change, str):  # for a parameter file: parameter -> change
                 change = ", ".join(f"{name} {what}" for name, what in change.items())
             changes[path] = change
     return changes
 
 
 def load_dvc_stages(repo: Any, ws: Workspace, iteration: int, names: Iterable[str] | None = None) -> list[Any]:
-    """Load DVC's stages of an iteration, its own objects; dvc.yaml and dvc.lock are read once. repo: of `open_dvc`.
-    names: of the stages; None: all. Raises KeyError for an unknown one, DVC's errors."""
+    """Load DVC's own objects for the stages of an iteration; dvc.yaml and dvc.lock are read once.
+
+    repo: from `open_dvc`. names: of the stages; None: all. Raises KeyError for an unknown one, and DVC's errors.
+    """
     from dvc.dvcfile import load_file
 
     loader = load_file(repo, str(dvc_files.dvc_yaml_path(ws, iteration))).stages
     return [loader[name] for name in (loader if names is None else names)]
 
 
-# Stages that are as the dvc.lock records them, found without loading DVC: that takes half a second, for which
-# `flywheel status` and the beginning of a run do not wait where nothing changed. DVC's rules are followed as far as
-# flywheel's own files need them: `dvc.yaml` as `pipeline/dag.py` writes it, MD5 of files and of folders' listings,
-# parameters by block. A stage is named only where it is certain to be unchanged; of every other one DVC itself is to be
-# asked, which also says what changed.
+# Unchanged stages are found without loading DVC, which takes half a second: where nothing changed, neither
+# `flywheel status` nor the beginning of a run waits for it. DVC's rules are followed as far as flywheel's own files
+# need them: `dvc.yaml` as `pipeline/dag.py` writes it, MD5 of files and of folders' listings, parameters by block. A
+# stage counts as unchanged only where that is certain; DVC has to be asked about the others, and says what changed.
 
 _STAGE_KEYS = {"wdir", "cmd", "params", "deps", "outs"}
 _LOCK_KEYS = {"path", "hash", "md5", "size", "nfiles", "isexec"}
-_BLOCK = re.compile(r"\w+")  # in other names DVC sees patterns
-_READ_BYTES = 2**28  # DVC remembers the hashes of what it recorded: where more is to be read it is asked
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # of a file that flywheel did not write so
+_BLOCK = re.compile(r"\w+")  # DVC reads other names as patterns
+_READ_BYTES = 2**28  # beyond it DVC is asked, which caches hashes
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError)  # from a file that flywheel did not write
 
 
 def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
-    """Name the stages of `iteration` whose command, parameters, inputs and outputs are certain to be as recorded."""
+    """Return the stages of `iteration` whose command, parameters, inputs and outputs are certain to be as recorded."""
     from ruamel.yaml import YAMLError
 
     hashes = _ContentHashes(ws, iteration)
@@ -273,7 +284,7 @@ def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
         declared = dvc_files.parse_dvc_yaml(text)
         if not (ws.root / ".dvc").is_dir() or ignored != dvc_files.DVCIGNORE:
             return frozenset()
-        if declared.keys() != {"stages"} or "${" in text:  # flywheel does not write it so
+        if declared.keys() != {"stages"} or "${" in text:  # not as flywheel writes it
             return frozenset()
         recorded = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, iteration))
         unchanged = frozenset(
@@ -281,7 +292,7 @@ def find_unchanged_stages(ws: Workspace, iteration: int) -> frozenset[str]:
             for name, stage in declared["stages"].items()
             if name in recorded and _is_unchanged(stage, recorded[name], read_params, hashes)
         )
-    except (OSError, YAMLError, DataError, *_MALFORMED):  # DVC tells what is wrong with it
+    except (OSError, YAMLError, DataError, *_MALFORMED):  # DVC reports what is wrong
         return frozenset()
     hashes.save()
     return unchanged
@@ -308,7 +319,7 @@ def _is_unchanged(
 
 
 def _paths(declared: Iterable[str | Mapping[str, Any]]) -> Iterator[str]:
-    """Of inputs or outputs. Raises ValueError where one is declared as flywheel does not."""
+    """Yield the paths of declared inputs or outputs. Raises ValueError for one declared as flywheel never does."""
     for one in declared:
         if not isinstance(one, str):
             ((one, options),) = one.items()
@@ -320,8 +331,8 @@ def _paths(declared: Iterable[str | Mapping[str, Any]]) -> Iterator[str]:
 
 
 class _ContentHashes:
-    """MD5 of files and folders, as DVC counts them. What was read is remembered for as long as inodes, sizes and times
-    stay (`.flywheel/hashes/NNN.json`), so that models are not read at each look."""
+    """Compute MD5 of files and folders as DVC does. Hashes are cached in `.flywheel/hashes/NNN.json` while inodes,
+    sizes and times stay, so that models are not read each time."""
 
     def __init__(self, ws: Workspace, iteration: int) -> None:
         self._root = ws.root
@@ -334,11 +345,11 @@ class _ContentHashes:
         self._bytes_left = _READ_BYTES
 
     def md5(self, path: str) -> str | None:
-        """Return the MD5 of a file, or of a folder with `.dir` behind it; None where DVC may see it otherwise."""
+        """Return the MD5 of a file, or of a folder with the suffix `.dir`; None where DVC may compute another."""
         if path not in self._found:
             try:
                 self._found[path] = self._compute(path)
-            except FileNotFoundError:  # taken away just now, too
+            except FileNotFoundError:  # also one removed just now
                 self._found[path] = None
         return self._found[path]
 
@@ -360,14 +371,14 @@ class _ContentHashes:
         return known[1]
 
     def save(self) -> None:
-        """Remember what was read. Where the workspace cannot be written it is read again the next time."""
+        """Store the hashes. Where the workspace cannot be written, the files are read again the next time."""
         if self._known != self._before:
             with contextlib.suppress(OSError, DiskFull):
                 write_json(self._file, self._known)
 
 
 def _list_files(place: Path, name: str = "") -> Iterator[tuple[str, os.stat_result | None]]:
-    """Each file at or below a place, by its path from there; None for what DVC may leave out or follow."""
+    """Yield (relative path, status) of each file at or below `place`; None for what DVC may ignore or follow."""
     if not name and (place.is_symlink() or not place.is_dir()):
         yield "", None if place.is_symlink() else place.stat()
         return
@@ -382,12 +393,14 @@ def _list_files(place: Path, name: str = "") -> Iterator[tuple[str, os.stat_resu
                 yield inner, entry.stat() if entry.is_file() else None
 
 
-# An iteration's own parameters. They can be corrected only in its file, so every error that names one names that file.
+# An iteration's own parameters can be corrected only in its file, so every error about one names that file.
 
 
 def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
-    """Load the iteration's own parameters. Raises BadInput where it has not been begun, or its file is gone or
-    wrong."""
+    """Load the iteration's own parameters.
+
+    Raises BadInput where it has not been begun, or its file is missing or wrong.
+    """
     path = ws.frozen_params(iteration)
     if not path.is_file() and dvc_files.recorded_stages(ws, iteration):
         raise BadInput("the iteration's parameters are missing", where=path, fix=_suggest_fix(ws, iteration))
@@ -406,9 +419,10 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
 
 @contextlib.contextmanager
 def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
-    """Name the iteration's own file in every error within the block that names a parameter, since it comes from there.
+    """Add the iteration's parameter file to every error within the block that names a parameter, since it comes from
+    there.
 
-    Raises the same kind of error again, with the file in its place.
+    The error is raised again as the same class.
     """
     try:
         yield

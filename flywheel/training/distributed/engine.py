@@ -1,4 +1,4 @@
-"""Take the gradient steps of every training, by plain torch or DeepSpeed's ZeRO 1 to 3, and keep its state on disk."""
+"""Take the gradient steps of every training, by plain torch or DeepSpeed's ZeRO 1 to 3, and save its state."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from flywheel.utils.errors import TrainingError, first_line
 from flywheel.utils.files import atomic_file, disk_full_errors, remove_unfinished
 
 # CT, SFT, RL's policy and value model, and pretraining all take their steps by `take_gradient_step`. Several processes
-# (`worker_group.py`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them,
-# as the loss is (`rl/losses.py`: sums over the tokens, divided by their number in the global batch). So how many
-# processes there are, and which engine, changes the losses by rounding alone (tests/integration/test_engines.py).
+# (`worker_group.py`) share one global batch: each computes its part of it, and loss and gradient are sums over all
+# parts (`rl/losses.py`: sums over the tokens, divided by their number in the global batch). So the number of processes
+# and the engine change the losses by rounding only (tests/integration/test_engines.py).
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class TorchEngine:
-    """Train one `module` by AdamW, with all of its weights in every process that trains together.
+    """Train one `module` by AdamW; every process has all of its weights.
 
-    chosen: of the optimiser. rank, size: this process, and how many there are. shares: the parts of about equal size
-    that a batch is best cut into, over all processes. holds_weights: whether its `state_dict` has the module's weights,
-    too. at_once: passes made side by side, each on a core.
+    chosen: settings of the optimiser. at_once: passes that run in parallel, one core each. Attributes: rank and size,
+    index of this process and number of processes; shares, the number of about equal parts into which a batch is best
+    cut, over all processes; holds_weights, whether `state_dict` includes the module's weights.
 
-    Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
+    Every process must make the same calls in the same order, and call the module through `forward`.
     """
 
     holds_weights = False
@@ -57,7 +57,7 @@ class TorchEngine:
         return self.module(*inputs)
 
     def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
-        """Add the gradients of this process's parts of the loss, until the next `step`.
+        """Add the gradients of this process's parts of the loss to those since the last `step`.
 
         losses: each makes a forward pass and returns its loss (a scalar) and a result. Returns the results, in order.
         """
@@ -71,7 +71,8 @@ class TorchEngine:
         return results
 
     def _accumulate_side_by_side(self, threads: Executor, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
-        """Each part's gradient is kept apart until it is its turn, so that chance does not order the sum."""
+        """Accumulate gradients of parallel passes. Each pass has its own gradient until its turn, so that the order of
+        the sum does not depend on timing."""
         trained, results = self._trained(), []
 
         def gradient_of(part: Callable[[], tuple[Tensor, R]]) -> tuple[Sequence[Tensor | None], R]:
@@ -86,7 +87,8 @@ class TorchEngine:
         return results
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the processes, clip their norm, and take a step; returns the norm before."""
+        """Sum the gradients over the processes, clip their norm, and take a step with learning rate `rate`; return the
+        norm before clipping."""
         parameters = self._trained()
         if self.size > 1:
             _sum_gradients_across_ranks(parameters)
@@ -100,22 +102,22 @@ class TorchEngine:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def gather_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the module holds its whole weights, also where the processes share them out."""
+        """Return a context within which the module has all of its weights in this process."""
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's state, of all processes, as it is now: later steps do not change it."""
-        # A copy, since torch's own are the tensors that the next step changes; on a GPU one of its own would not fit.
+        """Return a copy of the optimiser's state, of all processes, on the CPU."""
+        # A copy, as the next step changes torch's tensors in place; on the CPU, as a GPU may have no room for it.
         return tree_map_only(Tensor, lambda one: one.detach().to("cpu", copy=True), self.optimizer.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the optimiser, and the weights where `holds_weights`. state: as `state_dict` gave it."""
+        """Restore the optimiser, and with `holds_weights` the weights. state: as `state_dict` returned it."""
         self.optimizer.load_state_dict(state)
 
 
 def open_engine(module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> TrainingEngine:
-    """Open the engine that the settings `chosen` name, for one module on its device. at_once: passes that plain torch
-    makes side by side. Raises TrainingError where DeepSpeed is asked for and not installed."""
+    """Open the engine `chosen.engine` for a module on its device. at_once: passes that plain torch runs in parallel.
+    Raises TrainingError where DeepSpeed is set and not installed."""
     enable_tf32(_device(module))
     if chosen.engine == "torch":
         return TorchEngine(module, chosen, at_once)
@@ -131,15 +133,15 @@ def take_gradient_step(
     what: str,
     where: str,
 ) -> tuple[list[float], float]:
-    """Take a gradient step on a batch that the processes share, in as many passes as this one has parts of it.
+    """Take a gradient step on a batch that all processes share.
 
-    mine: the parts of this process, each with the weight of its loss (`pad_microbatches_across_ranks`; 0: it only fills
-    up). loss_of: a part's share of the batch's loss (a scalar), to be summed over all parts, and figures that add up
-    likewise; called from several threads where the engine makes passes side by side. rate: learning rate. what, where:
-    how errors name the step.
+    mine: micro-batches of this process, each with the weight of its loss (`pad_microbatches_across_ranks`; 0 for one
+    that only fills up). loss_of: makes a forward pass over a micro-batch; returns its part of the batch's loss (a
+    scalar) and figures, which are both summed over all micro-batches. It is called from several threads if the engine
+    runs passes in parallel. rate: learning rate. what, where: name of the step in errors.
 
-    Returns ([loss, *figures] of the whole batch, the gradient's norm before it was clipped). Raises TrainingError where
-    the loss or the norm is not finite; all processes see what one has met.
+    Returns ([loss, *figures] of the whole batch, the gradient's norm before clipping). Raises TrainingError, in all
+    processes, where the loss or the norm is not finite.
     """
 
     def weighed(part: T, weight: float) -> tuple[Tensor, list[float]]:
@@ -161,20 +163,20 @@ def _check_finite(value: float, what: str, where: str) -> None:
 
 
 def get_rank_and_world_size() -> tuple[int, int]:
-    """Return (rank, number) of the processes that train together."""
+    """Return (rank of this process, number of processes that train together); (0, 1) without a process group."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
 def pad_microbatches_across_ranks(parts: Sequence[T], engine: TrainingEngine) -> list[tuple[T, float]]:
-    """Choose this process's share of `parts`, each with weight 1, and fill it up to the number that all processes have,
-    with parts of weight 0: the passes of the processes wait for one another."""
+    """Return this process's share of `parts`, each with weight 1, filled up with parts of weight 0, so that all
+    processes make the same number of passes: their passes wait for one another."""
     count = -(-len(parts) // engine.size)
     places = [number * engine.size + engine.rank for number in range(count)]
     return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
 
 
 def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[float]:
-    """Sum `numbers` over the processes of `engine`, one by one; all must have as many."""
+    """Sum `numbers` elementwise over the processes of `engine`; all must pass the same number of them."""
     if engine.size == 1:
         return list(numbers)
     total = torch.tensor(list(numbers), dtype=torch.float64, device=_device(engine.module))
@@ -183,7 +185,7 @@ def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[f
 
 
 def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
-    """Gather the value `mine` of each process of `engine`, by rank; it is pickled on the way."""
+    """Return the value `mine` of each process of `engine`, by rank; the values are pickled."""
     if engine.size == 1:
         return [mine]
     every: list[Any] = [None] * engine.size
@@ -192,14 +194,14 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
 
 
 def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build the optimiser; its rate is set at each step. On a GPU one kernel takes the step. Raises ModelError where 8
-    bits are asked for without bitsandbytes or a GPU."""
+    """Build the AdamW optimiser, with learning rate 0 until a step sets it; on a GPU it is torch's fused version.
+    Raises ModelError for adamw_8bit without bitsandbytes or a GPU."""
     if chosen.optimizer == "adamw_8bit":
         require_bitsandbytes("optimizer", parameters[0].device.type)
         from bitsandbytes.optim import AdamW8bit
 
         return AdamW8bit(parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay)
-    fused = is_cuda(parameters[0].device) or None  # none: torch's own choice
+    fused = is_cuda(parameters[0].device) or None  # None: torch chooses
     return torch.optim.AdamW(
         parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay, fused=fused
     )
@@ -216,14 +218,14 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def _sum_gradients_across_ranks(parameters: Sequence[nn.Parameter]) -> None:
-    """Sum the gradients over the processes in one exchange. What no process has a gradient of is left without one, as
-    one process alone would leave it: its optimiser then neither moves nor decays it."""
+    """Sum the gradients over the processes in one exchange. A parameter without a gradient in every process stays
+    without one, as with a single process: the optimiser then neither changes nor decays it."""
     there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
     there = there.to(parameters[0].device)
     dist.all_reduce(there, dist.ReduceOp.MAX)
     trained = [parameter for parameter, anywhere in zip(parameters, there.tolist(), strict=True) if anywhere]
     for parameter in trained:
-        if parameter.grad is None:  # another process has had such a part
+        if parameter.grad is None:  # only another process has a gradient
             parameter.grad = torch.zeros_like(parameter)
     flat = torch.cat([parameter.grad.reshape(-1) for parameter in trained])
     dist.all_reduce(flat)
@@ -231,15 +233,16 @@ def _sum_gradients_across_ranks(parameters: Sequence[nn.Parameter]) -> None:
         parameter.grad.copy_(piece.view_as(parameter))
 
 
-# DeepSpeed runs on a CPU too (DS_ACCELERATOR=cpu, gloo), which is how it is tested (`make test-deepspeed`); the first
-# start then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own would compile for another minute.
+# DeepSpeed runs on a CPU too (DS_ACCELERATOR=cpu, gloo), where it is tested (`make test-deepspeed`); the first start
+# then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own would compile for another minute.
 
 _TAG = "flywheel"
 
 
 class ZeroEngine:
-    """As `TorchEngine`, by DeepSpeed; zero_stage 1 shares out the optimiser's states among the processes, 2 the
-    gradients too, 3 the weights too. Raises TrainingError where DeepSpeed is not installed."""
+    """Train one module by DeepSpeed, with the interface of `TorchEngine`. zero_stage 1 splits the optimiser's state
+    over the processes, 2 the gradients too, 3 the weights too. Raises TrainingError where DeepSpeed is not
+    installed."""
 
     holds_weights = True  # in DeepSpeed's own checkpoint
 
@@ -252,11 +255,11 @@ class ZeroEngine:
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         config = {
             "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,  # where a step ends is said at each backward pass
+            "gradient_accumulation_steps": 1,  # `accumulate_gradients` marks the end of a step at each backward pass
             "gradient_clipping": chosen.max_grad_norm,
             "zero_optimization": {"stage": self.stage, **_offloading(chosen)},
             "zero_allow_untested_optimizer": True,
-            "zero_force_ds_cpu_optimizer": False,  # its own would have to be compiled
+            "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own must be compiled
             "steps_per_print": 1 << 30,
         }
         self._engine, *_ = deepspeed.initialize(
@@ -278,9 +281,9 @@ class ZeroEngine:
             loss, found = part()
             results.append(found)
             self._engine.set_gradient_accumulation_boundary(number == len(losses))
-            self._engine.backward(loss * self.size)  # it averages over the processes, and the loss is a sum
+            self._engine.backward(loss * self.size)  # DeepSpeed averages over the processes, but the loss is a sum
             if number < len(losses):
-                self._engine.step()  # counts, and takes no step
+                self._engine.step()  # only counts the micro-batch
         return results
 
     def step(self, rate: float) -> float:
@@ -294,8 +297,8 @@ class ZeroEngine:
         return _import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the files of DeepSpeed's checkpoint, by name: of all processes, in each."""
-        with tempfile.TemporaryDirectory() as folder:  # of this process's files: another one may be on another machine
+        """Return the contents of DeepSpeed's checkpoint files of all processes, by file name, in every process."""
+        with tempfile.TemporaryDirectory() as folder:  # for this process's files; others may be on another machine
             self._engine.save_checkpoint(folder, tag=_TAG)
             found = sorted(path for path in Path(folder).rglob("*.pt") if path.is_file())
             own = {str(path.relative_to(folder)): path.read_bytes() for path in found}
@@ -319,7 +322,7 @@ TrainingEngine = TorchEngine | ZeroEngine
 
 
 def _offloading(chosen: OptimizerSettings) -> dict[str, Any]:
-    """What of ZeRO's state lies in the machine's memory."""
+    """Return ZeRO's settings that offload state to the machine's memory."""
     if not chosen.zero_offload:
         return {}
     place = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
@@ -336,7 +339,7 @@ def _import_deepspeed() -> Any:
 
 
 def _join_deepspeed_group(deepspeed: Any) -> None:
-    """The processes find one another as torchrun told them; a process alone is a group of one."""
+    """Join DeepSpeed's process group: the existing one, that of torchrun's environment, or a group of one process."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if "RANK" not in os.environ and not torch.distributed.is_initialized():
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -348,7 +351,7 @@ def _join_deepspeed_group(deepspeed: Any) -> None:
 
 
 def _register_external_parameters(deepspeed: Any, module: nn.Module) -> None:
-    """Tell ZeRO 3 of weights that are read outside of their own module's pass (`patch_patch_embedding`)."""
+    """Register weights with ZeRO 3 that are used outside of their own module's forward (`patch_patch_embedding`)."""
     for part in module.modules():
         projection = getattr(part, "proj", None)
         if isinstance(projection, nn.Conv3d):
@@ -357,10 +360,10 @@ def _register_external_parameters(deepspeed: Any, module: nn.Module) -> None:
 
 
 class TrainState:
-    """Hold weights, optimisers, counters and random state: all of a training that must outlast a kill, as one file.
+    """Hold weights, optimisers, counters and random state of a training, and save them as one file.
 
-    modules: by name. engines: what steps some of them, by the same names. counters: attributes of the subclass, whole
-    numbers. Where several processes train, all of them make each call, and the first one alone writes.
+    modules: by name. engines: of the trained modules, by the same names. counters: names of the subclass's integer
+    attributes to save. If several processes train, all of them must make each call; only the first one writes.
     """
 
     counters: ClassVar[tuple[str, ...]] = ()
@@ -370,19 +373,19 @@ class TrainState:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes files and speaks for the others."""
+        """Tell whether this process has rank 0: the one that writes files and logs."""
         return all(engine.rank == 0 for engine in self._engines.values())
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Inside of it the modules hold all of their weights, to be saved or published, also under ZeRO 3."""
+        """Give the modules all of their weights within the block, to save or publish them, also under ZeRO 3."""
         with ExitStack() as stack:
             for engine in self._engines.values():
                 stack.enter_context(engine.gather_weights())
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as it is now, on the CPU, of values that `torch.load(weights_only=True)` gives back."""
+        """Return a copy of the state on the CPU, of types that `torch.load(weights_only=True)` can load."""
         with self.gathered():
             weights = {
                 name: {key: tensor.detach().cpu().clone() for key, tensor in _own_weights(module).items()}
@@ -396,7 +399,8 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state. Raises TrainingError, with nothing changed, where it is of another model or engine."""
+        """Restore the state. Raises TrainingError where it is of another model, with nothing changed, or of another
+        engine."""
         with self.gathered():
             for name, module in self._modules.items():
                 _check_fits(module, state["modules"].get(name, {}), name)
@@ -413,9 +417,10 @@ class TrainState:
         torch.set_rng_state(state["random"])
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Write the state and `about`, whose "key" names the run's inputs, to the file `path`, whole or not at all.
+        """Write the state and `about` to the file `path`, whole or not at all.
 
-        about: plain values that `torch.load(weights_only=True)` gives back. Raises DiskFull.
+        about: values of types that `torch.load(weights_only=True)` can load; "key" is the digest of the run's inputs.
+        Raises DiskFull.
         """
         state = self.state_dict()
         if self.first:
@@ -424,19 +429,19 @@ class TrainState:
                 torch.save({**about, "state": state}, temporary)
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
-        """Restore what `save` wrote to the file `path`; returns its `about`, None where there is no file or one of
-        another `key`. Raises TrainingError where it is damaged, where the processes, which may be on several machines,
-        do not find the same, and as `load_state_dict`."""
+        """Restore the state that `save` wrote to the file `path`, and return its `about`; None where there is no file,
+        or it has another `key`. Raises TrainingError for a damaged file, where the processes, which may be on several
+        machines, find different files, and as `load_state_dict`."""
         with suppress(OSError):
-            list(path.parent.iterdir())  # NFS then asks the server whether it is there, and takes no earlier answer
+            list(path.parent.iterdir())  # makes NFS look for the file on the server, and not in its cache
         try:
             raw = torch.load(path, weights_only=True) if path.is_file() else {}
-        except Exception as error:  # torch raises many kinds for a file that is cut off
+        except Exception as error:  # torch raises many classes for a file that is cut off
             what = f"the saved state cannot be read: {first_line(str(error)) or type(error).__name__}"
             raise TrainingError(what, where=path, fix="delete it and begin anew") from None
         state = raw.pop("state", None)
         found = raw if state and raw.get("key") == key else None
-        engine = next(iter(self._engines.values()))  # all have the same processes
+        engine = next(iter(self._engines.values()))  # all engines have the same processes
         if any(other != found for other in gather_across_ranks(found, engine)):
             fix = "look whether their machines share the folder; where it is NFS, try again in a minute"
             raise TrainingError("the processes do not find the same saved state", where=path, fix=fix)
@@ -446,13 +451,13 @@ class TrainState:
 
 
 def _own_weights(module: nn.Module) -> Mapping[str, Tensor]:
-    """The weights that a training can change: of a frozen base with an adapter the adapter's."""
+    """Return the weights that training can change: those of an adapter on a frozen base, else all."""
     every = module.state_dict()
     return {name: every[name] for name in every if "lora_" in name} if has_adapter(module) else every
 
 
 def _check_fits(module: nn.Module, state: Mapping[str, Tensor], name: str) -> None:
-    """Raises TrainingError naming the first weight that does not fit."""
+    """Raise TrainingError, naming the first weight that does not fit, for a state of another model."""
     mine = _own_weights(module)
     for key in sorted(mine.keys() | state.keys()):
         if key not in state:

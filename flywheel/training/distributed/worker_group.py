@@ -1,4 +1,4 @@
-"""Start the processes that train one model, call them, and raise what fails in them."""
+"""Start the processes that train one model, call them, and raise their errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from flywheel.utils.processes import exit_with_parent
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-GRACE_S = 10.0  # that the other processes get to end, once one has failed or all are to end
-_STDERR_S = 1.0  # for the last words of a process that has ended: what it has started itself may still hold its stderr
-_STDERR_BYTES = 4096  # bytes of them
-# All members are forks of a server process that only imports the libraries. A fork of this process would inherit locks
-# without the threads that free them.
+GRACE_S = 10.0  # seconds that processes get to end, once one has failed or the group is closed
+_STDERR_S = 1.0  # wait for the last stderr of a process that has ended; its own children may keep it open
+_STDERR_BYTES = 4096  # bytes of that stderr that are kept
+# All workers are forks of a server process that only imports the libraries. A fork of this process would inherit locks
+# without the threads that release them.
 _forks = get_context("forkserver")
 _forks.set_forkserver_preload(["flywheel.policy.model"])
 
@@ -39,8 +39,9 @@ HostPort = tuple[str, int]  # address and port
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """What a group begins with. make: gives each process its member; pickled. size: processes, on whichever machines.
-    threads: that those of one machine share. limit: seconds that an exchange between processes may take."""
+    """Describe a group to start. make: pickled function that makes the member of each process. size: number of
+    processes, on all machines. threads: CPU threads that the processes of one machine share. limit: timeout of an
+    exchange between processes, in seconds."""
 
     make: bytes
     size: int
@@ -50,7 +51,7 @@ class GroupSpec:
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """Of one process. said: (result, error), pickled. ended: why there will be none, in words."""
+    """Hold the answer of one process. said: (result, error), pickled. ended: if the process has ended instead, why."""
 
     rank: int
     said: bytes = b""
@@ -58,29 +59,30 @@ class RankAnswer:
 
 
 class RankProcesses(Protocol):
-    """The processes of a group, by rank, wherever they run (`LocalRanks`, or `flywheel/cluster/nodes.py`). lost: what
-    the end of one is. grace_s: seconds by which it is known of all that have ended, once others have lost them."""
+    """Call the processes of a group, on this machine (`LocalRanks`) or on nodes (`flywheel/cluster/nodes.py`). lost:
+    error class for a process that has ended. grace_s: after an exchange between processes has failed, seconds within
+    which it becomes known which process has ended."""
 
     lost: type[FlywheelError]
     grace_s: float
 
     def where(self, rank: int) -> str:
-        """Return the machine that it is on; empty for this one."""
+        """Return the name of the machine of process `rank`; "" for this machine."""
 
     def ask(self, call: bytes) -> None:
-        """Have all of them call a method of their members: (name, arguments), pickled."""
+        """Send all processes a call of a method of their members. call: (name, arguments), pickled."""
 
     def answers(self, waiting: Collection[int], seconds: float) -> list[RankAnswer]:
-        """Wait for answers of those ranks and return those that have come; none where the seconds are over before."""
+        """Wait up to `seconds` for an answer of the ranks `waiting`; return the answers that have come."""
 
     def close(self) -> None:
-        """End all processes and wait for it."""
+        """End all processes and wait for their end."""
 
 
 class LocalRanks:
-    """Run, as `RankProcesses`, those of a group that are on this machine. start: what the group begins with. ranks:
-    theirs, in the whole group, one at least. meets: address where all of the group meet. address: of this machine, by
-    which the others reach it."""
+    """Run the processes of a group that are on this machine (a `RankProcesses`). start: description of the group.
+    ranks: their ranks in the whole group, at least one. meets: address of the group's rendezvous. address: of this
+    machine, for the other machines."""
 
     lost, grace_s = TrainingError, GRACE_S
 
@@ -105,7 +107,7 @@ class LocalRanks:
             process.ask(call)
 
     def answers(self, waiting: Collection[int], seconds: float, wake: Sequence[Connection] = ()) -> list[RankAnswer]:
-        """As `RankProcesses.answers`. wake: connections that end the wait where one of them can be read."""
+        """Wait for answers, as `RankProcesses.answers`. wake: connections that end the wait when one is readable."""
         mine = [self._processes[rank] for rank in waiting if rank in self._processes]
         signs = [sign for process in mine for sign in (process.pipe, process.sentinel)]
         connection.wait([*signs, *wake], max(0.0, seconds))
@@ -121,14 +123,14 @@ class LocalRanks:
 
 
 class _RankProcess:
-    """One of them, as this process sees it. place: the environment that it is to have, with what torchrun would set."""
+    """Hold a worker process. place: its environment variables, those of torchrun included. threads: CPU threads."""
 
     def __init__(self, start: GroupSpec, rank: int, place: Mapping[str, str], threads: int) -> None:
         self._rank = rank
         self.pipe, theirs = _forks.Pipe()
         self._errors, their_errors = _forks.Pipe(duplex=False)
         self._words = b""
-        # Not a daemon, which could start no processes: pretraining draws its screens in another one.
+        # Not a daemon, which could not start processes itself: pretraining draws its screens in a subprocess.
         arguments = (theirs, their_errors, start.make, dict(place), threads, start.limit)
         self._process = _forks.Process(target=_run_rank, args=arguments)
         self._process.start()
@@ -139,12 +141,12 @@ class _RankProcess:
         self._listener.start()
 
     def ask(self, call: bytes) -> None:
-        with suppress(OSError):  # it has ended, which its answer will say
+        with suppress(OSError):  # the worker has ended, which `answer` reports
             self.pipe.send_bytes(call)
 
     def answer(self) -> RankAnswer | None:
-        """What it has said, or that it has ended; None where neither is."""
-        gone = connection.wait([self.sentinel], 0)  # read first: an answer before its end counts
+        """Return the worker's answer, or that it has ended; None if it is still at work."""
+        gone = connection.wait([self.sentinel], 0)  # checked first, as an answer that it sent before its end counts
         with suppress(EOFError, OSError):
             if self.pipe.poll():
                 return RankAnswer(self._rank, self.pipe.recv_bytes())
@@ -157,7 +159,7 @@ class _RankProcess:
         return RankAnswer(self._rank, ended=f"{ended}, its last words: {reason}" if reason else ended)
 
     def end(self, ends: float) -> None:
-        """ends: the moment from which on it is killed."""
+        """Wait for the worker's end, and kill it at `ends` (time.monotonic)."""
         self._process.join(max(0.0, ends - time.monotonic()))
         if self._process.is_alive():
             self._process.kill()
@@ -165,7 +167,7 @@ class _RankProcess:
         self._process.close()
 
     def _listen(self) -> None:
-        """What it writes to its stderr is passed on to this one's; the end of it is kept."""
+        """Copy the worker's stderr to that of this process, and keep the last bytes."""
         with self._errors, suppress(OSError):
             while words := os.read(self._errors.fileno(), _STDERR_BYTES):
                 self._words = (self._words + words)[-_STDERR_BYTES:]
@@ -173,8 +175,8 @@ class _RankProcess:
 
 
 def open_rendezvous(address: str) -> dist.TCPStore:
-    """Open the meeting point of a group's processes, at a free port of that address. It is bound before anyone is told
-    of it: a port that is only looked up may be taken by then."""
+    """Open the rendezvous of a group's processes, at a free port of `address`. The port is bound before its number is
+    passed on, as a free port that is only looked up may be taken in between."""
     import torch.distributed as dist  # imported here: other nodes of a cluster only start processes and need no torch
 
     server = socket.create_server((address, 0))
@@ -183,7 +185,8 @@ def open_rendezvous(address: str) -> dist.TCPStore:
 
 
 def _gloo_interface(address: str) -> dict[str, str]:
-    """Has gloo exchange by the interface of this address: left alone, it often takes 127.0.1.1."""
+    """Return the environment that makes gloo use the network interface of `address`; by default it often takes
+    127.0.1.1."""
     for name, own in psutil.net_if_addrs().items():
         if address in {one.address for one in own}:
             return {"GLOO_SOCKET_IFNAME": name}
@@ -193,7 +196,7 @@ def _gloo_interface(address: str) -> dict[str, str]:
 def _run_rank(
     pipe: Connection, errors: Connection, make: bytes, place: dict[str, str], threads: int, limit: float
 ) -> None:
-    """What each process does: meet the others, make its member, then what it is told, until the pipe is closed."""
+    """Run a worker process: join the group, make the member, then call its methods until the pipe is closed."""
     import torch
 
     exit_with_parent()
@@ -208,17 +211,17 @@ def _run_rank(
         while call := _receive_call(pipe):
             name, arguments = call
             pipe.send((getattr(member, name)(*arguments), None))
-    except BrokenPipeError:  # its holder has ended
+    except BrokenPipeError:  # the parent process has ended
         pass
     except BaseException as error:
         with suppress(OSError):
             pipe.send((None, error if isinstance(error, FlywheelError) else f"{type(error).__name__}: {error}"))
     finally:
-        os._exit(0)  # without an exchange with processes that may be gone
+        os._exit(0)  # without torch's shutdown, which would exchange with processes that may have ended
 
 
 def _receive_call(pipe: Connection) -> tuple[str, tuple[Any, ...]] | None:
-    """What to do next; None once the pipe is closed, or who held it has ended."""
+    """Receive the next call (name, arguments); None once the pipe is closed or the parent process has ended."""
     try:
         return pipe.recv()
     except (EOFError, ConnectionError):
@@ -226,7 +229,8 @@ def _receive_call(pipe: Connection) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def _join_process_group(place: dict[str, str], limit: float) -> None:
-    """DeepSpeed reads the environment too."""
+    """Join torch's process group by the environment `place`, which is set because DeepSpeed reads it too. limit:
+    timeout of an exchange, in seconds."""
     import torch
     import torch.distributed as dist
 
@@ -244,26 +248,28 @@ def _join_process_group(place: dict[str, str], limit: float) -> None:
     )
 
 
-# The group: one member in this process, or several that make the same calls and exchange gradients. Several are all
-# processes of their own: torch.distributed and DeepSpeed join a process for good, and this one goes on to other runs.
-# They end with this process, even if it is killed, and are on this machine unless a cluster starts them elsewhere.
+# The group: one member in this process, or several members that get the same calls and exchange gradients. Each of
+# several has its own process, as torch.distributed and DeepSpeed cannot leave a process, and this one continues with
+# other runs. They end with this process, even if it is killed, and run on this machine unless a cluster starts them
+# elsewhere.
 
 T = TypeVar("T")
 
-_RENDEZVOUS_S = 300.0  # until all have imported the libraries, and have reached one another
+_RENDEZVOUS_S = 300.0  # timeout for all processes to import the libraries and reach one another
 
 
 class RankLauncher(Protocol):
-    """Begin the processes of a group. address: of this machine, by which all of them reach it."""
+    """Start the processes of a group. address: of this machine, for all processes of the group."""
 
     address: str
 
     def __call__(self, start: GroupSpec, meets: HostPort) -> RankProcesses:
-        """Begin those of `start`, which meet at `meets`. Raises ClusterError where a node cannot take part."""
+        """Start the processes of the group `start`, which meet at the address `meets`. Raises ClusterError where a node
+        cannot take part."""
 
 
 class SingleNodeLauncher:
-    """All of them on this machine."""
+    """Start all processes of a group on this machine."""
 
     address = "127.0.0.1"
 
@@ -276,8 +282,8 @@ _launcher: ContextVar[RankLauncher] = ContextVar("launch", default=SingleNodeLau
 
 @contextmanager
 def use_launcher(launch: RankLauncher) -> Iterator[None]:
-    """Start groups of several processes by `launch` within the block, and in its context alone: a thread that is
-    started by hand has another."""
+    """Start groups of several processes by `launch` within the block. It holds for this context (contextvars) only:
+    a thread started directly has another one."""
     token = _launcher.set(launch)
     try:
         yield
@@ -288,10 +294,11 @@ def use_launcher(launch: RankLauncher) -> Iterator[None]:
 class WorkerGroup(Generic[T]):
     """Start the processes that train one model, and call them together.
 
-    size: processes. make: gives each its member; it can be pickled. threads: that those of one machine share. limit:
-    seconds that a call, or the start, may take where there are several. where: the setting that says how many, which
-    errors name. Raises what `make` raises, TrainingError where a process ends or is late (on the nodes of a cluster
-    WorkerLost where one ends), ClusterError where a node cannot take part.
+    make: makes the member of each process; must be picklable. size: number of processes; 1: the member is in this
+    process. threads: CPU threads that the processes of one machine share. limit: timeout of a call, and of the start,
+    in seconds, with several processes. where: name of the setting of `size`, for errors. Raises what `make` raises,
+    TrainingError where a process ends or times out (on the nodes of a cluster WorkerLost where one ends), ClusterError
+    where a node cannot take part.
     """
 
     def __init__(
@@ -302,7 +309,7 @@ class WorkerGroup(Generic[T]):
         if size == 1:
             self._member = make()
             return
-        atexit.register(self.close)  # else this process would wait for them as it ends
+        atexit.register(self.close)  # else this process would wait for its workers at exit
         launch = _launcher.get()
         self._store = open_rendezvous(launch.address)
         try:
@@ -315,15 +322,16 @@ class WorkerGroup(Generic[T]):
             raise
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call the method `name` of every member; returns what the first one's gives. Raises what it raises;
-        TrainingError or WorkerLost where another process has ended, failed, or is late."""
+        """Call the method `name` of every member with `arguments`; return the first member's result. Raises what the
+        method raises, TrainingError or WorkerLost where a process ends, fails or times out."""
         if self._ranks is None:
             return getattr(self._member, name)(*arguments)
         self._ranks.ask(bytes(ForkingPickler.dumps((name, arguments))))
         return self._answers(self._limit)
 
     def _answers(self, limit: float, late: str = "has not answered") -> Any:
-        """The first one's. Where some fail: the error of the one that the others fell with."""
+        """Wait for all answers and return the result of rank 0. If some fail, raise the error that caused the others
+        (`_RankFailure`). late: words for a timeout."""
         ends, waiting, results, errors = time.monotonic() + limit, set(range(self._size)), {}, []
         while waiting:
             left = ends - time.monotonic()
@@ -371,8 +379,8 @@ class WorkerGroup(Generic[T]):
 
 
 class _RankFailure(NamedTuple):
-    """follows: 0 for a process that has ended, 2 for an error that may be that of losing another one, 1 for others.
-    error: what the run is to end with."""
+    """Hold the failure of one process. follows: 0 if the process has ended, 2 for an error that losing another process
+    may have caused, 1 for other errors; the lowest is the likeliest cause. error: to raise."""
 
     follows: int
     rank: int

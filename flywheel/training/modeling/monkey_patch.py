@@ -22,23 +22,23 @@ from flywheel.policy.devices import install_window_attention, is_cuda
 
 # Attention over packed samples without padding them to one length.
 #
-# In a transformer of this kind all but attention works on tokens one by one, so samples of any lengths can lie in one
-# row of tokens. For attention alone they are put side by side again, in groups of like length with bounded waste.
-# Screens go through the vision tower together, those of one size at once. On a GPU the product is the fused kernel's,
-# which keeps no scores for the gradient: its memory grows with the tokens, and with the masks, a byte a score.
+# In these transformers everything except attention works on single tokens, so samples of any lengths can be
+# concatenated to one row of tokens. For attention they become batches again, in groups of similar length with bounded
+# padding. Screens of one size go through the vision tower together. On a GPU the fused kernel computes attention and
+# keeps no scores for the gradient: its memory grows with the tokens, and with the masks, one byte per score.
 
 PACKED_ATTENTION = "flywheel_packed"
-_MAX_WASTE = 0.25  # of a group's scores, at most
-_SMALL_GROUP = 20_000  # scores of a head: waste below it costs less than one more group
-_LARGE_GROUP = 1 << 19  # and above it a group is closed: its scores would leave the caches
-_MASKED_SCORE = -1e30  # added to a score: what is left of it after a softmax is 0
+_MAX_WASTE = 0.25  # largest share of padding among a group's scores
+_SMALL_GROUP = 20_000  # scores per head: padding below this costs less than one more group
+_LARGE_GROUP = 1 << 19  # scores per head: a larger group would not fit into the CPU's caches
+_MASKED_SCORE = -1e30  # added to a masked score: its softmax is then 0
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionGroup:
-    """Samples of like length. queries: int64 [samples, longest tail], keys: int64 [samples, longest path]: tokens of
-    the pack, 0 where there is none. mask: bool [samples, 1, longest tail, longest path]. causal: whether each tail is
-    its sample's whole path."""
+    """Hold samples of similar length. queries: int64 [samples, longest tail], keys: int64 [samples, longest path]:
+    indices of the pack's tokens, 0 for padding. mask: bool [samples, 1, longest tail, longest path]. causal: whether
+    each tail is its sample's whole path (`plan_attention`)."""
 
     queries: Tensor
     keys: Tensor
@@ -47,13 +47,14 @@ class AttentionGroup:
 
     @cached_property
     def bias(self) -> Tensor:
-        """float32, as the mask: what it adds to the scores. The same for all layers of a pass."""
+        """Return what is added to the scores, float32 in the shape of `mask`; all layers of a pass share it."""
         return torch.zeros(self.mask.shape, device=self.mask.device).masked_fill_(~self.mask, _MASKED_SCORE)
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
-    """Who attends to whom in a pack. outputs: int64 [tokens], the place of each token in the groups' results."""
+    """Describe which tokens of a pack attend to which. outputs: int64 [tokens], index of each token in the concatenated
+    results of the groups."""
 
     groups: tuple[AttentionGroup, ...]
     outputs: Tensor
@@ -69,9 +70,9 @@ class AttentionPlan:
 def plan_attention(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> AttentionPlan:
     """Plan the attention of a pack.
 
-    paths: for each sample the pack's tokens from its first to its last, int64 [length]. shared: how many of them an
-    earlier sample has already, or nothing needs; the others are its tail. tokens: in the pack; the results of those in
-    no tail are undefined.
+    paths: for each sample the indices of its tokens in the pack, in order, int64 [length]. shared: for each sample the
+    number of first tokens that need no result, as an earlier sample has them or nothing uses them; the others are the
+    sample's tail. tokens: number of tokens in the pack; the results of tokens in no tail are undefined.
     """
     own = [row for row in range(len(paths)) if len(paths[row]) > shared[row]]
     own.sort(key=lambda row: (-len(paths[row]), shared[row], row))
@@ -93,7 +94,8 @@ def plan_attention(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: i
 
 
 def _group_by_length(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[list[int]]:
-    """Rows cut into groups with little waste."""
+    """Split sample numbers into groups with little padding. order: sample numbers, longest path first. lengths, shared:
+    of all samples."""
     groups: list[list[int]] = []
     longest = wide = real = 0
     for row in order:
@@ -123,10 +125,11 @@ def attend_packed(
     scaling: float | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """Compute attention over a pack: [1, heads, tokens, width] each -> [1, tokens, heads, width].
+    """Compute attention over a pack; the library calls it as an attention function.
 
-    plan: of a pack, for the language model's layers. screens: how many of one size lie behind one another, for the
-    vision tower's. Without either it is the library's attention.
+    query, key, value: [1, heads, tokens, width] each. plan: of the pack, in the language model's layers. screens:
+    number of concatenated screens of one size, in the vision tower's layers. Without both it is the library's
+    attention. Returns [1, tokens, heads, width], and None for the attention weights.
     """
     if plan is not None:
         return _attend_groups(query, key, value, plan, scaling), None
@@ -158,11 +161,12 @@ def _attend_with_scores(query: Tensor, key: Tensor, value: Tensor, group: Attent
 
 
 def _attend_fused(query: Tensor, key: Tensor, value: Tensor, group: AttentionGroup, scaling: float) -> Tensor:
-    """[samples, key heads, queries of a key head, tail, width], and [samples, key heads, 1, path, width] twice."""
+    """Compute a group's attention by torch's fused kernel. query: [samples, key heads, queries per key head, tail,
+    width]; key, value: [samples, key heads, 1, path, width]. Returns the shape of `query`."""
     count, kept, each, tail, width = query.shape
     key, value = (part.expand(-1, -1, each, -1, -1).flatten(1, 2) for part in (key, value))
     mask = None
-    if not group.causal:  # padding that sees nothing would be no number, also in its gradient: it sees everything
+    if not group.causal:  # a padding query that sees no key would give NaN, also in the gradient: let it see all
         mask = group.mask | ~group.mask.any(-1, keepdim=True)
     mixed = functional.scaled_dot_product_attention(
         query.flatten(1, 2), key, value, attn_mask=mask, is_causal=group.causal, scale=scaling
@@ -171,8 +175,8 @@ def _attend_fused(query: Tensor, key: Tensor, value: Tensor, group: AttentionGro
 
 
 class _SoftmaxAttention(torch.autograd.Function):
-    """Two products around a softmax: on a CPU quicker than the fused kernel, slow in its gradient for narrow heads. The
-    gradient is written out, since of all that is made on the way it needs the softmax alone. query, key, value: [...,
+    """Compute attention as two products around a softmax: on a CPU faster than the fused kernel, whose gradient is slow
+    for narrow heads. The gradient is written out, as it needs to keep the softmax only. query, key, value: [...,
     tokens, width]. bias: float32, added to the scores."""
 
     @staticmethod
@@ -194,7 +198,7 @@ class _SoftmaxAttention(torch.autograd.Function):
         of_scores = torch._softmax_backward_data(of_shares, shares, -1, shares.dtype).to(query.dtype)
         of_query = torch.matmul(of_scores, key) * ctx.scaling
         of_key = torch.matmul(of_scores.transpose(-1, -2), query * ctx.scaling)
-        # A key of several queries' heads has the gradient of all of them.
+        # The gradient of a key head that several query heads share is the sum over them.
         return of_query, of_key.sum_to_size(key.shape), of_value.sum_to_size(value.shape), None, None
 
 
@@ -202,18 +206,19 @@ AttentionInterface.register(PACKED_ATTENTION, attend_packed)
 AttentionMaskInterface.register(PACKED_ATTENTION, sdpa_mask)
 
 
-# Last layer of the language model, computed for the tokens alone that predict a response: the others, most of a prompt
-# with a screen, are needed there as keys and values only.
+# The last layer of the language model is computed only for the tokens that predict a response. The other tokens, most
+# of a prompt with a screen, are needed there as keys and values only.
 
 
 def last_layer_skips_prompt(trunk: nn.Module) -> bool:
-    """Tell whether the last layer may skip tokens: deepstack adds to all tokens after the layers that it reaches."""
+    """Tell whether the last layer of `trunk` may skip tokens: not where deepstack adds features to its output."""
     levels = getattr(trunk.config.vision_config, "deepstack_visual_indexes", ())
     return len(levels) < len(trunk.language_model.layers)
 
 
 def patch_last_layer(trunk: nn.Module) -> None:
-    """Make a base model of the Qwen-VL family that is given `last` and `predicting` give out those tokens alone."""
+    """Make a Qwen-VL base model return the hidden states of the tokens `predicting` only, if it is called with `last`
+    and `predicting` (`PackedBatch`)."""
     if last_layer_skips_prompt(trunk):
         layer = trunk.language_model.layers[-1]
         layer.forward = MethodType(_last_layer_forward, layer)  # bound, so that a copy of the model has its own
@@ -227,9 +232,10 @@ def _last_layer_forward(
     predicting: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """[1, tokens, width] -> [1, responses, width]. Without `last` it is the library's layer.
+    """Run the last layer for the tokens `predicting`: [1, tokens, width] -> [1, responses, width].
 
-    last: who attends to whom among the tokens `predicting`, int64 [responses].
+    last: attention plan of these tokens; None: run the library's layer. predicting: int64 [responses], indices of
+    tokens.
     """
     if last is None:
         return type(layer).forward(layer, hidden_states, **kwargs)
@@ -239,7 +245,7 @@ def _last_layer_forward(
 
 
 def patch_rms_norms(model: PreTrainedModel) -> None:
-    """Make the language model of the Qwen-VL family norm by `RmsNorm`; but for float32 on a CPU it stays as it is."""
+    """Make the language model of a Qwen-VL model use `RmsNorm` for float32 on a CPU, and the library's layer else."""
     for module in model.base_model.language_model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = MethodType(_rms_norm_forward, module)  # bound, so that a copy of the model has its own
@@ -253,7 +259,8 @@ def _rms_norm_forward(norm: nn.Module, hidden_states: Tensor) -> Tensor:
 
 
 class RmsNorm(torch.autograd.Function):
-    """x / sqrt(mean x^2 + eps) * weight, over the last axis: a quarter of the time of the library's five operations."""
+    """Compute x / sqrt(mean x^2 + eps) * weight over the last axis, in a quarter of the time of the library's five
+    operations."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -268,16 +275,16 @@ class RmsNorm(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         normed, scale, weight = ctx.saved_tensors
         both = gradient * normed
-        along = (both @ weight).unsqueeze(-1)  # what x would gain by growing as it is: norming takes it away
+        along = (both @ weight).unsqueeze(-1)  # the gradient's part along x, which the normalisation removes
         of_x = (gradient * weight).addcmul_(normed, along, value=-1 / normed.shape[-1]).mul_(scale)
         return of_x, both.flatten(0, -2).sum(0), None
 
 
 def patch_patch_embedding(model: PreTrainedModel) -> None:
-    """Make a model of the Qwen-VL family embed the patches of pictures (not of videos) by one matrix product.
+    """Make a Qwen-VL model embed the patches of pictures (not of videos) by one matrix product.
 
-    It is what `StillPatchEmbedding` in `policy/inference/fused_layers.py` does for a model that only infers; here the
-    weights stay in place. On a CPU the gradient takes a sixth of the convolution's time.
+    `StillPatchEmbedding` in `policy/inference/fused_layers.py` does the same for inference; here the convolution's
+    weights stay, to be trained. On a CPU the gradient takes a sixth of the convolution's time.
     """
     embed = model.base_model.visual.patch_embed
     if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
@@ -285,7 +292,7 @@ def patch_patch_embedding(model: PreTrainedModel) -> None:
 
 
 def _patch_embedding_forward(embed: nn.Module, patches: Tensor) -> Tensor:
-    """[patches, channels x frames x side x side] -> [patches, size]."""
+    """Embed patches: [patches, channels x frames x side x side] -> [patches, size]."""
     convolution = embed.proj
     frames = convolution.kernel_size[0]
     still = patches.view(len(patches), convolution.in_channels, frames, -1)[:, :, 0].flatten(1)
@@ -293,15 +300,15 @@ def _patch_embedding_forward(embed: nn.Module, patches: Tensor) -> Tensor:
     return nn.functional.linear(still.to(weight.dtype), weight, convolution.bias)
 
 
-# A frozen base may be kept in fewer bits than it is computed in: each weight is widened where it is used, in the pass
-# and again for the gradient, and the wide copy is forgotten at once. That costs little beside the product itself.
+# A frozen base may be stored in fewer bits than it is computed in: each weight is converted where it is used, in the
+# forward pass and again in the backward pass, and the copy is freed at once. This costs little next to the product.
 
-_WIDE = 1 << 24  # numbers of a weight that are widened at once: 64 MiB in float32
+_WIDE = 1 << 24  # numbers of a weight that are converted at once: 64 MiB in float32
 
 
 def compute_in_input_type(model: PreTrainedModel) -> None:
-    """Make `model`, frozen and kept in bfloat16, compute in float32 (under autocast in its type). What is small besides
-    its linear layers and token embeddings becomes float32."""
+    """Make `model`, frozen and stored in bfloat16, compute in float32, or under autocast in autocast's dtype. All its
+    weights except linear layers and token embeddings are small and become float32."""
     table = model.get_input_embeddings()
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -323,7 +330,8 @@ def _wide_linear_forward(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 class WideLinear(torch.autograd.Function):
-    """x W^T + bias in the type of x, of a frozen W in another one. x: [..., in], W: [out, in] -> [..., out]."""
+    """Compute x W^T + bias in the dtype of x, for a frozen W of another dtype. x: [..., in], W: [out, in] -> [...,
+    out]."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -374,8 +382,8 @@ def _lora_linear_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 class LoraLinear(torch.autograd.Function):
-    """x W^T + bias + scaling x A^T B^T, of a frozen W in any type: the low-rank part is added in place, in the pass and
-    to the gradient of x, where PEFT's composition writes three more tensors of the result's size.
+    """Compute x W^T + bias + scaling x A^T B^T for a frozen W of any dtype. The low-rank part is added in place, to the
+    result and to the gradient of x; PEFT's composition writes three more tensors of the result's size.
 
     x: float32 [..., in], W: [out, in], A: [rank, in], B: [out, rank] -> [..., out].
     """
@@ -402,7 +410,8 @@ class LoraLinear(torch.autograd.Function):
 
 
 def patch_for_training(model: PreTrainedModel) -> bool:
-    """Make a model of the Qwen-VL family read packs; other passes stay. False where it is of another family."""
+    """Make a Qwen-VL model read packs (`PackedBatch`), in place; other forward passes stay the same. Return False for a
+    model of another family, which is left unchanged."""
     if model.config.model_type not in FAMILY:
         return False
     model.set_attn_implementation(PACKED_ATTENTION)

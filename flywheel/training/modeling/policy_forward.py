@@ -1,4 +1,4 @@
-"""Read log-probabilities, entropies and hidden states at response tokens, of padded or packed batches."""
+"""Compute log-probabilities, entropies and hidden states at response tokens, for padded or packed batches."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from flywheel.training.modeling.monkey_patch import (
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """Hold sequences (prompt and response), padded right. The prompt, most of it the screen, needs no logits.
+    """Hold sequences (prompt and response), padded on the right. Logits are computed for the responses only: a prompt,
+    most of it the screen, needs none.
 
-    inputs: as `collate_sequences` gives them. ids: int64 [batch, longest response]; mask: bool, of the same shape;
-    positions: int64, too, of the hidden state that predicts each response token. members: numbers of its sequences, in
-    the list that it was made from. blocked: as a PackedBatch has it.
+    inputs: as `collate_sequences` returns them. ids: int64 [batch, longest response], the responses. mask: bool, same
+    shape, False for padding. positions: int64, same shape, index of the hidden state that predicts each response token.
+    members: indices of the sequences in the list that the batch was made from. blocked: as in `PackedBatch`.
     """
 
     inputs: dict[str, Tensor]
@@ -56,7 +57,7 @@ class PaddedBatch:
 
 
 def pad_samples(prompts: Sequence[EncodedSequence], responses: Sequence[Sequence[int]]) -> PaddedBatch:
-    """Pad prompts and their responses, token ids with at least one token each, into one batch."""
+    """Pad prompts and their responses into one batch. responses: token ids, at least one each."""
     longest = max(len(response) for response in responses)
     ids = np.zeros((len(prompts), longest), dtype=np.int64)
     mask = np.zeros(ids.shape, dtype=bool)
@@ -65,16 +66,16 @@ def pad_samples(prompts: Sequence[EncodedSequence], responses: Sequence[Sequence
         n = len(response)
         ids[row, :n], mask[row, :n] = response, True
         positions[row, :n] = np.arange(len(prompt) - 1, len(prompt) - 1 + n)
-    # The last response token predicts nothing that is trained on: leave it out.
+    # No token is trained that follows the last response token, so it is left out.
     items = [append_response(prompt, response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
     return PaddedBatch(collate_sequences(items, "right"), *(torch.from_numpy(part) for part in (ids, mask, positions)))
 
 
 def append_response(prompt: EncodedSequence, response: Sequence[int]) -> EncodedSequence:
-    """Join a prompt and a response as the model reads them.
+    """Return the prompt followed by the response, as the model's input.
 
-    A model at the start of its training may sample the image token, for which there is no image: what follows it is
-    conditioned on the token before it instead, while its own log-probability is still the one that is computed.
+    A model at the start of its training may sample the image token, for which there is no image. In the input the token
+    before takes its place, as in sampling; its own log-probability is still computed.
     """
     images = prompt.input_ids[prompt.mm_token_type_ids == 1]
     kept: list[int] = []
@@ -85,26 +86,27 @@ def append_response(prompt: EncodedSequence, response: Sequence[int]) -> Encoded
 
 
 def compute_padded_hidden(trunk: nn.Module, batch: PaddedBatch) -> Tensor:
-    """Hidden states [batch, longest response, hidden] from which the response's tokens are predicted."""
+    """Return the hidden states that predict the response tokens, [batch, longest response, hidden]."""
     hidden = trunk(**batch.inputs, use_cache=False).last_hidden_state
     return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
 
 # Packed batches: samples of any lengths in one row of tokens, without padding, each shared prefix only once.
 #
-# The samples of one task begin alike, and so do the steps of a trajectory. A token's states depend on the tokens before
-# it alone, so a shared prefix is exact (tested), and its gradient is the sum over all that follows it. A screen that
-# several samples show takes one pass of the vision tower.
+# The samples of one task have a common prefix, and so have the steps of a trajectory. A token's hidden states depend
+# only on the tokens before it, so sharing a prefix is exact (tested); its gradient is the sum over all samples that
+# follow it. A screen that several samples show takes one pass of the vision tower.
 
-MIN_SHARED_TOKENS = 8  # tokens: a shorter common beginning is computed for each sample by itself
+MIN_SHARED_TOKENS = 8  # a shorter common prefix is computed for each sample separately
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSequence:
-    """A prompt and its response, ready to be packed. The last response token is not in it: nothing follows it.
+    """Hold a prompt and its response, ready to be packed, without the last response token, which nothing follows.
 
     ids: int64 [tokens]. positions: int64 [3, tokens], time, row and column of multimodal RoPE. keys: int64 [tokens],
-    equal for equal tokens of equal screens. screens: in order. response: int64 [response], all of its tokens.
+    equal for equal tokens, and for image tokens of equal screens. screens: in order. response: int64 [response], all of
+    its tokens.
     """
 
     ids: np.ndarray
@@ -118,17 +120,17 @@ class TokenSequence:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Lines that begin alike lie next to one another when sorted by it."""
+        """Return a sort key that places sequences with a common prefix next to one another."""
         return tuple(self.keys.tolist())
 
     @property
     def predicting(self) -> np.ndarray:
-        """Which of its tokens predict the response, [response]."""
+        """Return the indices of the tokens that predict the response, [response]."""
         return len(self.ids) - len(self.response) + np.arange(len(self.response))
 
 
 def build_token_sequence(model: PreTrainedModel, prompt: EncodedSequence, response: Sequence[int]) -> TokenSequence:
-    """Build one sample; a response has at least one token. Of `model` only the rule for positions is used."""
+    """Build one sequence. model: only its rule for positions is used. response: token ids, at least one."""
     whole = append_response(prompt, response[:-1])
     read = make_prompt(model, whole, -1, _screen_keys(whole))
     keys = whole.input_ids.copy()
@@ -139,7 +141,7 @@ def build_token_sequence(model: PreTrainedModel, prompt: EncodedSequence, respon
 
 
 def _screen_keys(encoded: EncodedSequence) -> list[bytes]:
-    """A name for each screen: equal names mean equal pictures."""
+    """Return a digest of each screen: equal digests mean equal pictures."""
     ends = np.cumsum(encoded.image_grid_thw.prod(axis=1))[:-1]
     parts = np.split(encoded.pixel_values, ends) if len(encoded.image_grid_thw) else []
     return [
@@ -152,12 +154,12 @@ def _screen_keys(encoded: EncodedSequence) -> list[bytes]:
 class PackedBatch:
     """Hold sequences packed into one row of tokens.
 
-    members: numbers of its sequences, in the list that it was made from. ids: int64 [1, tokens]; positions: int64 [3,
-    1, tokens]. screens: each once; shown: which of them stands at each place that has one, in order of the tokens.
-    plan: who attends to whom; last: the same for the last layer, where only the tokens that predict ask. predicting:
-    int64 [responses], the tokens that predict the members' responses, one after the other; targets: int64 [responses],
-    what they predict. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that could not come, where
-    answers are held to a form. features: of its screens, where the vision tower does not learn.
+    members: indices of the sequences in the list that the pack was made from. ids: int64 [1, tokens]. positions: int64
+    [3, 1, tokens]. screens: each different screen once. shown: index into `screens` for each image of the row, in
+    order. plan: attention of the layers; last: of the last layer, where only the predicting tokens have queries.
+    predicting: int64 [responses], the tokens that predict the members' responses, one member after the other. targets:
+    int64 [responses], the tokens that they predict. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens
+    that guided decoding excludes; None without it. features: of the screens, where the vision tower is frozen.
     """
 
     members: tuple[int, ...]
@@ -182,8 +184,8 @@ class PackedBatch:
 
 
 def pack_sequences(sequences: Sequence[TokenSequence], limit: int, shares: int = 1) -> list[PackedBatch]:
-    """Pack sequences in any order, at most `limit` computed tokens a pack (one sequence at least). shares: least number
-    of packs, of about equal size; two where there are two sequences."""
+    """Pack sequences, in any order, into packs of at most `limit` computed tokens, or one sequence. shares: least
+    number of packs, if there are as many sequences; they get about equal sizes."""
     order = sorted(range(len(sequences)), key=lambda row: (sequences[row].order, row))
     common = [0, *(_count_shared_tokens(sequences[before], sequences[row]) for before, row in pairwise(order))]
     enough = sum(len(sequences[row]) - shared for row, shared in zip(order, common, strict=True)) / shares
@@ -242,7 +244,8 @@ def _build_pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, in
 
 
 def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
-    """Hidden states [responses, width] from which the members' responses are predicted, by a patched model."""
+    """Return the hidden states that predict the members' responses, [responses, width]. trunk: the base model, after
+    `patch_for_training`."""
     device = pack.ids.device
     images: dict[str, Any] = {}
     if pack.shown:
@@ -254,7 +257,7 @@ def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
         position_ids=pack.positions,
         plan=pack.plan,
         use_cache=False,
-        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),  # made already: the plan stands for it
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),  # unused: the plan is the mask
         **({"last": pack.last, "predicting": pack.predicting} if early else {}),
         **images,
     ).last_hidden_state
@@ -262,7 +265,7 @@ def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
 
 
 def _encode_screens(trunk: torch.nn.Module, pack: PackedBatch) -> list[ScreenFeatures]:
-    """Of the pack's screens: those of one size in one pass, each once."""
+    """Compute the features of the pack's screens, in order, with one pass for all screens of one size."""
     sizes: dict[tuple[int, ...], list[int]] = {}
     for number, screen in enumerate(pack.screens):
         sizes.setdefault(screen.grid, []).append(number)
@@ -270,7 +273,7 @@ def _encode_screens(trunk: torch.nn.Module, pack: PackedBatch) -> list[ScreenFea
     for numbers in sizes.values():
         screens = [pack.screens[number] for number in numbers]
         more: dict[str, Any] = {}
-        # Screens of one size attend side by side, where the tower has no windows. A GPU's kernel needs no such help.
+        # Attention of equal-sized screens as one batch, where the tower has no windows. A GPU's kernel needs no batch.
         if trunk.config.model_type == "qwen3_vl" and not is_cuda(device):
             patches = sum(len(screen.pixels) for screen in screens)
             more = {"cu_seqlens": torch.tensor([0, patches], dtype=torch.int32), "screens": len(screens)}
@@ -283,8 +286,9 @@ SCREEN_CACHE_BYTES = 256 << 20  # bytes of screens' features: about 2,000 screen
 
 @dataclass(frozen=True, eq=False)
 class EncodedExample:
-    """A prompt and its response. sequence: the two as packs take them, where the model can read packs. blocked: bits,
-    uint8 [response, vocabulary / 8], of the tokens that could not come, where answers are held to a form."""
+    """Hold an encoded prompt and its response. sequence: both in the form for packs; None where the model cannot read
+    packs. blocked: bits, uint8 [response, vocabulary / 8], of the tokens that guided decoding excludes; None without
+    it."""
 
     context: EncodedSequence
     response: tuple[int, ...]
@@ -292,34 +296,34 @@ class EncodedExample:
     blocked: np.ndarray | None = None
 
 
-_LOGITS = 1 << 24  # numbers of the logits that are held at once: 64 MiB in float32
+_LOGITS = 1 << 24  # logits that are in memory at once: 64 MiB in float32
 
-MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of its members one after the other, [tokens]
+MicroBatch = PackedBatch | PaddedBatch  # its response tokens, [tokens], are those of one member after the other
 
 
 def freeze_vision_tower(policy: PreTrainedModel, chosen: TrainingSettings) -> bool:
-    """Freeze the vision tower of `policy` where `chosen.freeze_vision` says so; returns whether its features may be
+    """Freeze the vision tower of `policy` where `chosen.freeze_vision` is set; return whether its features may be
     cached.
 
-    chosen: block of the training. They may where nothing of the tower learns; of an adapter's base it never does. With
-    ZeRO 3 they may not: each pass is one of all processes together, so none may have a screen's features already.
+    chosen: block `ct`, `sft` or `rl`. Features may be cached where no weight of the tower is trained, as when an
+    adapter does not reach it. With ZeRO 3 they may not: all processes make each pass together, so none may skip one.
     """
     visual = policy.base_model.visual
     if chosen.freeze_vision:
         visual.requires_grad_(False)
     fixed = not any(weight.requires_grad for weight in visual.parameters())
     if fixed:
-        visual.eval()  # no dropout of an adapter that does not learn
+        visual.eval()  # no dropout in adapter layers that are not trained
     return fixed and not (chosen.engine == "deepspeed" and chosen.zero_stage == 3)
 
 
 class PolicyForward(nn.Module):
-    """Read a policy at response tokens; patches `policy` to read packs where its family can.
+    """Run a policy and read it at response tokens. `policy` is patched, in place, to read packs if its family can.
 
-    constraint: what the responses were held to when they were sampled; probabilities are then among the tokens that it
-    allows. keeps_screens: cache the vision tower's features of a screen for the next example that shows it
-    (`freeze_vision_tower`). at_once: screens that the tower then reads side by side, each on a core. bfloat16: compute
-    the products in it; log-probabilities are float32 all the same.
+    constraint: guided decoding of the responses, if any; probabilities are then among the tokens that it allows.
+    keeps_screens: cache the vision tower's features of a screen for other examples that show it
+    (`freeze_vision_tower`). at_once: screens that the tower then computes in parallel, one core each. bfloat16: compute
+    products in bfloat16; log-probabilities stay float32.
     """
 
     def __init__(
@@ -343,8 +347,8 @@ class PolicyForward(nn.Module):
     ) -> EncodedExample:
         """Join a prompt and its response.
 
-        context: the encoded prompt. response: token ids, at least one. sampled: False for a placeholder, which no
-        constraint held. Raises PolicyError where the constraint does not allow a token.
+        context: the encoded prompt. response: token ids, at least one. sampled: False for a placeholder token, to which
+        the constraint does not apply. Raises PolicyError where the constraint does not allow a token.
         """
         made = build_token_sequence(self.policy, context, response) if self.reads_packs else None
         held = self._constraint is not None and sampled
@@ -353,11 +357,11 @@ class PolicyForward(nn.Module):
     def split_into_micro_batches(
         self, items: Sequence[EncodedExample], settings: TrainingSettings, shares: int = 1
     ) -> list[MicroBatch]:
-        """Divide all items into micro-batches on the policy's device: packs of settings.pack_tokens tokens, or padded
-        batches.
+        """Divide items into micro-batches on the policy's device: packs of at most settings.pack_tokens tokens, or
+        padded batches of settings.micro_batch items.
 
-        settings: block of the training; padded batches have settings.micro_batch items. shares: least number of parts,
-        of about equal size.
+        items: from `encode_example`. settings: block `ct`, `sft` or `rl`. shares: least number of micro-batches, if
+        there are as many items; they get about equal sizes.
         """
         device = next(self.policy.parameters()).device
         found: list[MicroBatch] = []
@@ -366,7 +370,7 @@ class PolicyForward(nn.Module):
             for packed in packs:
                 seen = None if self.vision is None else tuple(self.vision.features(packed.screens))
                 found.append(replace(packed.to(device), features=seen))
-        else:  # those of like length together: little padding
+        else:  # items of similar length together, for little padding
             size = min(settings.micro_batch, -(-len(items) // shares))
             order = sorted(range(len(items)), key=lambda i: (len(items[i].context) + len(items[i].response), i))
             for rows in (order[start : start + size] for start in range(0, len(order), size)):
@@ -381,9 +385,8 @@ class PolicyForward(nn.Module):
     def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
         """Return (hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature).
 
-        part: one micro-batch; tokens counts its response tokens. temperatures: at least one. hidden: the states that
-        the response tokens are predicted from. entropy: of the distribution at the first temperature, in nats, without
-        gradient.
+        part: one micro-batch with `tokens` response tokens. temperatures: at least one. hidden: the hidden states that
+        predict the response tokens. entropy: of the distribution at the first temperature, in nats, without gradient.
         """
         with torch.autocast(part.targets.device.type, torch.bfloat16, enabled=self._bfloat16):
             if isinstance(part, PackedBatch):
@@ -393,7 +396,7 @@ class PolicyForward(nn.Module):
             rows = max(1, _LOGITS // self.policy.get_output_embeddings().out_features)
             if len(hidden) <= rows:
                 return hidden, *self._read_logits(hidden, part.targets, part.blocked, *temperatures)
-            # The logits of a chunk are made again for the gradient: all of them at once would be the largest tensor.
+            # The logits of a chunk are computed again for the gradient: all at once would be the largest tensor.
             starts = range(0, len(hidden), rows)
             blocked = [None if part.blocked is None else part.blocked[start : start + rows] for start in starts]
             chunks = zip(hidden.split(rows), part.targets.split(rows), blocked, strict=True)
@@ -406,7 +409,7 @@ class PolicyForward(nn.Module):
     def _read_logits(
         self, hidden: Tensor, targets: Tensor, blocked: Tensor | None, *temperatures: float
     ) -> tuple[Tensor, ...]:
-        """Entropy and log-probabilities, as `forward` gives them, of some of the response's tokens."""
+        """Return entropy and log-probabilities, as in `forward`, for some of the response tokens."""
         logits = self.policy.get_output_embeddings()(hidden)
         if blocked is not None:
             logits = logits.masked_fill(_unpack_bits(blocked, logits.shape[-1]), BLOCKED_LOGIT)
@@ -426,14 +429,14 @@ def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _concatenate_blocked(items: Sequence[EncodedExample]) -> Tensor:
-    """uint8 [tokens, vocabulary / 8]; nothing is blocked of a placeholder."""
+    """Return the blocked bits of all items, uint8 [tokens, vocabulary / 8]; a placeholder has none blocked."""
     width = next((item.blocked.shape[1] for item in items if item.blocked is not None), 0)
     free = [np.zeros((len(item.response), width), np.uint8) if item.blocked is None else item.blocked for item in items]
     return torch.from_numpy(np.concatenate(free))
 
 
 def _unpack_bits(bits: Tensor, width: int) -> Tensor:
-    """bool [tokens, width], of bytes whose highest bit comes first."""
+    """Unpack bits, uint8 [tokens, bytes] with the highest bit first, to bool [tokens, width]."""
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
     every = (bits[:, :, None] >> places & 1).flatten(1).bool()
     return every[:, :width] if every.shape[1] else every.new_zeros(len(bits), width)

@@ -1,4 +1,4 @@
-"""Load the policy as it is trained, all weights or an adapter of them, and write what comes of it."""
+"""Load a policy for training, of all weights or of an adapter, and write the trained checkpoint."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from flywheel.utils.processes import return_large_blocks
 
 
 def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: AdapterSettings, seed: int) -> PreTrainedModel:
-    """Load the network in training mode.
+    """Load the network of the checkpoint or adapter in `folder`, in training mode.
 
-    folder: the checkpoint or adapter that the training begins with. chosen: block of the training. adapter: block
-    `adapter`: without a method all weights are trained, in float32; else the base is frozen in adapter.base_dtype, and
-    an adapter is attached (`attach_adapter`). seed: of a new adapter. Raises ModelError as `load_model` and
-    `attach_adapter`.
+    chosen: block `ct`, `sft` or `rl`. adapter: block `adapter`. With method none all weights are trained, in float32;
+    else the base is frozen in adapter.base_dtype, and an adapter is attached (`attach_adapter`). seed: of a new
+    adapter. Raises ModelError as `load_model` and `attach_adapter`.
     """
     if adapter.method == "none":
         policy = load_model(folder, device=chosen.device)
@@ -31,27 +30,28 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
         if adapter.base_dtype == "bfloat16":
             compute_in_input_type(policy)
         attach_adapter(policy, folder, adapter, seed)
-        if not adapter.dropout and chosen.engine == "torch":  # ZeRO looks for weights where modules are called
+        if not adapter.dropout and chosen.engine == "torch":  # ZeRO gathers weights only where their module is called
             patch_lora_layers(policy)
     if chosen.gradient_checkpointing:
-        # Without dropout nothing is drawn, and random state that is kept and put back is not safe between threads.
+        # Without dropout nothing random is drawn; and saving and restoring the random state is not thread-safe.
         how = {"use_reentrant": False, "preserve_rng_state": adapter.dropout > 0}
         policy.activation_checkpointing_enable(activation_checkpointing_kwargs=how)
-        policy.disable_input_require_grads()  # only the reentrant way needs a gradient of its inputs
+        policy.disable_input_require_grads()  # only reentrant checkpointing needs gradients of the inputs
     if not (is_cuda(policy.device) or is_small_model(policy)):
         return_large_blocks()
     return policy.train()
 
 
 def computes_in_bfloat16(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
-    """Tell whether the products of a training are computed in bfloat16. chosen, adapter: blocks of the settings."""
+    """Tell whether training computes matrix products in bfloat16. chosen: block `ct`, `sft` or `rl`. adapter: block
+    `adapter`."""
     return chosen.compute_dtype == "bfloat16" or (adapter.method != "none" and adapter.base_dtype == "nf4")
 
 
 def save_trained_policy(policy: PreTrainedModel, encoder: Encoder, begun: Path, folder: Path) -> None:
-    """Write what was trained to `folder`, replaced where it is there: an adapter, or a whole checkpoint.
+    """Write the trained adapter, or whole checkpoint, to `folder`, which is replaced where it exists.
 
-    encoder: of the policy. begun: the folder that the training began with. Raises DiskFull, and ModelError as
+    encoder: of the policy. begun: folder of the checkpoint that training began with. Raises DiskFull, and ModelError as
     `save_adapter`.
     """
     if has_adapter(policy):

@@ -1,4 +1,4 @@
-"""Build the batches of pretraining: questions on screens, texts that repeat names, and targets."""
+"""Build the batches of pretraining: questions about screens, texts that repeat names, and targets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from flywheel.envs.screens.scene import SceneBox, SceneQuestion, SceneText
 from flywheel.policy.encoding import Encoder
 from flywheel.utils.errors import TrainingError
 
-# Copying: texts in which names occur again, by which the base learns to copy from its context, also what is no word. A
-# name stands behind a cue (`folder jetena`), and later behind the same cue again, in other quotes, in another order. So
-# the cue says which name to write, and the part written so far how it goes on. No suite's instructions are used.
+# Copying: texts that repeat names, from which the base learns to copy from its context, also strings that are no words.
+# A name follows a cue (`folder jetena`), and later the same cue again, in other quotes, in another order. So the cue
+# determines which name to write, and the part written so far how it continues. No suite's instructions are used.
 
-MAX_NAMES = 3  # in a text, at most
-NAME_REPEATS = (2, 3)  # that each of them is said
+MAX_NAMES = 3  # most names of a text
+NAME_REPEATS = (2, 3)  # least and most occurrences of each name
 _WORDS = tuple(sorted({word for name in (*vocabulary.READING, *vocabulary.VALUES) for word in name.split()}))
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 _ENDINGS = ("txt", "csv", "md", "py", "log", "json")
@@ -34,14 +34,14 @@ _ENDS = (".", "\n", " ;", "\nAction: ", "\nThought: ")
 
 
 class NameOccurrences(NamedTuple):
-    """Where in a text a name of `length` characters is said, in their order."""
+    """Hold where a name of `length` characters occurs in a text. starts: index of its first character, in order."""
 
     length: int
     starts: tuple[int, ...]
 
 
 class CopyText(NamedTuple):
-    """A text, and the names that are said in it more than once."""
+    """Hold a text, and the names that occur in it more than once."""
 
     text: str
     names: tuple[NameOccurrences, ...]
@@ -49,15 +49,15 @@ class CopyText(NamedTuple):
 
 @dataclass(frozen=True)
 class CopyBatch:
-    """Hold texts to copy from. ids: int64 [texts, length], 0 behind the end of a text. repeats: bool [texts, length,
-    length], whether the token of the second axis repeats the earlier one of the third."""
+    """Hold texts that repeat names. ids: int64 [texts, length], 0 after the end of a text. repeats: bool [texts,
+    length, length], whether the token of the second axis repeats the earlier token of the third."""
 
     ids: torch.Tensor
     repeats: torch.Tensor
 
 
 def draw_copy_text(rng: random.Random) -> CopyText:
-    """Draw a text in which names occur again."""
+    """Draw a text that repeats names."""
     count = rng.randint(1, MAX_NAMES)
     cues, names = _draw_distinct(_draw_cue, count, rng), _draw_distinct(draw_name, count, rng)
     text, starts = "", [[] for _ in range(count)]
@@ -74,7 +74,7 @@ def draw_copy_text(rng: random.Random) -> CopyText:
 
 
 def draw_name(rng: random.Random) -> str:
-    """Draw a name: letters, syllables, a word, a number, or a word with more; one of four has an ending."""
+    """Draw a name: letters, syllables, a word, a number, or a word with a suffix; one in four has a file extension."""
     word, kind = rng.choice(_WORDS), rng.randrange(20)
     if kind < 5:
         said = "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 8)))
@@ -104,7 +104,7 @@ def _draw_distinct(make, count: int, rng: random.Random) -> list[str]:
 
 
 def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch:
-    """Tokenise texts into one batch, padded, with the tokens that each repeats."""
+    """Tokenise texts into one padded batch, with the tokens that each token repeats."""
     encoded = [encoder.tokenizer(each.text, add_special_tokens=False, return_offsets_mapping=True) for each in texts]
     length = max(len(one["input_ids"]) for one in encoded)
     ids, repeats = np.zeros((len(texts), length), np.int64), np.zeros((len(texts), length, length), bool)
@@ -118,8 +118,9 @@ def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch
 def find_repeated_tokens(
     spans: Sequence[tuple[int, int]], names: Sequence[NameOccurrences]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (a token that repeats, an earlier token that it repeats): those that hold the same character where the name
-    stood before, however they are cut. spans: each token's first character and end."""
+    """Yield (index of a repeating token, index of an earlier token that it repeats): the earlier one contains the same
+    character of an earlier occurrence of the name, also if it is tokenised otherwise. spans: each token's first
+    character and end."""
     token_at = {place: token for token, (start, end) in enumerate(spans) for place in range(start, end)}
     for length, starts in names:
         for number, begin in enumerate(starts):
@@ -129,9 +130,9 @@ def find_repeated_tokens(
                     yield from ((token, token_at[earlier + within]) for earlier in starts[:number])
 
 
-# Questions: many about one screen in one sequence, so that the screen is read once. A row is [screen][question 1]
-# [question 2]...; by the attention mask a question sees the screen and itself alone, and the positions of all begin
-# where the screen ends, so each is computed exactly as if it were alone (tested).
+# Questions: many about one screen in one sequence, so that the screen is computed once. A row is [screen][question 1]
+# [question 2]...; the attention mask lets a question see only the screen and itself, and all positions begin where the
+# screen ends, so each question is computed exactly as in a sequence of its own (tested).
 
 IGNORED = -100
 READING_SKILLS = ("read", "ask")  # skills whose whole answer is read off the screen
@@ -139,10 +140,10 @@ READING_SKILLS = ("read", "ask")  # skills whose whole answer is read off the sc
 
 @dataclass(frozen=True)
 class QuestionBatch:
-    """Tensors of a batch. inputs: the model's keyword arguments, with attention_mask bool [batch, 1, length, length]
-    and position_ids [3, batch, length]. labels: [batch, length], the token itself where it belongs to a response.
-    question: [batch, length], the number of the question that a token belongs to (-1: none). read: bool
-    [batch, length], whether it is of an answer that is read off the screen. repeats: as in `copying.CopyBatch`.
+    """Hold the tensors of a batch. inputs: the model's keyword arguments, with attention_mask bool [batch, 1, length,
+    length] and position_ids [3, batch, length]. labels: [batch, length], the token id in a response, else IGNORED.
+    question: [batch, length], number of the token's question (-1: none). read: bool [batch, length], whether the token
+    belongs to an answer that is read off the screen. looks: targets of attention. repeats: as in `CopyBatch`.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -155,9 +156,9 @@ class QuestionBatch:
 
 @dataclass(frozen=True)
 class AttentionTargets:
-    """Where the model should look on the screen while it writes a point, reads a thing out, or begins to judge it. row,
-    position: [looks], of the token whose successor depends on it. cells: [looks, image tokens], the shares of the
-    thing's area, summing to 1. screen: the image tokens' place in a row."""
+    """Hold where the model should attend to on the screen while it writes a point, reads a text, or begins to judge a
+    thing. row, position: [looks], of the token that predicts the next one from there. cells: [looks, image tokens], the
+    shares of the thing's area in each image token, summing to 1. screen: range of the image tokens in a row."""
 
     row: torch.Tensor
     position: torch.Tensor
@@ -167,8 +168,9 @@ class AttentionTargets:
 
 @dataclass
 class _QuestionRow:
-    """One screen with its questions. tokens: of each its id, its label, its question's number, and whether it is of an
-    answer that is read off. looks: (position, shares of the cells). repeats: (position, what it repeats)."""
+    """Hold one screen with its questions. tokens: (id, label, number of its question, whether it belongs to an answer
+    that is read off the screen) each. positions: [3, tokens] of each part. looks: (position, shares of the cells).
+    repeats: (position, earlier position that it repeats)."""
 
     tokens: list[tuple[int, int, int, bool]]
     positions: list[np.ndarray]
@@ -177,8 +179,8 @@ class _QuestionRow:
 
 
 def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """Compute the area in square pixels of a box in each of cells x cells image tokens: [cells^2]. side: of the screen,
-    in pixels."""
+    """Compute the area of a box within each of cells x cells image tokens, in square pixels: [cells^2]. side: of the
+    screen, in pixels."""
     edges = np.arange(cells + 1) * (side / cells)
     across = np.clip(np.minimum(box.x + box.w, edges[1:]) - np.maximum(box.x, edges[:-1]), 0, None)
     down = np.clip(np.minimum(box.y + box.h, edges[1:]) - np.maximum(box.y, edges[:-1]), 0, None)
@@ -192,7 +194,7 @@ def compute_cell_shares(box: SceneBox, side: int, cells: int) -> np.ndarray:
 
 
 class QuestionCollator:
-    """For screens of one size, `side` x `side` pixels, given as arrays."""
+    """Pack questions about screens of `side` x `side` pixels into batches. encoder: of the model."""
 
     def __init__(self, encoder: Encoder, side: int) -> None:
         self._encoder = encoder
@@ -214,7 +216,8 @@ class QuestionCollator:
         return self._encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[SceneQuestion]]) -> QuestionBatch:
-        """Pack the questions of each of some screens. pixels: uint8 [batch, side, side, 3]."""
+        """Pack screens with their questions, one row per screen. pixels: uint8 [batch, side, side, 3]. questions: of
+        each screen."""
         rows = [self._row(asked) for asked in questions]
         length = max(len(row.tokens) for row in rows)
         batch = len(rows)
@@ -281,7 +284,8 @@ class QuestionCollator:
         return row
 
     def _repeats(self, asked: str, question: SceneQuestion, at: int) -> list[tuple[int, int]]:
-        """Of the tokens that say what is copied, from place `at` on of a row."""
+        """Find the repeated tokens of `question.copied` in the prompt text `asked` and the response; return (position,
+        earlier position) pairs. at: position of the question's first token in its row."""
         spans = []
         for text, shift in ((asked, 0), (question.response, len(asked))):
             encoded = self._encoder.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -291,7 +295,7 @@ class QuestionCollator:
         return [(at + token, at + source) for token, source in find_repeated_tokens(spans, [occurrences])]
 
     def _points(self, answer: Sequence[int], count: int) -> list[int]:
-        """Where the last `count` points of an answer (two digits, a space, two digits) begin."""
+        """Return where the last `count` points of an answer (two digits, a space, two digits) begin, in order."""
         is_digit = [token in self._digits for token in answer]
         found, at = [], len(answer) - 5
         while at >= 0 and len(found) < count:
@@ -305,7 +309,7 @@ class QuestionCollator:
         return found[::-1]
 
     def patches(self, pixels: np.ndarray) -> torch.Tensor:
-        """Cut many screens, which have the model's size already, into patches, as the image processor does."""
+        """Cut screens of the model's size, uint8 [batch, side, side, 3], into patches, as the image processor does."""
         batch, p, m = len(pixels), self._patch, self._merge
         g = self._grid // m
         scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1.0)
@@ -316,17 +320,17 @@ class QuestionCollator:
 
 MIN_SHOWN_SHARE = 0.15  # of an image token's cell that a thing must cover, or half of the thing, to count as shown
 CHARACTERS = {character: number + 1 for number, character in enumerate(ascii_lowercase + digits)}  # 0: none
-PATCH_SLOTS = 4  # across a patch, each for the character whose middle stands there
-CELL_CHARACTERS = 8  # characters of a text that an image token predicts, the first ones
+PATCH_SLOTS = 4  # slots along the width of a patch, each for the character whose centre is in it
+CELL_CHARACTERS = 8  # first characters of a text that an image token predicts
 
 
 def build_naming_targets(
     encoder: Encoder, shown: Sequence[Sequence[tuple[str, SceneBox]]], side: int, cells: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Say in words what each image token shows: the things in its cell by their shares of it, or "empty".
+    """Name what each image token shows: the things in its cell, weighted by their areas, or "empty".
 
-    shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each [screens x
-    cells x cells, words]. The weights sum to 1; most of a screen may be empty, so the empty cells have half of it
+    shown: for each screen, names and boxes in pixels. Returns token ids of the words and their weights, [screens x
+    cells x cells, words] each. All weights sum to 1; the empty cells, which may be most of a screen, have half of that
     together.
     """
 
@@ -358,9 +362,10 @@ def build_naming_targets(
 
 
 def build_placing_targets(shown: Sequence[Sequence[tuple[str, SceneBox]]], side: int, cells: int) -> torch.Tensor:
-    """Compute the centre of the thing that each image token shows most of, in points of two digits.
+    """Compute the centre of the thing with the largest area in each image token, in coordinates of two digits.
 
-    Returns int64 [screens x cells x cells, 4]: the digits of x and of y, first and second; IGNORED for empty cells.
+    shown: as in `build_naming_targets`. Returns int64 [screens x cells x cells, 4]: first and second digit of x, then
+    of y; IGNORED for empty cells.
     """
     digits = np.full((len(shown), cells * cells, 4), IGNORED)
     for screen, things in enumerate(shown):
@@ -376,10 +381,10 @@ def build_placing_targets(shown: Sequence[Sequence[tuple[str, SceneBox]]], side:
 
 
 def build_spelling_targets(texts: Sequence[Sequence[SceneText]], side: int, patches: int, merge: int) -> torch.Tensor:
-    """Find the character whose middle lies in each slot of each patch, 0 where none does.
+    """Find the character whose centre lies in each slot of each patch; 0 where there is none.
 
-    Returns int64 [screens x patches x patches, PATCH_SLOTS], patches in the order of the vision tower: blocks of merge
-    x merge, row by row.
+    patches: along a side of a screen. Returns int64 [screens x patches x patches, PATCH_SLOTS], indices of CHARACTERS,
+    with the patches in the order of the vision tower: blocks of merge x merge, row by row.
     """
     slots = np.zeros((len(texts), patches, patches * PATCH_SLOTS), dtype=np.int64)
     for screen, found in enumerate(texts):
@@ -395,9 +400,9 @@ def build_spelling_targets(texts: Sequence[Sequence[SceneText]], side: int, patc
 
 
 def build_reading_targets(texts: Sequence[Sequence[SceneText]], side: int, cells: int) -> torch.Tensor:
-    """Find the first characters of the text that each image token shows most of, 0 after its end.
+    """Find the first characters of the text with the largest area in each image token; 0 after its end.
 
-    Returns int64 [screens x cells x cells, CELL_CHARACTERS]; IGNORED where no text is shown.
+    Returns int64 [screens x cells x cells, CELL_CHARACTERS], indices of CHARACTERS; IGNORED where there is no text.
     """
     targets = np.full((len(texts), cells * cells, CELL_CHARACTERS), IGNORED)
     for screen, found in enumerate(texts):

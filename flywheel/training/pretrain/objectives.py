@@ -15,16 +15,16 @@ from transformers import AttentionInterface, PreTrainedModel
 from flywheel.training.modeling.monkey_patch import patch_patch_embedding
 from flywheel.training.pretrain import batches
 
-# Attention for pretraining on a CPU, with access to the scores, for losses on them. Two matrix products around a
-# softmax are 1.5 times as fast as the library's fused kernel, whose gradient is slow for heads this narrow; and the
-# screens of a batch are attended to at once.
+# Attention for pretraining on a CPU, which gives access to queries and keys, for losses on the scores. Two matrix
+# products around a softmax are 1.5 times as fast as the library's fused kernel, whose gradient is slow for heads this
+# narrow; and all screens of a batch are computed at once.
 
 PRETRAINING_ATTENTION = "pretraining"
 
 
 @dataclass
 class CapturedQK:
-    """What one layer's attention was given. query, key: [batch, heads, length, width], with their rotary positions."""
+    """Hold the inputs of one layer's attention. query, key: [batch, heads, length, width], after rotary positions."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -33,7 +33,7 @@ class CapturedQK:
 
 @dataclass
 class Captured:
-    """Collect queries and keys during one pass. layers: those of the language model that are listened to."""
+    """Collect queries and keys during one pass. layers: of the language model, to capture. screens: in the batch."""
 
     layers: tuple[int, ...]
     screens: int
@@ -45,7 +45,8 @@ _captured: Captured | None = None
 
 @contextmanager
 def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[int, CapturedQK]]:
-    """Capture queries and keys of `layers` in one forward pass over `screens` of one size; one at a time."""
+    """Capture queries and keys of the language model's `layers` in one forward pass within the block; yield them by
+    layer. screens: number of screens in the pass, all of one size. Not for concurrent passes."""
     global _captured
     _captured = Captured(layers, screens)
     try:
@@ -55,13 +56,14 @@ def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[in
 
 
 def install_attention(model: PreTrainedModel) -> None:
-    """Make a Qwen3-VL attend in this way; it must then be called inside `capture_attention`."""
+    """Make a Qwen3-VL use this attention; it must then be called within `capture_attention`."""
     model.set_attn_implementation(PRETRAINING_ATTENTION)
     patch_patch_embedding(model)
 
 
 def make_screen_lengths(patches: int) -> torch.Tensor:
-    """Make the `cu_seqlens` that pass all screens' patches to `_attend` at once, which splits them."""
+    """Return `cu_seqlens` with which the library passes the patches of all screens to `_attend` in one call, which
+    splits them. patches: of all screens."""
     return torch.tensor([0, patches], dtype=torch.int32)
 
 
@@ -74,7 +76,8 @@ def _attend(
     scaling: float,
     **kwargs,
 ) -> tuple[torch.Tensor, None]:
-    """[batch, heads, length, width] each -> [batch, length, heads, width]. attention_mask: bool, or none."""
+    """Compute attention; the library calls it. query, key, value: [batch, heads, length, width] each. attention_mask:
+    bool, or None. Returns [batch, length, heads, width], and None for the attention weights."""
     assert _captured is not None
     if not hasattr(module, "layer_idx"):  # the vision tower, all screens in one row: [screens, heads, patches, width]
         row = (query, key, value)
@@ -91,32 +94,32 @@ def _attend(
 AttentionInterface.register(PRETRAINING_ATTENTION, _attend)
 
 
-# Losses: the answers' cross-entropy, and auxiliary losses by which a small model sees, reads and points early.
+# Losses: the answers' cross-entropy, and auxiliary losses with which a small model learns early to see, read and point.
 #
-# naming     each image token, as it enters the language model, predicts the words for what it shows
+# naming     each image token, at the language model's input, predicts the words for what it shows
 # placing    each image token predicts the centre of the thing that it shows, by a head that only training has
-# reading    each image token predicts the letters of the text that it shows, by such a head
-# spelling   each patch of the vision tower predicts the characters in it, with their places, by such a head
-# pointing   while a point is written or a thing is read out, a few attention heads look at the thing that is meant
-# copying    while a name is repeated, others look at where it stood before; in the first layer at the token before,
-#            by which they find it
+# reading    each image token predicts the first characters of the text that it shows, by such a head
+# spelling   each patch of the vision tower predicts the characters in it, and their slots, by such a head
+# pointing   while a point is written or a text is read, a few attention heads attend to the thing that is meant
+# copying    while a name is repeated, other heads attend to its earlier occurrence; some heads of the first layer
+#            attend to the previous token, which makes that occurrence easy to find
 
-# Weights of the two digits of a coordinate in the loss. The first says which thing is meant; the second is noise at
-# first, and would weigh as much.
+# Loss weights of the two digits of a coordinate. The first digit selects the thing; the second is noise early in
+# training, and would count as much.
 TENS_WEIGHT, UNITS_WEIGHT = 5.0, 1.0
-READING_WEIGHT = 5.0  # weight of a token that is read off the screen: an action has ten times as many tokens
+READING_WEIGHT = 5.0  # loss weight of a token that is read off the screen: an action has ten times as many tokens
 AUXILIARY_WEIGHTS = {"naming": 1.0, "placing": 0.5, "spelling": 1.0, "reading": 1.0, "pointing": 1.0, "copying": 1.0}
-BLANK_WEIGHT = 0.1  # weight of places without a character, of which there are many more
-POINTING_LAYER = 2  # of the language model, whose attention is taught to point; the last reads off what was found
-POINTING_HEADS = 3  # of that layer, that many, the first ones; the others are taught to copy
-PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = 0, 2  # taught to look at the token before: so many heads of this layer
+BLANK_WEIGHT = 0.1  # loss weight of places without a character, of which there are many more
+POINTING_LAYER = 2  # layer of the language model that is taught to point; the last layer reads what it finds
+POINTING_HEADS = 3  # the first heads of that layer, which are taught to point; the others are taught to copy
+PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = 0, 2  # layer, and its number of heads, taught to attend to the last token
 
 
 @dataclass(frozen=True)
 class PretrainLosses:
-    """Hold the losses of one pass. answers: mean weighted cross-entropy over response tokens. aids: the others, by
-    name. right: the share of looks that fall on the thing. predicted: [response tokens], the likeliest token at each.
-    """
+    """Hold the losses of one pass. answers: weighted mean cross-entropy over response tokens. aids: the auxiliary
+    losses, by name. right: share of attention targets that the heads hit. predicted: [response tokens], the likeliest
+    token at each."""
 
     answers: torch.Tensor
     aids: dict[str, torch.Tensor]
@@ -130,7 +133,8 @@ class PretrainLosses:
 
 @dataclass(frozen=True)
 class ScreenTargets:
-    """What is on the screens of a batch: what `targets`' name_cells, place_cells, spell_patches and read_cells say."""
+    """Hold the targets of seeing for a batch: the results of `build_naming_targets`, `build_placing_targets`,
+    `build_spelling_targets` and `build_reading_targets` in `batches`."""
 
     names: tuple[torch.Tensor, torch.Tensor]
     places: torch.Tensor
@@ -139,7 +143,7 @@ class ScreenTargets:
 
 
 class AuxiliaryHeads(torch.nn.Module):
-    """The layers that only training has. hidden, vision: widths of the language model and of the vision tower."""
+    """Hold the heads that only training needs. hidden, vision: widths of the language model and the vision tower."""
 
     def __init__(self, hidden: int, vision: int) -> None:
         super().__init__()
@@ -149,7 +153,8 @@ class AuxiliaryHeads(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(vision)
 
     def losses(self, features: torch.Tensor, patches: torch.Tensor, shown: ScreenTargets) -> dict[str, torch.Tensor]:
-        """Compute the auxiliary losses of seeing, of features [image tokens, hidden] and patches [patches, vision]."""
+        """Compute placing, spelling and reading. features: [image tokens, hidden]. patches: [patches, vision], the
+        vision tower's last hidden states."""
         return {
             "placing": self.placing(features, shown.places),
             "spelling": _character_loss(self.spell(self.norm(patches.float())), shown.spelling),
@@ -157,7 +162,8 @@ class AuxiliaryHeads(torch.nn.Module):
         }
 
     def placing(self, features: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy over the image tokens that show something, first digits for five times the second."""
+        """Compute the mean cross-entropy of a centre's digits over the image tokens that show something; first digits
+        weigh five times as much as second ones."""
         logits = self.place(features.float()).view(-1, 4, 10)
         each = cross_entropy(logits.transpose(1, 2), places, reduction="none", ignore_index=batches.IGNORED)
         weights = torch.tensor([TENS_WEIGHT, UNITS_WEIGHT] * 2) / (2 * TENS_WEIGHT + 2 * UNITS_WEIGHT)
@@ -165,7 +171,7 @@ class AuxiliaryHeads(torch.nn.Module):
 
 
 def _character_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the places of characters, those without one for BLANK."""
+    """Compute the weighted mean cross-entropy over character places; those without a character weigh BLANK_WEIGHT."""
     wanted = wanted.flatten()
     each = cross_entropy(logits.view(len(wanted), -1), wanted, reduction="none", ignore_index=batches.IGNORED)
     weights = torch.where(wanted > 0, 1.0, BLANK_WEIGHT) * (wanted != batches.IGNORED)
@@ -175,7 +181,7 @@ def _character_loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 def compute_seeing_losses(
     model: torch.nn.Module, aids: AuxiliaryHeads, packed: batches.QuestionBatch, shown: ScreenTargets
 ) -> PretrainLosses:
-    """Compute the auxiliary losses that need no pass of the language model: less than half the cost of all losses."""
+    """Compute the auxiliary losses that need no pass of the language model, for less than half the cost of all."""
     patches, grid = packed.inputs["pixel_values"], packed.inputs["image_grid_thw"]
     with _bfloat16_autocast(), capture_attention((POINTING_LAYER,), len(grid)):
         images = model.model.get_image_features(patches, grid, cu_seqlens=make_screen_lengths(len(patches)))
@@ -184,14 +190,15 @@ def compute_seeing_losses(
 
 
 def _bfloat16_autocast() -> torch.autocast:
-    """bfloat16 where this CPU multiplies it by instructions of its own: without, it takes fifty times as long."""
+    """Return an autocast to bfloat16, enabled if this CPU has instructions for it: else it is fifty times slower."""
     return torch.autocast("cpu", torch.bfloat16, enabled=torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _vision_losses(
     model: torch.nn.Module, aids: AuxiliaryHeads, images: Any, shown: ScreenTargets
 ) -> dict[str, torch.Tensor]:
-    """Of image tokens as they enter the language model, in the measure in which it leaves."""
+    """Compute naming, placing, spelling and reading. Image tokens at the language model's input get its final norm, so
+    that the output embedding can read them."""
     features = model.model.language_model.norm(torch.cat(list(images.pooler_output)))
     words, shares = shown.names
     naming = -(model.lm_head(features).float().log_softmax(-1).gather(1, words) * shares).sum()
@@ -205,8 +212,8 @@ def compute_question_losses(
     shown: ScreenTargets | None,
     digits: torch.Tensor,
 ) -> PretrainLosses:
-    """Compute the losses of questions about screens. shown: None where the model learns no more to see: of the
-    auxiliary losses only pointing is left. digits: int64 [10], their token ids. The model's attention must be that of
+    """Compute the losses of questions about screens. shown: targets of seeing; None computes no losses of seeing, only
+    pointing, and copying where questions repeat a name. digits: int64 [10], token ids of the digits. The model needs
     `install_attention`."""
     inputs = dict(packed.inputs)
     core = model.model
@@ -230,7 +237,8 @@ def compute_question_losses(
 
 
 def compute_digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
-    """TENS for the first digit of a pair, UNITS for the second, 1 elsewhere: [batch, length], as `labels`."""
+    """Return loss weights [batch, length]: TENS_WEIGHT for the first of two successive digits, UNITS_WEIGHT for the
+    second, 1 elsewhere. labels: [batch, length]. digits: int64 [10], token ids of the digits."""
     digit = torch.isin(labels, digits)
     after, before = torch.zeros_like(digit), torch.zeros_like(digit)
     after[:, 1:], before[:, :-1] = digit[:, :-1], digit[:, 1:]
@@ -241,10 +249,10 @@ def compute_digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.T
 
 
 def compute_copying_losses(model: torch.nn.Module, texts: batches.CopyBatch) -> PretrainLosses:
-    """Compute the losses of texts in which names occur again: answers are the tokens that repeat one.
+    """Compute the losses of texts that repeat names; the answers are the tokens that repeat a name.
 
-    The heads of POINTING_LAYER look at the source of the token that comes next, and two of the first layer at the token
-    before each, so that a token can be found by what stood before it.
+    Copying heads of POINTING_LAYER are taught to attend to the source of the next token, and two heads of the first
+    layer to the previous token, so that a token can be found by the token before it.
     """
     length = texts.ids.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril().expand(len(texts.ids), 1, -1, -1)
@@ -260,8 +268,9 @@ def compute_copying_losses(model: torch.nn.Module, texts: batches.CopyBatch) -> 
 
 
 def _copying_loss(heard: CapturedQK, seen: torch.Tensor, repeats: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """How little the copying heads look, before a token that repeats, at the ones that it repeats; the share of such
-    looks that fall on one. seen: bool [batch, 1, length, length]. repeats: as in `CopyBatch`."""
+    """Return the negative log of the attention that the copying heads, one position before a repeating token, give to
+    the tokens that it repeats (mean); and the share of these positions where the maximum is on one. seen: bool [batch,
+    1, length, length], the attention mask. repeats: as in `CopyBatch`."""
     again = repeats.any(-1)[:, 1:]
     scores = _attention_scores(heard, seen)[:, POINTING_HEADS:, :-1].transpose(1, 2)[again]  # [tokens, heads, length]
     sources = repeats[:, 1:][again]
@@ -271,13 +280,14 @@ def _copying_loss(heard: CapturedQK, seen: torch.Tensor, repeats: torch.Tensor) 
 
 
 def _attention_scores(heard: CapturedQK, seen: torch.Tensor) -> torch.Tensor:
-    """[batch, heads, length, length], what is not seen left out."""
+    """Return attention scores [batch, heads, length, length], -1e9 where the mask `seen` is False."""
     scores = torch.matmul(heard.query.float() * heard.scaling, heard.key.float().transpose(-1, -2))
     return scores.masked_fill(~seen, -1e9)
 
 
 def _pointing_loss(heard: CapturedQK, looks: batches.AttentionTargets) -> tuple[torch.Tensor, float]:
-    """Mean cross-entropy between the thing's cells and where the heads look; the share of looks that fall on it."""
+    """Return the mean cross-entropy between the thing's cells and the pointing heads' attention; and the share of
+    targets where the maximum is on the thing."""
     query, key = heard.query, heard.key
     asked = query[:, :POINTING_HEADS].float().transpose(1, 2)[looks.row, looks.position]  # [looks, heads, width]
     screen = key[:, :POINTING_HEADS, looks.screen].float()[looks.row]  # [looks, heads, cells, width]

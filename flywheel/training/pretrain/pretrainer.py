@@ -1,9 +1,9 @@
 """Pretrain the base: a tiny model learns from synthetic screens to see, to read and to point.
 
-The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, auxiliary losses beside the
-answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in one
-sequence (`batches`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as
-the result. A base that sees learns to copy out of texts in a run of its own.
+The recipe, found by measurement: initial weights with a large deviation (`policy.model`), points in two digits,
+auxiliary losses in addition to the answers' loss (`objectives`), a dense description of each screen among its
+questions, all questions of a screen in one sequence (`batches`), AdamW at 1e-3 with warmup and cooldown, and an average
+of the weights over time as the result. A base that sees learns to copy from texts in a second run.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from flywheel.utils.confidence_intervals import wilson_interval
 from flywheel.utils.errors import BadInput, errors_of_place
 from flywheel.utils.processes import exit_with_parent
 
-ANSWER_BATCH = 32  # answers in one batch
-DESCRIPTION_SKILLS = ("describe", "board")  # too long to answer in a step
+ANSWER_BATCH = 32  # answers that are sampled in one batch
+DESCRIPTION_SKILLS = ("describe", "board")  # their answers are too long for one step
 
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """One question, what the model said, and whether it is right. pixels: uint8 [side, side, 3]."""
+    """Hold a question, the model's answer (text), and whether it is right. pixels: uint8 [side, side, 3]."""
 
     scene: layouts.Scene
     pixels: np.ndarray
@@ -64,9 +64,10 @@ class JudgedAnswer:
 
 
 def is_correct_answer(question: layouts.SceneQuestion, text: str, coordinates: int) -> bool:
-    """Tell whether an answer hits the boxes by the same kind of action, or is the same text, thoughts apart.
+    """Tell whether an answer is right: the right kind of action with its points in the question's boxes, or, for
+    questions without boxes and descriptions, the same text. Thoughts are ignored.
 
-    text: the answer. coordinates: `policy.coordinates`, by which it is read.
+    text: the answer. coordinates: `policy.coordinates`, of its points.
     """
     if not question.boxes or question.skill == "describe":
         return text.split("Action: ")[-1] == question.response.split("Action: ")[-1]
@@ -85,9 +86,9 @@ def answer_questions(
 ) -> list[JudgedAnswer]:
     """Answer questions about scenes greedily, and judge the answers.
 
-    model: in evaluation meanwhile. encoder: its own. policy: how prompts and answers are written. asked: scenes, which
-    Chromium draws, each with its questions. Returns the answers in that order. Raises BadInput where there is no
-    Chromium, EnvError where it does not start or fails, PolicyError where the model does.
+    model: put in evaluation mode meanwhile. encoder: the model's. policy: block `policy`, the form of prompts and
+    answers. asked: scenes, which Chromium draws, each with its questions. Returns the answers in that order. Raises
+    BadInput where there is no Chromium, EnvError where it does not start or fails, PolicyError where the model fails.
     """
     with SceneRenderer(str(chromium.find_chromium(config.SandboxSettings()))) as renderer:
         pixels = renderer.draw([scene for scene, _ in asked])
@@ -112,10 +113,10 @@ def answer_questions(
 def evaluate_grounding(
     model: torch.nn.Module, encoder: Encoder, policy: config.PolicySettings, *, seed: int, scenes_a_kind: int = 24
 ) -> dict[str, dict[str, float]]:
-    """Measure success on fresh held-out scenes of all levels: `success_rate` for each skill and each `level <n>`.
+    """Measure success on held-out scenes of all levels: `success_rate` for each skill and each `level <n>`.
 
-    model, encoder, policy: as in `answer_questions`, whose errors it raises. seed: of the scenes. scenes_a_kind: how
-    many of each kind, with three questions at most.
+    model, encoder, policy: as in `answer_questions`, whose errors it raises. seed: of the scenes. scenes_a_kind: number
+    of scenes of each kind, with at most three questions each.
     """
     rng = random.Random(f"held out {seed}")
     asked = []
@@ -139,15 +140,15 @@ def success_rate(hits: Sequence[bool]) -> dict[str, float]:
 
 # Crowded screens teach most at the same cost: every thing on a screen is a target of the image tokens that show it.
 LEVEL_MIX = (1, 2, 3, 3, 4, 4)
-EXTRA_DRAWS = {"texts": 7, "sheet": 4, "form": 2, "rows": 1, "buttons": 1}  # times beyond the once of every kind
-ACCURACY_WINDOW = 300  # questions that success is measured on
+EXTRA_DRAWS = {"texts": 7, "sheet": 4, "form": 2, "rows": 1, "buttons": 1}  # added to the weight 1 of every kind
+ACCURACY_WINDOW = 300  # number of questions over which a success rate is measured
 
 
 def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
-    """Draw kinds and levels of the next `count` scenes: all kinds, those that teach most more often.
+    """Draw (kind, level) of the next `count` scenes: all kinds, those that teach most more often.
 
-    Levels raised by success, which a small model needs to learn by answers alone which thing a word means, are not
-    needed where attention is taught to point: it falls on the right one of several things after 5,000 screens.
+    Levels need not rise with success: with the pointing loss, attention falls on the right one of several things after
+    5,000 screens. Without that loss a small model needs rising levels to learn which thing a word means.
     """
     kinds = [*layouts.SCENE_KINDS, *(kind for kind, times in EXTRA_DRAWS.items() for _ in range(times))]
     return [(rng.choice(kinds), rng.choice(LEVEL_MIX)) for _ in range(count)]
@@ -155,7 +156,7 @@ def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
 
 @dataclass
 class KindAccuracy:
-    """Success for each kind of scene on its newest `WINDOW` questions or more."""
+    """Measure success for each kind of scene, on its newest ACCURACY_WINDOW or more questions."""
 
     hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(layouts.SCENE_KINDS, 0))
     asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(layouts.SCENE_KINDS, 0))
@@ -172,11 +173,11 @@ class KindAccuracy:
 def stream_scene_chunks(
     name: str, first: int, coordinates: int, size: int
 ) -> Iterator[tuple[int, np.ndarray, list[layouts.Scene]]]:
-    """Yield number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
+    """Yield number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; a subprocess draws two ahead.
 
-    The same name, number, size and coordinates give the same scenes. first: number of the first chunk. size: scenes
-    in a chunk. coordinates: `policy.coordinates`. Raises BadInput where there is no Chromium, EnvError where it does
-    not start or fails, BrokenProcessPool where the process that draws is killed.
+    name: seed, with the chunk's number; equal names, numbers, sizes and coordinates give equal scenes. first: number of
+    the first chunk. size: scenes in a chunk. coordinates: `policy.coordinates`. Raises BadInput where there is no
+    Chromium, EnvError where it does not start or fails, BrokenProcessPool where the subprocess is killed.
     """
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=exit_with_parent)
@@ -188,14 +189,13 @@ def stream_scene_chunks(
             pixels, drawn = waiting.popleft().result()
             yield number, pixels, drawn
     finally:
-        # Waited for, though a drawing may be under way: else the worker and the end of this process can wait for each
-        # other without end.
+        # Waits for a drawing that may be running: else the subprocess and the exit of this process can deadlock.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 @cache
 def _open_renderer() -> SceneRenderer:
-    """One browser for all chunks."""
+    """Open the renderer, with one browser for all chunks of this subprocess."""
     return SceneRenderer(str(chromium.find_chromium(config.SandboxSettings()))).__enter__()
 
 
@@ -209,7 +209,8 @@ log = logging.getLogger(__name__)
 
 
 class PretrainLog:
-    """`log.jsonl`: means since the last line, and evaluations. Silent where it is not the first process."""
+    """Write `log.jsonl`: means since the last line, and evaluations. out: folder of the file. speaks: whether this is
+    the first process; others write nothing."""
 
     def __init__(self, out: Path, speaks: bool) -> None:
         self._file, self._speaks = out / "log.jsonl", speaks
@@ -221,7 +222,8 @@ class PretrainLog:
         self._losses: list[tuple[float, ...]] = []
 
     def note(self, lost: Sequence[objectives.PretrainLosses], seen: int, asked: int) -> None:
-        """Add the losses of a step: of the screens, and of the texts where there are some."""
+        """Add the losses of a step. lost: of the screens, then of the copy texts, if any. seen, asked: numbers of
+        screens and questions."""
         aids = {name: aid.item() for part in lost for name, aid in part.aids.items()}
         copies = sum(part.answers.item() for part in lost[1:])
         named = [aids.get(name, 0.0) for name in objectives.AUXILIARY_WEIGHTS]
@@ -229,7 +231,7 @@ class PretrainLog:
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
     def write(self, step: int, success: dict[str, float]) -> None:
-        """Write a line. scenes_s, questions_s: of this process."""
+        """Write a line of means. success: by kind of scene. In it scenes_s and questions_s are this process's rates."""
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
         names = ("answers", *objectives.AUXILIARY_WEIGHTS, "right", "copies")
@@ -258,33 +260,33 @@ class PretrainLog:
             file.write(line + "\n")
 
 
-CELLS = SCREEN_SIDE // 32  # image tokens across a screen
-BATCH = 16  # screens a step, over all processes
-QUESTIONS = 4  # at most, of one screen
-READINGS = 4  # at most, beside these: short, and what is learnt last
+CELLS = SCREEN_SIDE // 32  # image tokens along a side of a screen
+BATCH = 16  # screens per step, over all processes
+QUESTIONS = 4  # most questions about a screen, without reading questions
+READINGS = 4  # most reading questions about a screen: their answers are short, and reading is learnt last
 RATE = 1e-3
-WARMUP = 200
-SEEING_BATCH = 8  # screens of a step in which it learns to see
-COPYING_BATCH = 8  # screens of a step in which it learns to copy, beside
-TYPINGS = 3  # questions to type a name, of each of its screens
-TEXTS = 32  # in which names come again
-COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
-DECAY = 0.998  # of the average over the weights
+WARMUP = 200  # steps
+SEEING_BATCH = 8  # screens per step while the model learns only to see
+COPYING_BATCH = 8  # screens per step in a run that teaches copying
+TYPINGS = 3  # questions to type a name, for each screen of such a run
+TEXTS = 32  # copy texts per step of such a run
+COOLDOWN = 0.25  # last share of the steps after those of seeing, in which the rate falls to a twentieth
+DECAY = 0.998  # of the moving average of the weights
 KINDS = list(layouts.SCENE_KINDS)
 OPTIMIZER = config.OptimizerSettings(beta2=0.98)
-_KEY = "pretraining 2"  # of the state on disk: that of another format is not taken up
-_LIMIT_S = 6 * 3600  # for the steps between two evaluations, where several processes wait for one another
+_KEY = "pretraining 2"  # format of the saved state: a state of another format is not resumed
+_LIMIT_S = 6 * 3600  # timeout of the steps between two evaluations, with several processes
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one pretraining does. out: its folder. seed: of weights, scenes and questions. start: a checkpoint to go on
-    from; None: random weights. steps: gradient steps in all.
-    seeing: those of them, the first, in which it learns to name what it sees and no more. copying: beside its questions
-    it learns to copy out of texts, and its vision tower and its words rest; for a start that sees already. seconds:
-    that a call may train. optimizer: its processes share each batch; the result depends on their number as on a seed.
-    chunk: scenes that a process draws at once, likewise. report_every, evaluate_every: in steps. held_out: scenes a
-    kind in each evaluation. policy: how prompts and answers are written."""
+    """Describe one pretraining. out: its folder. seed: of weights, scenes and questions. steps: gradient steps in all.
+    seeing: the first steps, in which the model learns only to see, without questions. copying: the model also learns to
+    copy from texts, with vision tower and word embeddings frozen; for a `start` that sees already. start: checkpoint to
+    begin with; None: random weights. seconds: time limit of one call. optimizer: its processes share each batch; the
+    result depends on their number as on a seed. chunk: scenes that a process draws at once; the result depends on it
+    too. report_every, evaluate_every: in steps. held_out: scenes of each kind in an evaluation. policy: block `policy`,
+    the form of prompts and answers."""
 
     out: Path
     seed: int = 7
@@ -304,15 +306,15 @@ class Recipe:
 def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
     """Pretrain a base model and return its checkpoint's folder, `out`/base (bfloat16 on disk).
 
-    resume: go on from `out`/state.pt where it is there; False begins anew. The checkpoint is written at each evaluation
-    and at the end; `out`/log.jsonl gets a line each `report_every` steps and each evaluation. Stops after `steps`
-    steps, or `seconds` of this call; a state that has its `steps` is not trained on. Raises BadInput for settings that
-    exclude one another, a number of processes that does not divide the batches, an `out` that cannot be made, a state
-    that an earlier version wrote, and where there is no Chromium; ModelError for a `start` that is not a model;
-    TrainingError for a loss that is not finite, a state that is damaged or of another model, where a training process
-    ends or is late, and where DeepSpeed is asked for and not installed; EnvError where Chromium does not start or
-    fails, BrokenProcessPool (TrainingError with several processes) where the one that draws with it is killed;
-    PolicyError where the model cannot answer the evaluation; DiskFull.
+    resume: continue from `out`/state.pt where it exists; False begins anew. The checkpoint is written at each
+    evaluation and at the end; `out`/log.jsonl gets a line every `report_every` steps and at each evaluation. Stops
+    after `steps` steps, or `seconds` of this call; a state with `steps` steps is not trained further. Raises BadInput
+    for settings that exclude one another, a number of processes that does not divide the batches, an `out` that cannot
+    be made, a state that an earlier version wrote, and where there is no Chromium; ModelError for a `start` that is not
+    a model; TrainingError for a loss that is not finite, a state that is damaged or of another model, where a training
+    process ends or times out, and where DeepSpeed is set and not installed; EnvError where Chromium does not start or
+    fails, BrokenProcessPool (TrainingError with several processes) where the subprocess that draws is killed;
+    PolicyError where the model fails in the evaluation; DiskFull.
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):
@@ -337,7 +339,7 @@ def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
 
 
 class _ModelWithHeads(nn.Module):
-    """What is trained: the model, and the aids that it leaves behind."""
+    """Hold the model, and the auxiliary heads that only training needs."""
 
     def __init__(self, model: nn.Module, aids: objectives.AuxiliaryHeads, digits: Tensor) -> None:
         super().__init__()
@@ -354,7 +356,7 @@ class _ModelWithHeads(nn.Module):
 
 
 class Pretrainer(TrainState):
-    """What each process of pretraining does: weights, optimiser, tally and counters, which are the same in all."""
+    """Pretrain in one process. Weights, optimiser, success counts and counters are equal in all processes."""
 
     counters = ("step", "chunk")
 
@@ -389,12 +391,12 @@ class Pretrainer(TrainState):
         self._course = self._follow()
 
     def train_until_evaluation(self) -> bool:
-        """Train up to the next evaluation; whether that was the last."""
+        """Train up to the next evaluation; return whether that was the last."""
         return next(self._course, True)
 
     def _follow(self) -> Iterator[bool]:
         recipe, rank, began = self.recipe, self.engine.rank, time.monotonic()
-        if self.step >= recipe.steps:  # it was finished, but may have been killed before its checkpoint was written
+        if self.step >= recipe.steps:  # finished, but maybe killed before the checkpoint was written
             self._save_base()
             return
         coordinates = recipe.policy.coordinates
@@ -417,13 +419,13 @@ class Pretrainer(TrainState):
                         yield False
 
     def _screens(self) -> int:
-        """Of the next step, over all processes."""
+        """Return the number of screens of the next step, over all processes."""
         if self.recipe.copying:
             return COPYING_BATCH
         return SEEING_BATCH if self.step < self.recipe.seeing else BATCH
 
     def _late(self, began: float) -> bool:
-        """Tell whether the time is over for any process: they must stop at the same step."""
+        """Tell whether the time is over in any process: all must stop at the same step."""
         late = time.monotonic() - began > self.recipe.seconds
         return math.isfinite(self.recipe.seconds) and sum_across_ranks([float(late)], self.engine)[0] > 0
 
@@ -450,14 +452,14 @@ class Pretrainer(TrainState):
                 return lost.total, [0.0] * (2 * len(KINDS))
             return lost.total, self._counts(batch, lost.predicted, drawn, chosen).flatten().tolist()
 
-        share = 1 / self.engine.size  # of the batch: each process has screens of its own, as many as any other
+        share = 1 / self.engine.size  # weight of this process's losses: all processes have equally many screens
         rate = RATE * self._schedule()
         (_, *counts), _ = take_gradient_step(
             self.engine, [(part, share) for part in parts], loss_of, rate, what=f"step {self.step}", where="pretraining"
         )
         for kind, hits, asked in zip(KINDS, counts[::2], counts[1::2], strict=True):
             self.tally.note(kind, round(hits), round(asked))
-        since = self.step - (self.recipe.seeing if self.step >= self.recipe.seeing else 0)  # forgets what came before
+        since = self.step - (self.recipe.seeing if self.step >= self.recipe.seeing else 0)  # restarts after seeing
         decay = min(DECAY, (since + 1) / (since + 10))
         with torch.no_grad(), self.gathered():
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
@@ -474,7 +476,7 @@ class Pretrainer(TrainState):
         )
 
     def _schedule(self) -> float:
-        """Warm up, stay, and cool down at the end."""
+        """Return the factor of the learning rate: warmup, 1, and a cooldown at the end."""
         others = max(1, self.recipe.steps - self.recipe.seeing)  # a run that only sees does not cool down
         left = (self.recipe.steps - self.step) / (COOLDOWN * others)
         return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
@@ -482,7 +484,8 @@ class Pretrainer(TrainState):
     def _counts(
         self, packed: batches.QuestionBatch, predicted: torch.Tensor, drawn: Sequence[layouts.Scene], chosen: list[list]
     ) -> torch.Tensor:
-        """[kinds, 2]: hits and questions of each kind, with the true tokens before each (a free by-product)."""
+        """Count right answers and questions of each kind: [kinds, 2]. predicted: [response tokens], the likeliest
+        tokens of the training pass (teacher forcing), so that the count costs no further pass."""
         counts = torch.zeros(len(KINDS), 2)
         where = packed.labels[:, 1:] != batches.IGNORED
         row_of, question_of = where.nonzero()[:, 0], packed.question[:, 1:][where]
@@ -497,7 +500,7 @@ class Pretrainer(TrainState):
         return counts
 
     def _keep(self) -> None:
-        """Save, and evaluate the average; the first process does it for all."""
+        """Save the state and the checkpoint, and evaluate the averaged weights in the first process."""
         recipe = self.recipe
         self.save(recipe.out / "state.pt", {"key": _KEY})
         self._save_base()
@@ -513,7 +516,8 @@ class Pretrainer(TrainState):
 
 
 def _choose_questions(questions: Sequence[layouts.SceneQuestion], rng: random.Random) -> list[layouts.SceneQuestion]:
-    """Some of a screen's questions, its description among them every second time, and some more that read."""
+    """Choose at most QUESTIONS of a screen's questions, with its description half of the time, and at most READINGS
+    reading questions."""
     reads = [question for question in questions if question.skill == "read"]
     rest = [question for question in questions if question.skill != "read"]
     # Numbers before words: any letter identifies a word, only all digits a number.

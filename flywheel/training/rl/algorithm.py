@@ -1,8 +1,8 @@
-"""Define what an RL algorithm decides, and find one by its name, `rl.algorithm`.
+"""Define the interface of an RL algorithm, and find an algorithm by its name, `rl.algorithm`.
 
-Rollouts, the reading of the policy, minibatches, gradient steps and the state on disk are the same for all, and none of
-them asks which algorithm runs. A file of `algorithms/` that is named as its algorithm and registers it is all that one
-more takes; so is `ALGORITHMS[name] = ...` anywhere before the run.
+Rollouts, forward passes, minibatches, gradient steps and the saved state are the same for all algorithms, and their
+code does not depend on which one runs. To add an algorithm, write a file in `algorithms/` that has its name and
+registers it, or set `ALGORITHMS[name]` anywhere before the run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:  # names are looked up without importing torch, which takes se
 
 @dataclass(frozen=True)
 class TurnEstimates:
-    """One array a turn, [its response tokens], of each: advantages, and V's targets (returns; none without V). horizon:
-    tokens that a reward reaches back; NaN where it reaches every token alike."""
+    """Hold the estimates of one trajectory. advantages: one array per turn, [response tokens]. returns: V's targets, in
+    the same shapes; empty without V. horizon: how many tokens a reward reaches back; NaN where it reaches all tokens
+    equally."""
 
     advantages: tuple[np.ndarray, ...]
     returns: tuple[np.ndarray, ...] = ()
@@ -37,12 +38,12 @@ class TurnEstimates:
 
 @dataclass(frozen=True)
 class ScoredTrajectory:
-    """A whole trajectory as an algorithm sees it. task_id: trajectories of one task are a group. rewards: of each step,
-    shaped. lengths: trainable tokens of each step.
+    """Hold a whole trajectory, as input of an algorithm. task_id: trajectories of one task are a group. rewards: shaped
+    reward of each step. lengths: trainable tokens of each step.
 
-    Where the algorithm needs V: values, one array a step, [its tokens]; and of a trajectory that a limit cut off
-    `bootstrap`, V behind its last token, and `outcome`, what it had earned by then, both 0 where it really ended (there
-    the outcome is among the rewards). Without V the outcome is always among the rewards.
+    Only where the algorithm needs V: values, one array per step, [its tokens]; bootstrap, V after the last token, and
+    outcome, the score earned by then, both of a truncated trajectory. They are 0 for one that ended by itself, whose
+    outcome is among the rewards. Without V the outcome is always among the rewards.
     """
 
     task_id: str
@@ -54,10 +55,10 @@ class ScoredTrajectory:
 
 
 class Algorithm(Protocol):
-    """What an algorithm decides: advantages and loss.
+    """Compute advantages and loss: the two parts in which algorithms differ.
 
-    whole_groups: a batch has all of a task's trajectories, since they are compared with one another. needs_value: there
-    is a value model. It is pretrained, read before each step (`ScoredTrajectory.values`) and trained on the `returns`
+    whole_groups: whether a batch must have all trajectories of a task, to compare them. needs_value: whether there is a
+    value model. It is pretrained, evaluated before each step (`ScoredTrajectory.values`) and trained on the `returns`
     of the estimates.
     """
 
@@ -67,35 +68,35 @@ class Algorithm(Protocol):
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
         """Estimate the advantages of each trajectory's tokens, and the targets of V, in the order of `batch`.
 
-        batch: trajectories, whole groups of a task with `whole_groups`. rl: block `rl`. Returns arrays of shape
-        [response tokens], one a step. Raises nothing but what NumPy does: rewards and lengths are checked before.
+        batch: trajectories; with `whole_groups`, all of each task's group. rl: block `rl`. Each estimate has one array
+        per step, [response tokens]. The caller has checked rewards and lengths.
         """
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-        """Return the share of a part in the minibatch's loss, with gradient, and the terms of the step's metrics.
+        """Return the loss of a part of a minibatch, with gradient, and the terms of the step's metrics.
 
-        The share is a sum over the tokens of the part, divided by the number of tokens of the minibatch
-        (`part.tokens`), so that parts and processes add up. rl: block `rl`.
+        The loss is a sum over the tokens of the part, divided by the number of tokens of the whole minibatch
+        (`part.tokens`), so that the losses of parts and processes add up. rl: block `rl`.
         """
 
 
-ALGORITHMS: dict[str, Algorithm] = {}  # by the name that rl.algorithm calls it by
+ALGORITHMS: dict[str, Algorithm] = {}  # by its name in rl.algorithm
 
 
 def list_algorithms() -> list[str]:
-    """List the values of rl.algorithm, without importing any."""
+    """List the values that rl.algorithm can have, without importing the algorithms."""
     return sorted({*ALGORITHMS, *(module.name for module in pkgutil.iter_modules(algorithms.__path__))})
 
 
 def check_algorithm(name: str) -> None:
-    """Check that an RL algorithm has this name. Raises BadInput where there is none."""
+    """Check that there is an RL algorithm `name`. Raises BadInput where there is none."""
     if name not in (known := list_algorithms()):
         what = f"there is no algorithm {name!r}"
         raise BadInput(what, where="rl.algorithm", fix=f"known are {', '.join(known)}")
 
 
 def get_algorithm(name: str) -> Algorithm:
-    """Return the algorithm of this name. Raises BadInput where there is none."""
+    """Return the RL algorithm `name`. Raises BadInput where there is none."""
     check_algorithm(name)
     if name not in ALGORITHMS:
         importlib.import_module(f"{algorithms.__name__}.{name}")

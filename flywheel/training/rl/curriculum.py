@@ -1,16 +1,18 @@
-"""Choose the task of the next group of episodes: levels rise with success, and tasks that teach nothing come less.
+"""Choose the task of the next group of episodes: levels rise with success, and tasks that teach nothing are rarer.
 
-A group of episodes teaches where some succeed and some fail (its advantages are 0 where all end alike). What is known
-of a task is a Beta distribution of its success p: its own outcomes, older ones counting less, on those of its kind
-(world, template, level). Its weight is the chance that a group of n is mixed,
+A group of episodes is informative if some succeed and some fail (with equal outcomes all advantages are 0). The success
+rate p of a task has a Beta distribution: its prior comes from the outcomes of the task's kind (world, template, level),
+its counts from the task's own outcomes, older ones with less weight. A task's weight is the probability that a group of
+n is mixed,
     1 - E[p^n] - E[(1 - p)^n],   E[p^n] = prod_{i<n} (a + i) / (a + b + i) for p ~ Beta(a, b),
-so a task that is always or never solved comes less, and one that was never tried more. (The report says that tasks
-grow harder with the agent, not how; DAPO 2025 throws unmixed groups away, after they have been paid for.)
+so a task that is always or never solved is drawn less, and one that was never tried more. (The report says that tasks
+grow harder with the agent, but not how; DAPO 2025 discards unmixed groups, after they were played.)
 
-Draws are spread evenly, as shuffled rounds would be: each kind gathers its tasks' chances as credit, the one with most
-credit is drawn and pays 1, and so among the tasks of the kind. Kinds come first because tasks of a kind have like
-chances: among all tasks at once they would come one kind after another, and a batch of one kind teaches V that kind's
-mean alone. So nothing is random but the first order, and the state is a handful of numbers.
+Draws are spread as evenly as in shuffled rounds: at each draw every kind gets the probabilities of its tasks as credit,
+and the kind with the most credit is drawn and pays 1; then a task of that kind is drawn in the same way. Kinds are
+drawn first because tasks of a kind have similar probabilities: drawn from all tasks at once, they would come one kind
+after another, and a batch of one kind teaches V only that kind's mean. Only the first order is random, and the state is
+a few numbers.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ from flywheel.utils.errors import TrainingError
 
 TaskKind = tuple[str, str, int]  # world, template, level
 K = TypeVar("K", str, TaskKind)
-_PULL = 2.0  # episodes that a kind's rate counts for in the estimate of one task
-_TASK_GROUPS, _KIND_GROUPS = 2.0, 4.0  # groups of outcomes taken from a tally at most: they are of an older policy
+_PULL = 2.0  # weight of the kind's success rate in the estimate of a task, in episodes
+# Most weight of `PastOutcomes` of a task and of a kind, in groups: they are of an older policy.
+_TASK_GROUPS, _KIND_GROUPS = 2.0, 4.0
 _REASONS = {"level not reached": "level not reached", "always": "always solved", "never": "never solved"}
-_SURE = 0.95  # a share of successes from which a task counts as always solved, and below 1 - which as never
+_SURE = 0.95  # success rate from which a task counts as always solved; up to 1 - _SURE it counts as never solved
 
 
 @dataclass(frozen=True)
 class PastOutcomes:
-    """Hold what is known before a run: (successes, episodes) by task_id and by kind (world, template, level)."""
+    """Hold the outcomes before a run: (successes, episodes) by task_id and by kind (world, template, level)."""
 
     tasks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     kinds: Mapping[TaskKind, tuple[float, float]] = field(default_factory=dict)
@@ -58,7 +61,7 @@ class PastOutcomes:
 
 @dataclass
 class _FadingCount:
-    """Successes among episodes, both fading as newer ones come."""
+    """Count successes and episodes, older ones with less weight."""
 
     successes: float = 0.0
     episodes: float = 0.0
@@ -69,21 +72,23 @@ class _FadingCount:
 
     @classmethod
     def at_most(cls, found: tuple[float, float], episodes: float) -> _FadingCount:
-        """As many older outcomes, scaled down where they are more than `episodes`."""
+        """Return a count of older outcomes, scaled down to at most `episodes`. found: (successes, episodes)."""
         successes, n = found
         scale = min(1.0, episodes / n) if n else 0.0
         return cls(successes * scale, n * scale)
 
 
 class Curriculum:
-    """Chooses among tasks of one domain. Not for several threads.
+    """Choose among tasks of one domain. Not safe for concurrent threads.
 
-    A task counts for its own level; levels of a world above the one that is open are drawn at the floor alone. A level
-    opens once rl.curriculum_level_up_success of the newest episodes of the one below succeed, and never closes.
+    Tasks above the open level of their world are drawn only through the uniform share
+    (rl.curriculum_uniform_fraction). A level opens once the share rl.curriculum_level_up_success of the newest episodes
+    of the level below succeeds, and never closes.
     """
 
     def __init__(self, tasks: Sequence[Task], rl: RlSettings, seed: int, prior: PastOutcomes | None = None) -> None:
-        """seed: of the first order. prior: what is known before. Raises TrainingError for no task, or two of one id."""
+        """Begin with `tasks`. rl: block `rl`. seed: of the first order. prior: outcomes before the run. Raises
+        TrainingError for no tasks, or two with the same id."""
         self._tasks = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
         if not tasks or len(self._tasks) < len(tasks):
             what = "two tasks have the same id" if tasks else "there are no tasks"
@@ -103,18 +108,18 @@ class Curriculum:
         for world in self._open:
             self._rise(world)
         self._drawn = dict.fromkeys(self._tasks, 0)
-        self._mixed = _FadingCount()  # groups whose scores differ, among all
+        self._mixed = _FadingCount()  # groups whose scores differ, among all groups
         self._of_kind = {
             kind: [name for name, t in self._tasks.items() if _task_kind(t) == kind] for kind in self._kinds
         }
-        # First credits, below one draw's share: they order what has equal chances.
+        # First credits, smaller than the share of one draw: they order tasks of equal probability.
         self._credit = {
             name: _first_credit(seed, name) / len(names) for names in self._of_kind.values() for name in names
         }
         self._kind_credit = {kind: _first_credit(seed, *kind) / len(self._kinds) for kind in self._kinds}
 
     def next(self) -> Task:
-        """Return the task of the next group: a function of the state alone. Every task comes again, the rarest too."""
+        """Draw the task of the next group; it depends on the state only. Every task is drawn again, also the rarest."""
         chances = self.chances()
         of_kind = {kind: math.fsum(chances[name] for name in names) for kind, names in self._of_kind.items()}
         kind = _draw_by_credit(self._kind_credit, of_kind)
@@ -123,9 +128,9 @@ class Curriculum:
         return self._tasks[chosen]
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record the outcomes of a whole group; none where every environment crashed, which teaches nothing.
+        """Record the outcomes of a whole group; empty lists, where every environment crashed, change nothing.
 
-        scores, successes: of each episode. Raises TrainingError for an unknown task, other numbers of the two, or a
+        scores, successes: of each episode. Raises TrainingError for an unknown task, lists of different lengths, or a
         score that is not finite.
         """
         task = self._tasks.get(task_id)
@@ -143,17 +148,19 @@ class Curriculum:
         self._rise(task.world)
 
     def chances(self) -> dict[str, float]:
-        """Return by task_id the share of draws that each task has now: they sum to 1, none is under floor / tasks."""
+        """Return each task's share of the next draws, by task_id. They sum to 1, and each is at least
+        rl.curriculum_uniform_fraction / (number of tasks)."""
         weights = {name: self._weight(task) for name, task in self._tasks.items()}
         total, floor = math.fsum(weights.values()), self._rl.curriculum_uniform_fraction
         even = 1 / len(weights)
         return {name: even * floor + (1 - floor) * (w / total if total else even) for name, w in weights.items()}
 
     def figures(self) -> dict[str, float]:
-        """Return figures of the curriculum.
+        """Return the curriculum's metrics.
 
-        curriculum_: level (mean of the open ones; level_<world> each), informative (of the newest groups, those whose
-        scores differ; absent before the first), always, never, untried (shares of the tasks).
+        Names begin with curriculum_: level_<world> (open level), level (mean over worlds), always, never, untried
+        (shares of the tasks), informative (share of the newest groups with different scores; absent before the first
+        group).
         """
         marks = [self._mark(name) for name in self._tasks]
         found = {f"curriculum_level_{world}": float(level) for world, level in sorted(self._open.items())}
@@ -165,8 +172,8 @@ class Curriculum:
         return found
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a row a task (table `curriculum`): how often it was drawn, what is known of it, its chance, and why
-        that is lower than an even share (empty where it is not, or where others are only more promising)."""
+        """Return one row per task (table `curriculum`): how often it was drawn, its outcomes, its probability, and the
+        reason why that is below an even share ("" where it is not, or where other tasks are only more promising)."""
         rows, even = [], 1 / len(self._tasks)
         for name, chance in self.chances().items():
             task, own = self._tasks[name], self._own[name]
@@ -196,7 +203,7 @@ class Curriculum:
         )
 
     def _mark(self, name: str) -> str:
-        """always, never, mixed, or untried where too little is known."""
+        """Classify a task by its success rate: always, never, mixed; untried where it has too few episodes."""
         own = self._own[name]
         if own.episodes < 0.5 * self._group:
             return "untried"
@@ -204,7 +211,7 @@ class Curriculum:
         return "always" if rate >= _SURE else "never" if rate <= 1 - _SURE else "mixed"
 
     def _rise(self, world: str) -> None:
-        """Open the level above each one that goes well enough, also above a higher one that the floor has tried."""
+        """Open the level above each level with enough success, also one that only the uniform share has drawn."""
         for level, above in pairwise(self._levels[world]):
             counts = [count for kind, count in self._kinds.items() if (kind[0], kind[2]) == (world, level)]
             won, n = (math.fsum(getattr(c, name) for c in counts) for name in ("successes", "episodes"))
@@ -219,7 +226,7 @@ def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def mixed_group_probability(a: float, b: float, n: int) -> float:
-    """Compute the chance that n >= 2 episodes of a task, whose success is Beta(a, b), do not all end alike."""
+    """Compute the probability that n >= 2 episodes of a task, whose success rate is Beta(a, b), end differently."""
     won = math.prod((a + i) / (a + b + i) for i in range(n))
     lost = math.prod((b + i) / (a + b + i) for i in range(n))
     return max(0.0, 1 - won - lost)
@@ -230,7 +237,8 @@ def _task_kind(task: Task) -> TaskKind:
 
 
 def _draw_by_credit(credit: dict[K, float], chances: Mapping[K, float]) -> K:
-    """The one of `chances` (they sum to 1) whose credit is highest once each has gathered its chance; it pays 1."""
+    """Add each probability of `chances` (they sum to 1) to its credit; return the key with the most credit, which pays
+    1."""
     for one, chance in chances.items():
         credit[one] += chance
     chosen = max(chances, key=lambda one: (credit[one], one))
@@ -239,13 +247,13 @@ def _draw_by_credit(credit: dict[K, float], chances: Mapping[K, float]) -> K:
 
 
 def _first_credit(seed: int, *names: object) -> float:
-    """0 <= fraction < 1, a function of seed and names: the first order."""
+    """Return a pseudo-random number from seed and names, 0 <= x < 1."""
     text = " ".join(map(str, ("curriculum", seed, *names)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
 
 
 class ShuffledTasks:
-    """Tasks in shuffled rounds, none again before all have come: for value pretraining, whose policy is fixed."""
+    """Draw tasks in shuffled rounds, each once per round: for value pretraining, where the policy is fixed."""
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:
         self._order = [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]

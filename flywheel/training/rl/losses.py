@@ -2,12 +2,12 @@
 
 Sources: PPO (Schulman et al. 2017); clip-higher and the token-level mean (DAPO 2025); the positive-example term
 (VAPO 2025); section 2.5.4 of the UI-TARS-2 report. For tokens of older weights: the decoupled objective (Hilton et al.
-2021; AReaL 2025). For what went badly and has become likelier: dual clip (Ye et al. 2020, "Mastering Complex Control in
-MOBA Games", equation 5).
+2021; AReaL 2025). For tokens of negative advantage that have become likelier: dual clip (Ye et al. 2020, "Mastering
+Complex Control in MOBA Games", equation 5).
 
-Every mean is over the trainable tokens of the GLOBAL batch: a loss takes `tokens`, the number of them in the whole
-batch, and sums over what it is given. So the micro-batches' losses and gradients add up to the batch's own, however
-it is split, ordered or padded.
+Every mean is over the trainable tokens of the GLOBAL batch: a loss takes their number in the whole batch, `tokens`, and
+sums over its own tokens. So losses and gradients of micro-batches add up to those of the batch, however it is split,
+ordered or padded.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor
 
 from flywheel.config import RlSettings
 
-_FARTHEST = 20.0  # of log rho: beyond it exp would soon overflow, and 0 x inf make the gradient NaN
+_FARTHEST = 20.0  # bound of |log rho|: exp could overflow, and 0 x inf would make the gradient NaN
 
 
 @dataclass(frozen=True)
 class PolicyTerms:
-    """Sums over trainable tokens, not yet divided: they add over micro-batches.
+    """Hold sums over trainable tokens, not divided by their number, so that micro-batches' sums add up.
 
-    kl: of the sampling policy from the new one, estimator r - 1 - log r (Schulman's k3).
-    clipped: tokens whose gradient the clipping removed. truncated: tokens whose importance weight was held.
+    kl: divergence of the sampling policy from the new one, estimator r - 1 - log r (Schulman's k3). clipped: tokens
+    whose gradient the clipping removed. truncated: tokens whose importance weight was bounded.
     """
 
     tokens: float = 0.0
@@ -42,18 +42,18 @@ class PolicyTerms:
         return PolicyTerms(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def means(self) -> dict[str, float]:
-        """Token-level means, by name."""
+        """Return the means over tokens, by name."""
         n = max(self.tokens, 1.0)
         return {f.name: getattr(self, f.name) / n for f in fields(self) if f.name != "tokens"}
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The trainable tokens of one pass, part of a minibatch; each array [tokens].
+    """Hold the trainable tokens of one micro-batch; each array [tokens].
 
-    logprobs: under the weights as they are trained, with gradient. old_logprobs: as sampled. proximal: under the
-    weights before this step. successful: whether its trajectory succeeded. tokens, successful_tokens: how many there
-    are in the whole minibatch, over all its parts and processes.
+    logprobs: under the weights in training, with gradient. old_logprobs: as sampled. proximal: under the weights before
+    this RL step. entropy: without gradient. successful: whether the token's trajectory succeeded. tokens,
+    successful_tokens: their numbers in the whole minibatch, over all its micro-batches and processes.
     """
 
     logprobs: Tensor
@@ -67,7 +67,7 @@ class TokenBatch:
 
 
 def clipped_loss(part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-    """Compute `policy_loss` of a part of the batch (a scalar), plus rl.positive_nll times `positive_nll` (VAPO)."""
+    """Compute `policy_loss` of a micro-batch (a scalar), plus rl.positive_nll times `positive_nll` (VAPO)."""
     every = torch.ones_like(part.logprobs, dtype=torch.bool)
     loss, terms = policy_loss(
         part.logprobs,
@@ -100,16 +100,17 @@ def policy_loss(
     proximal: Tensor | None = None,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, PolicyTerms]:
-    """Compute PPO's loss: -sum w L / tokens, L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), and where A < 0 no
-    less than dual_clip A; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), held to 1 + eps_high where
-    A > 0 and to dual_clip where A < 0.
+    """Compute PPO's loss: -sum w L / tokens, L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), but at least
+    dual_clip A where A < 0; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), bounded by 1 + eps_high
+    where A > 0 and by dual_clip elsewhere.
 
-    All arrays of one shape, such as [batch, length] of a padded batch or [tokens] of a pack; positions outside `mask`
-    may hold anything, NaN included. old_logprobs: of each token under the weights that sampled it, which may differ
-    from token to token. proximal: under the weights before this step; without it old_logprobs, and w = 1: plain PPO.
-    Returns the loss to minimise (a scalar with gradient) and the terms (detached).
+    All arrays have one shape, such as [batch, length] of a padded batch or [tokens] of a pack; entries outside `mask`
+    may be anything, NaN included. old_logprobs: of each token under the weights that sampled it, which may differ
+    between tokens. proximal: under the weights before this RL step; None: old_logprobs, so w = 1: plain PPO. entropy:
+    for the terms only. tokens: number of trainable tokens of the global batch. Returns the loss to minimise (a scalar
+    with gradient) and the terms (detached).
     """
-    # Selected before anything is computed: 0 * NaN would be NaN, in the loss and in its gradient.
+    # Masked before anything is computed: 0 * NaN would be NaN, in the loss and in its gradient.
     new, old, adv = logprobs[mask], old_logprobs[mask], advantages[mask]
     near = old if proximal is None else proximal[mask]
     ratio = _ratio(new, near)
@@ -136,21 +137,22 @@ def _ratio(new: Tensor, old: Tensor) -> Tensor:
 
 
 def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: int) -> Tensor:
-    """Compute VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of correct samples.
+    """Compute VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of successful samples.
 
-    positive: [batch] where the others are [batch, length], else of their shape; true for samples (tokens) of correct
-    trajectories. tokens: trainable tokens of the correct samples in the global batch; with none the term is 0.
+    positive: [batch] where the other arrays are [batch, length], else of their shape; True for samples (tokens) of
+    successful trajectories. tokens: trainable tokens of successful samples in the global batch; if 0, the loss is 0.
     """
     chosen = logprobs[mask & (positive if positive.ndim == mask.ndim else positive[:, None])]
     return -chosen.sum() / max(tokens, 1)
 
 
 def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) -> Tensor:
-    """Compute sum (V - R)^2 / (2 tokens) over trainable tokens. tokens: those of the global batch, at least one."""
+    """Compute sum (V - R)^2 / (2 tokens) over the tokens of `mask`. tokens: number of trainable tokens of the global
+    batch, at least one."""
     return 0.5 * (values[mask] - returns[mask]).square().sum() / tokens
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
-    """Compute 1 - Var(R - V) / Var(R); NaN where all returns are the same: then there is nothing to explain."""
+    """Compute 1 - Var(R - V) / Var(R); NaN where all returns are equal."""
     spread = float(np.var(returns))
     return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")

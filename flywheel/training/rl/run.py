@@ -1,26 +1,25 @@
 """Train RL in real environments for one domain (section 2.5): take a batch, update, publish the weights, repeat.
 
-One step, in order, each line with the file to read (in flywheel/; without a folder: beside this one):
+One step, in order, with the file of each part (paths within flywheel/; files without a folder are in this one):
 
- 1. draw tasks by what is still to be learnt of them          curriculum.py
- 2. collect their episodes until a batch is whole             rollout/async_pool.py
+ 1. draw tasks, informative ones more often                   curriculum.py
+ 2. collect their episodes until a batch is complete          rollout/async_pool.py
  3. turn each outcome into rewards, step by step              rewards/shaping.py, trainer.py: build_experiences
  4. send the batch to every training process                  training/distributed/worker_group.py, trainer.py
- 5. read the policy: log-probabilities, hidden states         training/modeling/policy_forward.py
- 6. read V from the hidden states                             trainer.py: ValueModel
- 7. give whole trajectories advantages and V's targets        algorithms/ppo.py or algorithms/grpo.py
+ 5. run the policy: log-probabilities, hidden states          training/modeling/policy_forward.py
+ 6. compute V from the hidden states                          trainer.py: ValueModel
+ 7. estimate advantages and V's targets by trajectory         algorithms/ppo.py or algorithms/grpo.py
  8. cut them into turns; check log-probabilities              trainer.py: estimate_step_samples
  9. compute the algorithm's loss on minibatches of turns      trainer.py, algorithms/, losses.py
-10. add up and clip gradients; step the policy, then V        training/distributed/engine.py: take_gradient_step
-11. save all of it, so that a kill costs one step             training/distributed/engine.py: TrainState
-12. publish the new weights, and let the pool go on           _RLRun._step below
+10. sum and clip gradients; step the policy, then V           training/distributed/engine.py: take_gradient_step
+11. save the state, so that a kill costs one step             training/distributed/engine.py: TrainState
+12. publish the new weights, and let the pool continue        _RLRun._step below
 
-Rollouts stream (`rollout/async_pool.py`): the event loop goes on acting while a thread trains on a batch, within
-rl.max_staleness. At 0 it waits, and the run is the synchronous one.
+Rollouts are asynchronous (`rollout/async_pool.py`): the event loop plays further episodes while a thread trains on a
+batch, within rl.max_staleness. With rl.max_staleness 0 it waits, and the run is synchronous.
 
-The trainer saves its state at every step, and the pool its own, so a killed run resumes at the same step with the same
-batch. Tasks, samples and minibatches are functions of the seed and of what was drawn before, and episodes are put in
-order before anything is computed from them.
+Trainer and pool save their states at every step, so a killed run resumes at the same step with the same batch. Tasks,
+samples and minibatches depend only on the seed and on earlier draws, and episodes are sorted before they are used.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 
-_STATE_FORMAT = 6  # of the state on disk: another one is not resumed
-# Settings that change how long a run takes, and not what it trains on: a resumed run may have others.
+_STATE_FORMAT = 6  # format of the saved state: a state of another format is not resumed
+# Settings that change a run's duration and not what it trains on: they may differ in a resumed run.
 _FREE_SETTINGS = {
     "adapter": set(),
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
@@ -84,7 +83,7 @@ _FREE_SETTINGS = {
 def hash_run_inputs(
     settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: PastOutcomes | None
 ) -> str:
-    """Hash all inputs that the run depends on: the saved state of another run is not resumed."""
+    """Hash all inputs that a run depends on, so that the saved state of another run is not resumed."""
     names = [task.task_id for task in tasks]
     used = [_STATE_FORMAT, checkpoint_digest(sft_folder), domain, iteration, settings.seed, names]
     blocks = [getattr(settings, name).model_dump(exclude=free) for name, free in _FREE_SETTINGS.items()]
@@ -94,10 +93,10 @@ def hash_run_inputs(
 
 @contextmanager
 def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
-    """Open the one thread of the trainer's arithmetic, with a team of OpenMP threads; the policy has the others."""
+    """Open the trainer's single thread, with a team of OpenMP threads, and leave the other cores to the policy."""
     every = torch.get_num_threads()
     trainer = count_trainer_threads(settings, every)
-    torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # of threads that begin now
+    torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # for threads that start after this
     try:
         with ThreadPoolExecutor(1, "trainer", torch.set_num_threads, (trainer,)) as thread:
             yield thread
@@ -106,10 +105,10 @@ def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
 
 
 def count_trainer_threads(settings: Settings, every: int) -> int:
-    """Count the threads of the trainer's arithmetic, of `every` that there are.
+    """Return the number of OpenMP threads that the trainer gets. every: all of this process.
 
-    Two Python threads that each drive a full team of OpenMP threads make both slow, even where only one of them is at
-    work: so trainer and policy share the cores where the policy is on them too.
+    Two Python threads that each have a full team of OpenMP threads slow each other down, even if only one of them
+    works. So if the policy runs on the CPU of this process too, the trainer gets half of them, or rl.threads.
     """
     policy = settings.policy
     beside = policy.backend == "transformers" and (
@@ -119,14 +118,14 @@ def count_trainer_threads(settings: Settings, every: int) -> int:
 
 
 def drop_non_finite(metric: dict[str, Any]) -> dict[str, Any]:
-    """Without what has no meaning, such as the explained variance of returns that are all the same."""
+    """Return `metric` without values that are not finite, such as the explained variance of equal returns."""
     return {name: value for name, value in metric.items() if np.isfinite(value)}
 
 
 def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
-    """Compute the figures of a batch's episodes: means of reward, score, success, lengths and rounds, and their number.
+    """Compute the metrics of a batch's episodes: means of reward, score, success, lengths and rounds, and their number.
 
-    Of tasks that say how they may be done also reward_<interface> and success_<interface>.
+    For each interface of the tasks also reward_<interface> and success_<interface>.
     """
     lengths = [len(sample.response) for experience in batch for sample in experience.samples]
     found = {
@@ -146,7 +145,7 @@ def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
 
 
 def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
-    """Compute success_<world>: the share of the batch's episodes in each that succeeded."""
+    """Compute success_<world>: the share of the batch's episodes in that world that succeeded."""
     found: dict[str, list[bool]] = defaultdict(list)
     for (ticket, _), outcome in zip(batch.episodes, batch.outcomes, strict=True):
         found[ticket.task.world].append(outcome.success)
@@ -157,9 +156,9 @@ def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
 class RLResult:
     """Hold the outcome of an RL run.
 
-    curve: figures of each step. curriculum: `Curriculum.table`. trajectories: ids of those that the policy was trained
-    on, in the order of the steps -> samples that it took of each: its steps, rl.epochs times. weights: digests of those
-    that acted, [k]: after k steps.
+    curve: metrics of each step. curriculum: `Curriculum.table`. trajectories: trajectory_id -> number of samples that
+    the policy was trained on (steps x rl.epochs), in the order of training. weights: weights[k] is the digest of the
+    weights after k steps, which acted then.
     """
 
     curve: list[dict[str, Any]]
@@ -186,29 +185,29 @@ def train_rl(
 ) -> RLResult:
     """Train the SFT checkpoint on the domain's tasks and write the specialist to `out_folder`.
 
-    sft_folder: the checkpoint. out_folder: replaced where it is there. domain: whose tasks are taken of `tasks`; "":
-    all. open_environments: opens what the tasks need. settings: of the workspace. iteration: stands in the episodes'
-    rows. state_folder: of all that a killed run resumes from; the state of another run is not taken up, and the caller
-    deletes it. prior: what the curriculum knows before the run. on_metric: called with the curve's dict of each step
-    from 1 on that is taken in this call. on_episode: called with each episode as it ends, used or not; on_judged:
-    with each that did not crash once it is scored, also from another thread. stop: asked
-    after each step; true ends the run as if rl.steps were reached.
+    sft_folder: the checkpoint. out_folder: replaced where it exists. domain: tasks of other domains in `tasks` are
+    ignored; "": all are used. open_environments: opens the tasks' environments. settings: of the workspace. iteration:
+    number in the rows of the episodes. state_folder: of the saved state, from which a killed run resumes; the state of
+    another run is ignored, and the caller deletes the folder. prior: outcomes before the run, for the curriculum.
+    on_metric: called with the curve's dict of each step (from 1) of this call. on_episode: called with each episode
+    that ends, whether it is used or not. on_judged: called, possibly from another thread, with each scored episode;
+    one that crashed is not scored. stop: called after each step; True ends the run as if rl.steps were reached.
 
-    The curve has one dict a step: step, reward, score, success and success_<world>, reward_<interface> and
-    success_<interface> of tasks that have one, response_length and think_length (tokens a step), rounds (steps an
-    episode), episodes, the figures of the gradient step, of the rollout pool and of the curriculum, horizon, rollout_s
-    (waited for the batch), update_s (a figure without a meaning is left out). Where the algorithm needs V and
-    rl.value_pretraining_steps is not 0, one of step 0 precedes them, with episodes and what value pretraining reached.
+    The curve has one dict per step: step, reward, score, success, success_<world>, reward_<interface> and
+    success_<interface> of tasks with an interface, response_length and think_length (tokens per step), rounds (steps
+    per episode), episodes, metrics of the gradient step, of the rollout pool and of the curriculum, horizon, rollout_s
+    (seconds of waiting for the batch), update_s. Values that are not finite are left out. If the algorithm needs V and
+    rl.value_pretraining_steps is not 0, a dict of step 0 comes first, with episodes and value pretraining's metrics.
 
-    Raises TrainingError where there are no tasks, no episode could be used, no batch comes in time, every environment
-    crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state is damaged or does not
-    fit, DeepSpeed is asked for and not installed, or a training process ends or is late (on the nodes of a cluster
-    WorkerLost, and ClusterError where a node cannot take part); PolicyError where the policy fails; ModelError for a
-    checkpoint that cannot be used; BadInput for an unknown algorithm, scorer or back-end, their settings, an endpoint
-    that is not an address, a server whose log-probabilities do not go with the settings, and what the policy cannot be
-    shown (a broken screen, or instruction and screen above policy.max_context_tokens); EnvError where a back-end cannot
-    be opened, EnvTimeout where it does not open or close in time; DataError for a finished episode whose file is
-    broken; DiskFull. What was finished by then stays: called again, the run goes on. Must not be called from a running
+    Raises TrainingError where there are no tasks, no episode can be used, no batch is complete in time, every
+    environment crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state is damaged
+    or does not fit, DeepSpeed is set and not installed, or a training process ends or times out (on the nodes of a
+    cluster WorkerLost, and ClusterError where a node cannot take part); PolicyError where the policy fails; ModelError
+    for a checkpoint that cannot be used; BadInput for an unknown algorithm, scorer or back-end, their settings, an
+    endpoint that is not an address, a server whose log-probabilities do not fit the settings, and a prompt that cannot
+    be built (a broken screen, or instruction and screen above policy.max_context_tokens); EnvError where a back-end
+    cannot be opened, EnvTimeout where it does not open or close in time; DataError for a finished episode whose file is
+    broken; DiskFull. The saved state remains: called again, the run resumes. Must not be called from a running event
     loop.
     """
     tasks = sorted((task for task in tasks if domain in ("", task.domain)), key=lambda task: task.task_id)
@@ -226,7 +225,7 @@ def train_rl(
 
 
 def _check_rl_settings(settings: Settings) -> None:
-    """What can be known to fail is refused before hours of rollouts."""
+    """Raise BadInput for settings that would fail only after hours of rollouts."""
     rl = settings.rl
     get_algorithm(rl.algorithm)
     if settings.policy.backend == "openai" and rl.temperature != 1 and rl.max_staleness:
@@ -240,7 +239,7 @@ def _check_rl_settings(settings: Settings) -> None:
 
 @dataclass(eq=False)
 class _RLRun:
-    """The state of one RL run. thread: everything of torch is done on it."""
+    """Run one RL training. thread: runs all of the trainer's work in torch."""
 
     sft_folder: Path
     domain: str
@@ -280,7 +279,7 @@ class _RLRun:
         rollout_log = RolloutLog(self.folder / "pool", self.key, self.curriculum, self.by_id, self._plan(), at)
         if self.done >= self.rl.steps:
             return
-        # What a request is answered together with moves its numbers by rounding.
+        # The rest of its batch changes a request's log-probabilities by rounding.
         alone = {"max_num_seqs": 1, "cache_mb": 0} if self.rl.deterministic else {}
         answering = self.settings.policy.model_copy(update=alone)
         folder = await self._on_thread(self._publish)
@@ -293,7 +292,7 @@ class _RLRun:
                         await self._pretrain(found)
                         await policy.load(folder)
                     elif found:
-                        pool.fill()  # the policy stays as it is: its first batch is gathered while V learns
+                        pool.fill()  # the policy does not change while V learns: collect the first batch meanwhile
                         await self._pretrain(found)
                     while self.done < self.rl.steps:
                         on_metric(await self._step(pool, policy))
@@ -303,9 +302,9 @@ class _RLRun:
             await policy.close()
 
     async def _for_value(self, policy: PolicyBackend, environments: EnvProvider) -> EpisodeBatch:
-        """Episodes for value pretraining."""
+        """Collect the episodes of value pretraining."""
         count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.group_size
-        behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
+        behind = self._plan().batches * self._plan().batch  # sample numbers above those of the run's own episodes
         plan = RolloutPlan(self.rl.group_size, count, 1, 0, self._seed("pretraining"), first=behind)
         source = ShuffledTasks(self.tasks, self._seed("pretraining", 0))
         rollout_log = RolloutLog(self.folder / "pretraining", self.key, source, self.by_id, plan)
@@ -323,7 +322,8 @@ class _RLRun:
         shutil.rmtree(self.folder / "pretraining")
 
     async def _step(self, pool: AsyncRolloutPool, policy: PolicyBackend) -> dict[str, Any]:
-        """One training step. The state is saved before the pool forgets the batch: a kill gives it once."""
+        """Take one training step; return its metrics. The state is saved before the pool drops the batch, so that after
+        a kill the batch is neither lost nor used twice."""
         started = time.monotonic()
         batch = await pool.next_batch()
         collected = time.monotonic()
@@ -348,7 +348,7 @@ class _RLRun:
 
     @contextmanager
     def _named(self, *place: object) -> Iterator[None]:
-        """Errors say the run and its step."""
+        """Add the run and `place`, its step, to errors within the block."""
         try:
             yield
         except FlywheelError as error:
@@ -378,7 +378,7 @@ class _RLRun:
         return RolloutPlan(rl.group_size, batch, rl.steps, rl.max_staleness, seed, self.algorithm.whole_groups)
 
     def _pool(self, rollout_log: RolloutLog, policy: PolicyBackend, environments: EnvProvider) -> AsyncRolloutPool:
-        # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
+        # Scorers that need more than the final state (a judge, a reward model) are slow: episodes continue meanwhile.
         slow = not self.panel.needs(self.domain) <= {"final_state"}
         return AsyncRolloutPool(
             rollout_log,
@@ -402,7 +402,7 @@ class _RLRun:
         return derive_seed(self.settings.seed, self.iteration, self.domain, *names)
 
     def _publish(self) -> Path:
-        """Where the policy's server takes the newest weights from."""
+        """Write the newest weights and note their digest; return the folder, from which the policy loads them."""
         folder = self.folder / "policy"
         self.workers.call("write", folder)
         self.weights[max(self.done, 0) :] = [checkpoint_digest(folder)]

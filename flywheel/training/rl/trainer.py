@@ -1,4 +1,4 @@
-"""Train on episodes of RL in each training process: value model, samples, gradient steps, value pretraining."""
+"""Train RL on episodes, in each training process: value model, samples, gradient steps, value pretraining."""
 
 from __future__ import annotations
 
@@ -29,31 +29,32 @@ from flywheel.training.rl.algorithm import Algorithm, ScoredTrajectory, get_algo
 from flywheel.training.rl.losses import PolicyTerms, TokenBatch, explained_variance, value_loss
 from flywheel.utils.errors import TrainingError
 
-# The value model: a small head on the hidden states of the policy's trunk, which its loss does not train. (VC-PPO and
-# VAPO train a copy of the whole policy: on the embedded model it explains less, in seven times the processor time.)
-# Beside the hidden states it gets what the policy does not: the score of the state, and the share of the step budget
-# that is left (an asymmetric critic: Pinto et al. 2018; time limits: Pardo et al. 2018). In long episodes the hidden
-# states alone predict next to nothing (docs/measurements/rl.md#the-value-model).
+# The value model: a small head on the hidden states of the policy's trunk, which the value loss does not train. (VC-PPO
+# and VAPO train a copy of the whole policy: on the embedded model it explains less, in seven times the CPU time.) In
+# addition to the hidden states it gets two inputs that the policy does not have: the score of the state, and the share
+# of the step budget that is left (an asymmetric critic: Pinto et al. 2018; time limits: Pardo et al. 2018). In long
+# episodes the hidden states alone predict almost nothing (docs/measurements/rl.md#the-value-model).
 
-UNKNOWN_FEATURE = 0.5  # stands for a number that is not known
-_FEATURE_SCALE = 10.0  # of the extra features: at 1 a few gradient steps learn nothing from them
+UNKNOWN_FEATURE = 0.5  # value of a feature that is not known
+_FEATURE_SCALE = 10.0  # factor of the extra features: at 1 a few gradient steps learn nothing from them
 
 
 @dataclass(frozen=True)
 class ValueFeatures:
-    """What the environment says of the state that a step began with. score: of the state, 0 to 1. left: the share of
-    the task's steps that may still be made, 1 at the first."""
+    """Hold the value model's extra inputs for the state before a step. score: of that state, 0 to 1. left: share of the
+    step budget that is left, 1 at the first step."""
 
     score: float = UNKNOWN_FEATURE
     left: float = UNKNOWN_FEATURE
 
     def append_to(self, hidden: Tensor) -> Tensor:
-        """Append this to hidden states [tokens, width] of one step: `ValueModel` reads these, [tokens, width + 2]."""
+        """Append these features to the hidden states of one step, [tokens, width]; return the input of `ValueModel`,
+        [tokens, width + 2]."""
         return torch.cat([hidden, hidden.new_tensor(astuple(self)).expand(len(hidden), -1)], dim=-1)
 
 
 class ValueModel(nn.Module):
-    """V of the state before each response token: what the rewards from there on are expected to sum to, at first 0."""
+    """Predict V, the expected sum of rewards from a response token on; before training it is 0."""
 
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head[-1].bias)
 
     def forward(self, read: Tensor) -> Tensor:
-        """Return values [...] of what `ValueFeatures.append_to` makes of hidden states, [..., width + 2]."""
+        """Return values [...]. read: [..., width + 2], as `ValueFeatures.append_to` returns it."""
         hidden, features = read.tensor_split([self.norm.normalized_shape[0]], dim=-1)
         scaled = _FEATURE_SCALE * (features - UNKNOWN_FEATURE)
         return self.head(torch.cat([self.norm(hidden), scaled], dim=-1)).squeeze(-1)
@@ -76,11 +77,11 @@ class ValueModel(nn.Module):
 
 
 class Learner(engines.TrainState):
-    """Hold what RL trains.
+    """Hold the policy and the value model in training, with their optimisers.
 
-    reader: the policy as training reads it. value: on the policy's trunk; None where the algorithm needs none. actor,
-    critic: the engines that step policy and value model. version: RL steps taken, which names the newest weights;
-    gradient_steps: the policy's.
+    reader: runs the policy. value: value model on the policy's trunk; None where the algorithm needs none. actor,
+    critic: the engines that step policy and value model. version: number of RL steps taken, the version of the newest
+    weights. gradient_steps: number of the policy's gradient steps.
     """
 
     counters = ("version", "gradient_steps")
@@ -94,10 +95,10 @@ class Learner(engines.TrainState):
         constraint: AnswerConstraint | None = None,
         bfloat16: bool = False,
     ) -> None:
-        """policy: the network, on its device. seed: of the value model's first weights. algorithm: None: the one that
-        rl.algorithm names. constraint: what the samples' answers were held to. bfloat16: type of the policy's products.
-        Raises BadInput for an algorithm that there is not, TrainingError where DeepSpeed is asked for and not
-        installed."""
+        """Take `policy`, the network on its device, in training mode. rl: block `rl`. seed: of the value model's first
+        weights. algorithm: None: that of rl.algorithm. constraint: guided decoding of the samples' answers, if any.
+        bfloat16: compute the policy's products in it. Raises BadInput for an unknown algorithm, TrainingError where
+        DeepSpeed is set and not installed."""
         self.algorithm = algorithm or get_algorithm(rl.algorithm)
         self.policy = policy.train()
         at_once = count_parallel_passes(policy)
@@ -110,27 +111,28 @@ class Learner(engines.TrainState):
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 self.value = ValueModel(policy).to(next(policy.parameters()).device)
-            self.critic: engines.TrainingEngine = engines.TorchEngine(self.value, rl)  # too small to be shared out
+            self.critic: engines.TrainingEngine = engines.TorchEngine(self.value, rl)  # too small for ZeRO
             modules["value"], steppers["value"] = self.value, self.critic
         self.version = self.gradient_steps = 0
         super().__init__(modules, steppers)
 
 
-# Episodes become training samples by shaped rewards, values, advantages per trajectory, then the cut into steps.
+# Episodes become training samples in four steps: shaped rewards, values, advantages per trajectory, the cut into steps.
 #
-# The denominator of the policy's ratio are the log-probabilities that the policy recorded when it drew the token, at
-# the sampling temperature. Each token has those of the weights that drew it, so a trajectory that several weight
+# The denominator of the policy's ratio is the log-probability that the policy recorded when it sampled the token, at
+# the sampling temperature. It belongs to the weights that sampled this token, so a trajectory that several weight
 # versions sampled needs nothing more. One forward pass of the present policy gives the hidden states that V reads, and
-# the same log-probabilities once more: on samples of the newest weights the two must agree (`mismatch`); on older ones
-# they show how far the policy has moved on (`drift`), and the step's own move is clipped around them.
+# recomputes the log-probabilities. For samples of the newest weights both must agree (`mismatch`). For older samples
+# the difference shows how far the policy has moved (`drift`), and the recomputed ones are the centre of the clipping.
 
 
 @dataclass(frozen=True)
 class Experience:
-    """One trajectory. samples, rewards, value_features: of each step. score, success (V = 1): of its verdict.
+    """Hold one trajectory to train on. samples, rewards, value_features: of each step. score, success (V = 1): of the
+    episode's outcome.
 
-    bootstrap_context: what would have come next where a limit cut the trajectory off, else None. later: what of the
-    score is not among the rewards then. think_lengths: tokens of each step's thought. interface: its task's.
+    bootstrap_context: prompt of the step that would have followed, for a truncated trajectory; else None. later: score
+    that is then missing in the rewards. think_lengths: tokens of each step's thought. interface: of its task.
     """
 
     trajectory_id: str
@@ -148,12 +150,13 @@ class Experience:
 
 @dataclass(frozen=True)
 class StepSample:
-    """One training sample: a step with the advantages, value targets and values of its tokens, [response].
+    """Hold one training sample: a step with advantages, value targets (returns) and values of its tokens, [response].
 
-    old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
-    these sampled it (`on_policy`). logprob_diff: [response], |recomputed - sampled| under the weights as they are.
-    value_input: what V reads, [response, width + 2]. returns, values, value_input: None where there is no V. item: the
-    sample as the model reads it.
+    old_logprobs: as sampled, at the sampling temperature. on_policy: whether the present weights sampled the step.
+    proximal: log-probabilities under the present weights; equal to old_logprobs if `on_policy`. logprob_diff:
+    [response], |recomputed - sampled log-probability|, recomputed with the present weights. value_input: input of the
+    value model, [response, width + 2]. returns, values, value_input: None without a value model. item: the sample in
+    the form for micro-batches.
     """
 
     experience: Experience
@@ -176,10 +179,10 @@ def build_experiences(
     encoder: Encoder,
     settings: Settings,
 ) -> list[Experience]:
-    """Build what is trained on of each episode that has a step, sorted by trajectory_id.
+    """Build the experience of each episode that has a step, sorted by trajectory_id.
 
-    outcomes: of each episode. tasks: by task_id. encoder: of the policy. Raises DataError for a step without its screen
-    or any observation, BadInput as `build_context` and `Encoder.encode`.
+    outcomes: one per episode, in order. tasks: by task_id. encoder: of the policy. Raises DataError for a step that has
+    neither screen nor observation, BadInput as `build_context` and `Encoder.encode`.
     """
     pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.steps]
     return [
@@ -196,16 +199,16 @@ def _build_experience(
     samples = build_agent_examples(
         [episode.trajectory], episode.steps, episode.images, encoder, policy, parse_errors=True, summarizer=summarizer
     )
-    # Encoded now: passes over them, and processes that read them, are several.
+    # Encoded here, once, as several passes and processes read them.
     samples = [replace(sample, prompt=sample.context) for sample in samples]
-    # A goal that was reached is an end, also where the limit came in the same step.
+    # A trajectory that reached its goal has ended by itself, also if it reached a limit in the same step.
     cut_off = episode.trajectory.status != "completed" and not outcome.success
     ends_in_value, beyond = settings.rl.bootstrap and get_algorithm(settings.rl.algorithm).needs_value, None
     if cut_off and ends_in_value:
         history = PromptHistory(task.instruction, episode.images, policy, count=encoder.count, summarizer=summarizer)
         history.follow(episode.steps)
         beyond = encoder.encode(history.context(episode.last_screen, observation=episode.last_observation))
-    # What follows a cut-off trajectory is in the bootstrap (`ppo.estimate_advantages`), and so is an outcome at an end.
+    # A bootstrap stands for the rewards after a truncation (`ppo.estimate_advantages`), an outcome at the end included.
     later = outcome.score if beyond is not None and not settings.rl.reward_progress else 0.0
     scores = [step.state_score for step in episode.steps]
     if settings.rl.reward_progress:
@@ -238,19 +241,18 @@ def _build_experience(
 def estimate_step_samples(
     batch: Sequence[Experience], learner: Learner, rl: RlSettings
 ) -> tuple[list[StepSample], float]:
-    """Estimate values and advantages over each whole trajectory, as the learner's algorithm has them.
+    """Estimate values and advantages over each whole trajectory, by the learner's algorithm, and cut them into steps.
 
-    batch: whole trajectories, one at least. They are then cut into one turn a step. Returns the samples, and the mean
-    horizon in tokens (NaN where the algorithm has none). Raises TrainingError, naming trajectory and step, for an empty
-    batch, a trajectory or step without a trainable token, a reward or log-probability that is not finite, and a step
-    whose log-probabilities nobody knows.
+    batch: whole trajectories, at least one. Returns one sample per step, and the mean horizon in tokens (NaN where the
+    algorithm has none). Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step
+    without a trainable token, a reward or log-probability that is not finite, and a step without log-probabilities.
     """
     if not batch:
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
     for experience in batch:
         _check_experience(experience)
     items = [[learner.reader.encode_example(s.context, s.response) for s in experience.samples] for experience in batch]
-    # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
+    # A placeholder token: V is read at the position that would predict it, and it is not fed to the model.
     valued = learner.value is not None
     cut = [number for number, experience in enumerate(batch) if valued and experience.bootstrap_context is not None]
     beyond = [learner.reader.encode_example(batch[number].bootstrap_context, (0,), sampled=False) for number in cut]
@@ -322,8 +324,9 @@ def _check_experience(experience: Experience) -> None:
 def _sampled_logprobs(
     sample: Example, tempered: np.ndarray, natural: np.ndarray, fresh: bool, rl: RlSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The log-probabilities that the ratio is taken against, and how far the recomputed ones are from what the policy
-    recorded. tempered, natural: recomputed, at the sampling temperature and at 1."""
+    """Return the denominator's log-probabilities, and |recomputed - recorded|, [response] each. tempered, natural:
+    recomputed log-probabilities, at the sampling temperature and at 1. fresh: whether the present weights sampled the
+    step. Raises TrainingError where the denominator is not known."""
     if sample.sampled_logprobs:
         old = np.asarray(sample.sampled_logprobs, dtype=np.float32)
         return old, np.abs(tempered - old)
@@ -331,7 +334,7 @@ def _sampled_logprobs(
     apart = np.abs(natural - recorded)
     if rl.temperature == 1:
         return recorded, apart
-    if fresh:  # a server that says only those at temperature 1; its weights are at hand
+    if fresh:  # the server reports only those at temperature 1, but the weights are here
         return tempered, apart
     raise TrainingError(
         f"older weights sampled it at temperature {rl.temperature:g}, and recorded log-probabilities at 1 alone",
@@ -344,8 +347,8 @@ def _sampled_logprobs(
 def _read_policy(
     learner: Learner, items: Sequence[EncodedExample], rl: RlSettings
 ) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
-    """Of each item's response the hidden states [response, width], where V reads them, and the log-probabilities
-    [response], at the sampling temperature and at 1. Several processes read a part each."""
+    """Return for each item's response the hidden states [response, width] (None without a value model), and the
+    log-probabilities [response] at the sampling temperature and at 1. Each process computes a part of the items."""
     found = {}
     for part, weight in engines.pad_microbatches_across_ranks(
         learner.reader.split_into_micro_batches(items, rl, learner.actor.size), learner.actor
@@ -368,18 +371,19 @@ def _read_policy(
 
 
 def policy_learning_rate(step: int, rl: RlSettings) -> float:
-    """Return the learning rate of the policy's gradient step `step`, from 0: a linear rise over rl.warmup steps."""
+    """Return the learning rate of the policy's gradient step `step` (from 0): linear warmup over rl.warmup steps."""
     return rl.actor_lr * min(1.0, (step + 1) / (rl.warmup + 1))
 
 
 def train_step(learner: Learner, turns: Sequence[StepSample], rl: RlSettings, seed: int) -> dict[str, float]:
     """Train the policy for rl.epochs passes over the turns, and V, where there is one, for rl.critic_epochs.
 
-    turns: of `estimate_step_samples`. `learner` is then of the next version. seed: of the minibatches. Returns
-    token-level means: policy_loss, kl, entropy, clip_fraction, truncated_fraction (importance weights that were held),
-    value_loss, explained_variance (of V before the update; of the turns of each interface by itself too); mismatch
-    (|log-probability recomputed - sampled| of tokens that the newest weights sampled), drift (of those that older ones
-    did), stale_fraction (their share), grad_norm (mean), learning_rate (the policy's last), tokens (trained).
+    turns: from `estimate_step_samples`. seed: of the minibatches. The version of `learner` grows by 1. Returns metrics,
+    of which these are means over tokens: policy_loss, kl, entropy, clip_fraction, truncated_fraction (share of bounded
+    importance weights), mismatch (|log-probability recomputed - sampled| of tokens that the newest weights sampled),
+    drift (the same of tokens that older weights sampled); and stale_fraction (share of the latter), grad_norm (mean),
+    learning_rate (the policy's last), tokens (trained). With V also value_loss (mean over gradient steps) and
+    explained_variance (of V before the update; explained_variance_<interface> for the turns of each interface).
 
     Raises TrainingError for an empty batch, a mismatch over rl.max_logprob_diff_on_policy (rollout and training
     disagree on the prompts, the tokens or the weights), a drift over rl.max_logprob_diff_off_policy, and a loss or
@@ -421,7 +425,8 @@ def _turns_explained_variance(turns: Sequence[StepSample]) -> float:
 
 
 def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dict[str, float]:
-    """How far the recomputed log-probabilities are from the sampled ones, of fresh and of stale tokens."""
+    """Return stale_fraction, mismatch and drift (`train_step`). Raises TrainingError where one of the latter two is
+    above its setting."""
     fresh, stale = ([turn for turn in turns if turn.on_policy is kind] for kind in (True, False))
     found = {
         "stale_fraction": sum(len(turn.logprob_diff) for turn in stale) / sum(len(turn.logprob_diff) for turn in turns)
@@ -444,7 +449,7 @@ def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dic
 
 
 def update_value(learner: Learner, turns: Sequence[StepSample], rl: RlSettings) -> float:
-    """Take one gradient step of the value model on all tokens of the turns; returns its loss.
+    """Take one gradient step of the value model on all tokens of the turns; return its loss.
 
     Raises TrainingError where the loss or its gradient is not finite.
     """
@@ -467,7 +472,7 @@ def update_value(learner: Learner, turns: Sequence[StepSample], rl: RlSettings) 
 def _update_policy(
     learner: Learner, turns: Sequence[StepSample], rl: RlSettings, rate: float
 ) -> tuple[PolicyTerms, float]:
-    """One gradient step of the policy, over parts of the minibatch; its sums, and the gradient's norm."""
+    """Take one gradient step of the policy on a minibatch; return the sums of its terms, and the gradient's norm."""
     engine, tokens = learner.actor, sum(len(turn.advantages) for turn in turns)
     successful_tokens = sum(len(turn.advantages) for turn in turns if turn.experience.success)
 
@@ -504,10 +509,11 @@ def _update_policy(
 def _draw_minibatches(
     tasks: Sequence[str], epochs: int, size: int, by: str, rng: np.random.Generator
 ) -> Iterator[list[int]]:
-    """Numbers of turns, `size` at a time, each once an epoch. tasks: of each turn.
+    """Yield minibatches of at most `size` turn numbers, each turn once per epoch. tasks: task_id of each turn.
 
-    by task: tasks in random order, the turns of one behind one another. They share instructions and screens, which a
-    pack holds once; mixed at random each minibatch would hold most of them. by turn: any order.
+    by: "turn" draws turns in random order. "task" draws tasks in random order, with a task's turns one after another:
+    they share instructions and screens, which a pack holds once; in random order, each minibatch would hold most of the
+    instructions and screens.
     """
     numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
     for _ in range(epochs):
@@ -526,14 +532,14 @@ def _concatenate(turns: Sequence[StepSample], name: str) -> np.ndarray:
 
 # Value pretraining (VC-PPO section 3.2, VAPO section 4.1): the policy stays fixed, V learns Monte Carlo returns.
 
-_PATIENCE = 10  # steps without a better held-out figure before it stops: more would overfit
-_MIN_TASKS = 12  # where there are as many, whole tasks are held out
+_PATIENCE = 10  # steps without a lower held-out loss before it stops: more would overfit
+_MIN_TASKS = 12  # with so many tasks or more, whole tasks are held out
 
 
 @dataclass(frozen=True)
 class ValuePretraining:
-    """Hold the best weights of value pretraining so far. steps: of these weights. loss, explained_variance: theirs, on
-    held-out trajectories (NaN where all their returns are the same)."""
+    """Describe the best weights of value pretraining so far. steps: gradient steps that they have had. loss,
+    explained_variance: on held-out trajectories (explained_variance is NaN where all their returns are equal)."""
 
     steps: int
     loss: float
@@ -541,12 +547,12 @@ class ValuePretraining:
 
 
 def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: RlSettings, seed: int) -> ValuePretraining:
-    """Train the value model for rl.value_pretraining_steps gradient steps at most, each on all tokens; keep the weights
-    that explain most of the variance of the returns of the quarter of the trajectories that is held out.
+    """Train the value model for at most rl.value_pretraining_steps gradient steps, each on all tokens; keep the weights
+    with the lowest loss on a quarter of the trajectories, which is held out.
 
-    Whole tasks are held out where there are enough of them: episodes of one task begin with the same screen, whose
-    return V could know by heart. A quarter of a few tasks, though, often has no variance to explain. Raises
-    TrainingError as `estimate_step_samples` does.
+    Whole tasks are held out where there are enough: episodes of one task begin with the same screen, whose return V
+    could memorise. With few tasks single trajectories are held out, as a quarter of the tasks often has no variance to
+    explain. seed: of the split. Raises TrainingError as `estimate_step_samples`.
     """
     monte_carlo = rl.model_copy(update={"lambda_critic": 1.0})
     every, _ = estimate_step_samples(batch, learner, monte_carlo)
@@ -555,8 +561,8 @@ def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: RlSettings
     for step in range(1, rl.value_pretraining_steps + 1):
         update_value(learner, train, rl)
         now = _measure_value(learner, held_out, step)
-        # What is explained with a constant error counted as unexplained is 1 - 2 loss / variance, so the loss decides;
-        # `explained_variance` forgives an offset, and would choose V = 0.
+        # The loss decides, as it also counts a constant error; `explained_variance` ignores one, and could choose
+        # V = 0.
         if now.loss < best.loss:
             best, kept = now, copy.deepcopy(learner.value.state_dict())
         elif step - best.steps == _PATIENCE:
@@ -566,7 +572,7 @@ def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: RlSettings
 
 
 def _split_held_out(every: Sequence[StepSample], rng: np.random.Generator) -> tuple[list[StepSample], list[StepSample]]:
-    """(to train on, held out); the same turns in both where there are fewer than four trajectories."""
+    """Split the turns into (training, held out); both have all turns where there are fewer than four trajectories."""
     whole = [turn.experience.task_id for turn in every]
     if len(set(whole)) < _MIN_TASKS:
         whole = [turn.sample.trajectory_id for turn in every]
@@ -583,29 +589,28 @@ def _measure_value(learner: Learner, held_out: Sequence[StepSample], step: int) 
 
 
 class RLTrainer(Learner):
-    """What each training process of RL does. All of them make the same calls; the first one alone writes files."""
+    """Train RL in one training process. All processes get the same calls; only the first one writes files."""
 
     def __init__(self, folder: Path, settings: Settings, seed: int, algorithm: Algorithm) -> None:
-        """folder: the checkpoint it begins with. seed: of the value model's first weights, and of a new adapter. Raises
-        as `Learner`, and ModelError for a checkpoint that cannot be loaded or whose answers cannot be constrained as
-        asked."""
+        """Load the checkpoint in `folder`. seed: of the value model's first weights, and of a new adapter. Raises as
+        `Learner` and `open_constraint`, and ModelError for a checkpoint that cannot be loaded."""
         self.rl = settings.rl
         self.encoder = Encoder.from_folder(folder, max_image_side=settings.policy.max_image_side)
         self.begun = folder
-        # The ratio compares probabilities of the same weights, of which dropout would make others.
+        # No dropout: it would change the probabilities, and so the ratio, at equal weights.
         adapter = settings.adapter.model_copy(update={"dropout": 0.0})
         policy = load_trained_policy(folder, self.rl, adapter, seed)
         constraint = open_constraint(self.encoder, policy.config, settings.policy)
         super().__init__(policy, self.rl, seed, algorithm, constraint, computes_in_bfloat16(self.rl, adapter))
 
     def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """Pretrain the value model (`pretrain_value`, whose errors it raises); returns its figures."""
+        """Pretrain the value model (`pretrain_value`); return its metrics. Raises as `pretrain_value`."""
         found = pretrain_value(self, batch, self.rl, seed)
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 
     def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """Take one RL step on the batch; returns the figures of `train_step`, and the horizon. Raises as it does, and
-        as `estimate_step_samples`."""
+        """Take one RL step on the batch; return the metrics of `train_step`, and the horizon. seed: of the minibatches.
+        Raises as `train_step` and `estimate_step_samples`."""
         found, horizon = estimate_step_samples(batch, self, self.rl)
         return train_step(self, found, self.rl, seed) | {"horizon": horizon}
 

@@ -1,4 +1,4 @@
-"""Define the explorer's routes, its pages and its JSON API, and serve it on this machine."""
+"""Define the explorer's routes (pages and a JSON API), and serve it on this machine."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ _DATA_DOCS = "docs/index.html"  # within the report's folder
 
 @dataclass
 class ServerLinks:
-    """Addresses of the servers beside the explorer; empty where there is none, or none yet."""
+    """Hold the URLs of the other servers; "" where there is none, or it is not running yet."""
 
     prefect: str = ""
     report: str = ""
 
     def docs(self, ws: Workspace) -> str:
-        """Return the address of the Data Docs; "" where none are served, or none were written."""
+        """Return the URL of the Data Docs; "" where they are not served or not written."""
         return f"{self.report}/{_DATA_DOCS}" if self.report and (ws.report / _DATA_DOCS).is_file() else ""
 
 
 _POLL_S = 1.0
-_KEEPALIVE_S = 15.0  # after which a page is told that nothing has changed, so that it knows that we are here
+_KEEPALIVE_S = 15.0  # without changes, a comment is sent so often, so that the page knows that the server lives
 
 
 class ChangeStream:
-    """Tell the pages when the workspace changes. standing: names what stands now (`CatalogConnection.digest`)."""
+    """Tell the pages when the workspace changes. standing: returns its digest (`CatalogReader.standing`)."""
 
     def __init__(self, standing: Callable[[], str]) -> None:
         self._standing = standing
@@ -65,11 +65,11 @@ class ChangeStream:
         self._over = asyncio.Event()
 
     def end(self) -> None:
-        """End the streams; their pages connect again once the server is back."""
+        """End the streams; their pages reconnect once the server is back."""
         self._over.set()
 
     async def stream(self) -> AsyncIterator[str]:
-        """Send the digest of the workspace, now and after each change, as server-sent events."""
+        """Yield server-sent events with the digest of the workspace, at once and after each change."""
         told, quiet = "", time.monotonic()
         while not self._over.is_set():
             now = await self._look()
@@ -92,7 +92,7 @@ class ChangeStream:
 
 _PACKAGE = resources.files("flywheel.ui.explorer")
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
-_STATUS = ((NotInStore, 404), (BadInput, 400), (QueryTimeout, 504))  # of an error, the first that it is one of
+_STATUS = ((NotInStore, 404), (BadInput, 400), (QueryTimeout, 504))  # the first class that an error belongs to counts
 _MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 RequestBody = TypeVar("Sent", bound=BaseModel)
 _OFFSET = Query(ge=0, le=10**9)
@@ -106,8 +106,9 @@ def create_explorer_app(
     near: ServerLinks,
     other: CatalogReader | None = None,
 ) -> ASGIApp:
-    """Create the explorer's application. asking: reads the workspace. login: decides who may see it. near: addresses
-    that pages link to. other: reads a second workspace, whose iterations are shown for comparison."""
+    """Create the explorer's application. asking: reads the workspace. login: its sessions. sql: runs users' SQL.
+    changing: stream of changes. near: servers that pages link to. other: reads a second workspace, whose iterations are
+    shown for comparison."""
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
     page = _page_renderer(asking.ws, near)
     _add_error_handlers(app, page)
@@ -122,7 +123,7 @@ def create_explorer_app(
 
 
 def json_response(found: Any, status: int = 200) -> Response:
-    """Answer with JSON; numbers that are not finite are null."""
+    """Return a response with `found` as JSON; numbers that are not finite become null."""
     return Response(to_json(found, inf_nan_mode="null", fallback=str), status, media_type="application/json")
 
 
@@ -231,7 +232,7 @@ class SqlRequest(BaseModel):
 
 
 async def _read_body(request: Request, kind: type[RequestBody]) -> RequestBody:
-    """What a page has sent as JSON. Raises BadInput."""
+    """Parse the JSON body of a request as `kind`. Raises BadInput."""
     try:
         return kind.model_validate_json(await request.body())
     except ValidationError as error:
@@ -240,7 +241,7 @@ async def _read_body(request: Request, kind: type[RequestBody]) -> RequestBody:
 
 
 def _add_review_routes(app: FastAPI, asking: CatalogReader) -> None:
-    """All that writes: by POST alone, in JSON (`auth.py`)."""
+    """Add the routes of reviews. Routes that write accept only POST with JSON (`auth.py`)."""
     tokens, ws = TokenTexts(asking.ws), asking.ws
 
     @app.get("/api/review/choices")
@@ -342,7 +343,7 @@ def _own_address(address: str) -> str:
 
 
 def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
-    """Each failure is one line, as JSON."""
+    """Add handlers that turn each error into one line of JSON."""
 
     def said(status: int, what: str) -> Response:
         return json_response({"error": what}, status)
@@ -364,13 +365,13 @@ def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
     @app.exception_handler(404)
     def nothing(request: Request, error: Exception) -> Response:
         if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-            return page(404)  # the frame of all pages, which says so
+            return page(404)  # the common page, which shows that there is nothing
         return said(404, "there is nothing at this address")
 
 
 @dataclass(frozen=True)
 class ExplorerServer:
-    """Hold the running explorer of `ws`. url: its base URL. login: who may see it. beside: other servers' addresses."""
+    """Hold the running explorer of `ws`. url: its base URL. login: its sessions. beside: URLs of other servers."""
 
     ws: Workspace
     url: str
@@ -378,7 +379,7 @@ class ExplorerServer:
     beside: ServerLinks
 
     def entrance(self) -> str:
-        """Make an address that lets in whoever opens it first."""
+        """Return a URL that logs in the first browser that opens it."""
         return f"{self.url}/login?key={self.login.key()}"
 
 
@@ -386,9 +387,9 @@ class ExplorerServer:
 def serve_explorer(ws: Workspace, port: int, other: Workspace | None = None) -> Iterator[ExplorerServer]:
     """Serve the workspace's explorer on 127.0.0.1, in a thread, within the block.
 
-    port: 0 takes a free one. other: a workspace whose iterations are shown for comparison. Yields the server; its
-    `entrance` lets a browser in, and the workspace's credentials are made where it has none. Raises BadInput where the
-    port is taken, FlywheelError where the server does not answer within 20 seconds.
+    port: 0 takes a free one. other: a workspace whose iterations are shown for comparison. Yields the server, whose
+    `entrance` logs a browser in. The workspace's credentials are made where it has none. Raises BadInput where the port
+    is in use, FlywheelError where the server does not answer within 20 seconds.
     """
     processes.limit_malloc_arenas()
     with contextlib.closing(bind_local_port(port)) as listener, start_blocking_portal(name="explorer") as portal:

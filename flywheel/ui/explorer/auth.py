@@ -14,15 +14,16 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# The workspace's secret, or an address that works once, is exchanged for a cookie. A browser sends a cookie to all
-# servers of one host, whatever their port: so it is not the secret, and it ends with the server.
+# A browser exchanges the workspace's secret, or a one-time key in an address, for a session cookie. Browsers send a
+# cookie to all ports of a host, so the cookie is not the secret itself, and its session ends with the server.
 
 _SESSION_S = 12 * 3600
-_MAX_SESSIONS = 1000  # sessions, and addresses that nobody used yet; the oldest go first
+_MAX_SESSIONS = 1000  # most sessions, and most unused one-time keys; the oldest are dropped first
 
 
 class LoginSessions:
-    """Keys that work once, and sessions. secret: the line `flywheel:...`; port: cookies of two explorers differ."""
+    """Hold one-time keys and sessions. secret: the credentials line `flywheel:PASSWORD`. port: part of the cookie's
+    name, so that two explorers have different cookies. now: clock, in seconds."""
 
     def __init__(self, secret: str, port: int, now: Callable[[], float] = time.monotonic) -> None:
         self.cookie = f"flywheel-{port}"
@@ -39,25 +40,25 @@ class LoginSessions:
         return made
 
     def by_key(self, key: str) -> str:
-        """Exchange a one-time key for a session; "" where it is unknown, or was used."""
+        """Exchange a one-time key for a session; return "" where it is unknown or already used."""
         if key not in self._keys:
             return ""
         del self._keys[key]
         return self._begin()
 
     def by_secret(self, typed: str) -> str:
-        """Exchange the secret, the whole line or what stands after its colon, for a session; "" where it is wrong."""
+        """Exchange the secret for a session; return "" where it is wrong. typed: the whole line, or the password."""
         said, line = typed.strip().encode(), self._secret.encode()
         password = line.partition(b":")[2]
         return self._begin() if hmac.compare_digest(said, line) or hmac.compare_digest(said, password) else ""
 
     def holds(self, cookies: str) -> bool:
-        """Tell whether a header Cookie has a session that has not ended."""
+        """Tell whether a Cookie header has a session that has not expired."""
         until = self._sessions.get(cookie_parser(cookies).get(self.cookie, ""))
         return until is not None and self._now() < until
 
     def set_cookie(self, session: str) -> str:
-        """Build the header Set-Cookie."""
+        """Build the value of the Set-Cookie header."""
         return f"{self.cookie}={session}; HttpOnly; SameSite=Strict; Path=/; Max-Age={_SESSION_S}"
 
     def _begin(self) -> str:
@@ -71,13 +72,13 @@ class LoginSessions:
 # Middleware: authentication, size limits, security headers.
 
 MAX_REQUEST_BYTES = 256 * 1024  # bytes of a request's body
-PUBLIC_PATHS = ("/login", "/static/", "/tones.css")  # what is given to whoever reaches the server: no data
+PUBLIC_PATHS = ("/login", "/static/", "/tones.css")  # served without a session; they have no data
 _OWN_SITES = ("same-origin", "none")
 
 
 def content_security_policy(nonce: str = "") -> str:
-    """Build the content security policy: only what comes from this server. nonce: of styles that grid and editor add
-    to the page."""
+    """Build the content security policy, which allows resources of this server only. nonce: of styles that grid and
+    editor add to the page; "": none."""
     styles = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     return (
         f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data: blob:; connect-src 'self'; "
@@ -86,7 +87,8 @@ def content_security_policy(nonce: str = "") -> str:
 
 
 class AuthMiddleware:
-    """Wrap the application. Its host and origin are checked by `local_server.OwnHostOnly`."""
+    """Wrap the application: check sessions, fetch site and size of requests, and add security headers.
+    `local_server.OwnHostOnly` checks Host and Origin."""
 
     def __init__(self, application: ASGIApp, login: LoginSessions) -> None:
         self._application, self._login = application, login
@@ -101,7 +103,7 @@ class AuthMiddleware:
     def _refusal(self, scope: Scope) -> Response | None:
         headers, path, reads = Headers(scope=scope), scope["path"], scope["method"] == "GET"
         length = headers.get("content-length", "0")
-        # A page of another server on this machine is of the same site: its requests bear our cookie.
+        # A page of another server on this machine is "same-site": its requests carry the explorer's cookie.
         if headers.get("sec-fetch-site", "none") not in _OWN_SITES and not (
             headers.get("sec-fetch-mode") == "navigate" and reads
         ):
@@ -113,7 +115,7 @@ class AuthMiddleware:
             return RedirectResponse(f"/login?next={quote(asked, safe='')}", 303)
         if not length.isdigit() or int(length) > MAX_REQUEST_BYTES:
             return _error(413, f"a request may have {MAX_REQUEST_BYTES // 1024} KiB, this one is longer")
-        # A form of another page, which asks for no leave to be sent, cannot be JSON.
+        # A page of another site can send a form without CORS, but not JSON.
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if not reads and path.startswith("/api/") and kind != "application/json":
             return _error(415, "what is asked for is said in JSON: content-type application/json")
@@ -125,11 +127,11 @@ def _error(status: int, what: str) -> Response:
 
 
 class RequestTooLong(Exception):
-    """A body without a length went over what is taken."""
+    """Signal a body above the size limit, whatever its Content-Length said."""
 
 
 def _limited_receive(receive: Receive) -> Receive:
-    """What is received, up to the limit, whatever the request said of its length."""
+    """Wrap `receive` to raise RequestTooLong once the body is above the limit, whatever its Content-Length says."""
     had = 0
 
     async def received() -> Message:

@@ -1,4 +1,4 @@
-"""Run the explorer's own queries on a resident catalog, each within a time limit."""
+"""Run the explorer's own queries on a catalogue that stays open, each within a time limit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout
 
 T = TypeVar("T")
 Row = dict[str, Any]
-_MAX_QUERIES = max(2, os.cpu_count() or 1)  # questions, each of one thread
-# Materialised views: `trajectory_outcomes`, and `trained_on`, whose plan alone took a sixth of the time of one
+_MAX_QUERIES = max(2, os.cpu_count() or 1)  # concurrent queries, of one thread each
+# Materialised views: `trajectory_outcomes`, and `trained_on`, whose planning alone takes a sixth of the time of a
 # trajectory's page.
 OUTCOMES_TABLE, TRAINED_ON_TABLE = "explorer.listed", "explorer.trained"
 QUERIES = database.read_queries("flywheel.ui.explorer")
 
 
 class NotInStore(BadInput):
-    """An address names what the store does not hold, or no more."""
+    """Signal that a URL names something that is not in the store, or no longer."""
 
 
 def _materialise_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """Where a file of them is damaged, who asks for it is told, and nobody else."""
+    """Create the explorer's tables from the views. If a file is damaged, a view takes the table's place, so that only
+    queries that read the file fail."""
     connection.execute("CREATE SCHEMA explorer")
     for table, view, columns in (
         (OUTCOMES_TABLE, "trajectory_outcomes", "*, row_number() OVER () AS rowid"),
@@ -46,8 +47,8 @@ def _materialise_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 class CatalogReader:
-    """Questions of our own, with what the reader chose as their parameters. limit_s: for one question, and for those
-    before it. lists: whether its trajectories are asked for too, and not its views alone."""
+    """Run the explorer's queries, with the user's choices as parameters. limit_s: time limit of a query, and of the
+    wait for a free place. lists: whether trajectories are listed and searched too, which needs tables and an index."""
 
     def __init__(self, ws: Workspace, limit_s: float = 20.0, *, lists: bool = True) -> None:
         self.ws, self._limit_s, self._lists = ws, limit_s, lists
@@ -59,25 +60,27 @@ class CatalogReader:
         if self._lists:
             _materialise_tables(connection)
             self.index.begin()
-        # By two threads each, twenty readers were answered a third later: the cores are busy with others' questions.
+        # With two threads per query, twenty users wait a third longer: the cores are busy with other queries.
         connection.execute("SET GLOBAL threads = 1")
 
     def words(self, text: str) -> pa.Table:
-        """Find trajectories by words of their thoughts, as `ThoughtIndex.find`, in the store as it is now."""
+        """Find trajectories by words of their thoughts, as `ThoughtIndex.find`, in the present state of the store."""
         self.ask(lambda connection: None)
         return self.index.find(text)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """Run a query and return its rows. Raises QueryTimeout, DataError for a damaged file, BadInput."""
+        """Run a query and return its rows. Raises QueryTimeout, DataError for a damaged file, BadInput for SQL that
+        fails."""
         return self.ask(lambda connection: database.query_rows(connection, sql, parameters))
 
     @cached_property
     def columns(self) -> list[Row]:
-        """Of the view `trajectory_outcomes`: name, type, meaning. They change with the code alone."""
+        """Return the columns of the view `trajectory_outcomes`: name, type and meaning; only new code changes them."""
         return self.rows(QUERIES["columns"])
 
     def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Return what `work` makes of a connection, within the time limit, as `CatalogConnection.run`."""
+        """Call `work` with a connection and return its result. Raises QueryTimeout after the time limit, and as
+        `CatalogConnection.run`."""
 
         def timed(connection: duckdb.DuckDBPyConnection) -> T:
             with interrupt_after(connection, self._limit_s) as over:
@@ -96,5 +99,5 @@ class CatalogReader:
             self._places.release()
 
     def standing(self) -> str:
-        """Return a text that changes when a partition or a promotion came, went or was replaced."""
+        """Return a digest of the store: it changes when a partition or a promotion is added, removed or replaced."""
         return self._resident.digest()

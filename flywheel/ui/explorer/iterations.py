@@ -1,4 +1,4 @@
-"""Query figures over iterations and the curves of training."""
+"""Query statistics of all iterations, and the learning curves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _OVERVIEW = ("p_v1", "rises", "held_out_success", "funnel", "minutes", "runs", "
 
 
 def query_overview(asking: CatalogReader, other: CatalogReader | None = None) -> dict[str, Any]:
-    """Query all iterations: `iterations`, `pass` (pass@k) and rows by the name of each query of `_OVERVIEW`.
+    """Query the overview of all iterations: `iterations`, `pass` (pass@k), and rows by the name of each query of
+    `_OVERVIEW`.
 
-    other: of a workspace that is shown for comparison: the same of it is `other`, with its `name`, its folder's, or its
-    path where both folders are called the same; None without one. Raises what `CatalogReader.ask` does.
+    other: reader of a second workspace for comparison. `other` has the same keys for that workspace, and its `name`
+    (the folder's name, or the path where both folders have the same name); None without one. Raises as
+    `CatalogReader.ask`.
     """
     found, compared = asking.ask(_query_workspace_overview), None
     if other is not None:
@@ -37,7 +39,7 @@ def _query_workspace_overview(connection: duckdb.DuckDBPyConnection) -> dict[str
 
 
 def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """pass@k of each iteration for k = 1, 2, 4, ..., as far as its tasks have samples."""
+    """Query pass@k of each iteration for k = 1, 2, 4, ..., up to the largest number of samples of a task."""
     most = database.query_rows(connection, "SELECT coalesce(max(samples), 0) AS n FROM task_success")[0]["n"]
     found, k = [], 1
     while k <= most:
@@ -50,6 +52,6 @@ def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def query_learning_curves(asking: CatalogReader, stage: str, name: str, iterations: Sequence[int]) -> list[Row]:
-    """Query the curves of the figure `name` of `stage` in `iterations`: rows of `iteration`, `domain`, `step`, `value`,
-    `low`, `high`. Raises what `CatalogReader.rows` does."""
+    """Query the curves of the metric `name` of `stage` in `iterations`: rows of `iteration`, `domain`, `step`, `value`,
+    `low`, `high`. Raises as `CatalogReader.rows`."""
     return asking.rows(QUERIES["learning_curve"], {"stage": stage, "name": name, "iterations": list(iterations)})

@@ -1,4 +1,4 @@
-"""Serve the screens, the sound and the token texts of a trajectory."""
+"""Read the screens, the sound and the token texts of a trajectory."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from flywheel.utils.errors import BadInput, FlywheelError
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
 _THUMBNAIL = (192, 192)
-_MAX_PIXELS = 64_000_000  # pixels of a picture that is made small
+_MAX_PIXELS = 64_000_000  # largest picture that a thumbnail is made of
 
 
 class ScreenImages:
-    """Read screens and thumbnails by the sha256 of their bytes, so an address always returns the same image."""
+    """Read screens and thumbnails by the sha256 of the screen's bytes, so that a URL always returns the same image."""
 
     def __init__(self, asking: CatalogReader) -> None:
         self._asking = asking
         self.small = lru_cache(maxsize=4096)(self._shrink)  # a thumbnail of a screen; raises as `whole`
 
     def whole(self, iteration: int, sha256: str) -> tuple[bytes, str]:
-        """Return a screen's bytes and media type. Raises NotInStore where there is none, BadInput where no page
-        shows it."""
+        """Return a screen's bytes and media type. Raises NotInStore where there is none, BadInput for an invalid sha256
+        or a format that browsers do not show."""
         if not _SHA256.fullmatch(sha256):
             raise BadInput("no screen has such a name", where=sha256[:80])
         found = self._asking.rows(
@@ -69,14 +69,14 @@ class ScreenImages:
 
 
 _AUDIO_TYPES = {".opus": "audio/ogg", ".ogg": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
-_PEAKS = 1_200  # of a waveform; more than a page has room for
-_TOLERANCE_S = 1e-4  # an utterance and the stretch of sound that it was heard in are as long as one another
+_PEAKS = 1_200  # peaks of a waveform, more than the pixels that a page has for them
+_TOLERANCE_S = 1e-4  # an utterance and its speech segment differ less than this in length
 
 
 @dataclass(frozen=True)
 class Waveform:
     """Hold a sound's waveform. peaks: loudest sample of each of equal parts, 0 to 1. offset_s: seconds to add to the
-    sound's clock to get the screen's; None if unknown."""
+    sound's time to get the screens' time; None if unknown."""
 
     seconds: float
     peaks: tuple[float, ...]
@@ -84,16 +84,16 @@ class Waveform:
 
 
 class SessionAudio:
-    """Read the sound of a workspace's recordings while their files stay where they were ingested."""
+    """Read the sound of a workspace's recordings, as long as their folders stay where they were ingested from."""
 
     def __init__(self, asking: CatalogReader) -> None:
         self._asking = asking
         self._drawn = lru_cache(maxsize=64)(self._draw)
-        self._one = threading.Lock()  # at a time: a recording may last for hours
+        self._one = threading.Lock()  # one waveform at a time: a recording may be hours long
 
     def file(self, name: str) -> tuple[Path, str]:
-        """Return a trajectory's sound file, and its media type. Raises NotInStore where it has none, or none any
-        more."""
+        """Return the sound file of the trajectory `name`, and its media type. Raises NotInStore where there never was
+        one, or it is gone."""
         rows = self._asking.rows(
             f"SELECT iteration, task_id, source FROM {OUTCOMES_TABLE} WHERE trajectory_id = $id", {"id": name}
         )
@@ -110,7 +110,7 @@ class SessionAudio:
         raise NotInStore("the session that this is from is not known here any more")
 
     def waveform(self, name: str) -> Waveform:
-        """Compute the waveform of a trajectory's sound. Raises NotInStore, DataError for a damaged file."""
+        """Compute the waveform of a trajectory's sound. Raises NotInStore as `file`, DataError for a damaged file."""
         path, _ = self.file(name)
         with self._one:
             return self._drawn(name, path, path.stat().st_mtime_ns)
@@ -128,7 +128,8 @@ class SessionAudio:
 
 
 def _find_audio_file(folder: Path) -> tuple[Path, str]:
-    """The session's sound. What its `session.json` names elsewhere is none of it."""
+    """Find the sound file of the session in `folder`, and its media type. A path in `session.json` that leads out of
+    the folder is ignored. Raises NotInStore."""
     try:
         meta, _ = load_session_meta(folder)
         path = (folder / meta.audio).resolve()
@@ -140,8 +141,9 @@ def _find_audio_file(folder: Path) -> tuple[Path, str]:
 
 
 def _estimate_offset(said: list[dict[str, Any]], heard: list[tuple[float, float]]) -> float | None:
-    """Estimate the seconds to add to the sound's clock to get the screen's; None if no lengths agree. said: utterances
-    by the screen's clock. heard: speech segments by the sound's; one as long as an utterance is its segment."""
+    """Estimate the seconds to add to the sound's time to get the screens' time, from utterances and speech segments of
+    equal length; None if there are none. said: utterances, in the screens' time. heard: speech segments (start, end),
+    in the sound's time."""
     found = [
         row["start_s"] - start
         for row in said
@@ -157,22 +159,23 @@ def _estimate_offset(said: list[dict[str, Any]], heard: list[tuple[float, float]
 def _load_tokenizer(path: Path) -> Tokenizer | None:
     try:
         return Tokenizer.from_file(str(path))
-    except Exception:  # the library has no error of its own: a file that is none
+    except Exception:  # the library raises a plain Exception for a file that is no tokeniser
         return None
 
 
 class TokenTexts:
-    """Decode token ids with a workspace's checkpoints; without its checkpoint, an id is shown as its number."""
+    """Decode token ids with the tokenisers of a workspace's checkpoints; without one, an id is shown as a number."""
 
     def __init__(self, ws: Workspace) -> None:
         self._root = ws.root.resolve()
 
     def texts(self, model: str | None, ids: Sequence[int]) -> list[str]:
-        """Return one text a token; a part of a character is shown as the replacement sign."""
+        """Return one text per token id; a part of a character becomes the replacement character. model: path of the
+        checkpoint in the workspace; None: unknown."""
         if not ids:
             return []
         path = (self._root / model / "tokenizer.json").resolve() if model else None
-        # Lineage may name checkpoints elsewhere, and this reads nothing outside of the workspace.
+        # Lineage may name checkpoints outside of the workspace, which are not read here.
         here = path is not None and path.is_relative_to(self._root) and path.is_file()
         if not here or (tokenizer := _load_tokenizer(path)) is None:
             return [str(number) for number in ids]

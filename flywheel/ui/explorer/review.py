@@ -1,4 +1,4 @@
-"""Draw samples for people to label, and take labels and promotion decisions."""
+"""Draw samples for people to label, and store labels and promotion decisions."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from flywheel.ui.explorer import trajectories
 from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, QUERIES, CatalogReader, NotInStore
 from flywheel.ui.explorer.media import TokenTexts
 
-# A sample is named by its queue, a seed, its size and the filters: two reviewers who ask for the same get the same
-# trajectories in the same order. Others' labels are hidden until one's own is given.
+# Queue, seed, size and filters determine a sample: two reviewers with equal ones get the same trajectories in the same
+# order. A reviewer does not see others' labels before giving an own one.
 
-REVIEWERS_NEEDED = 2  # reviewers of a trajectory; where they disagree, one more
+REVIEWERS_NEEDED = 2  # reviewers per trajectory; where they disagree, one more
 ReviewQueue = Literal["random", "route", "routing", "disagreement", "speech", "decide"]
 # Queue -> condition on the trajectories `t` that it draws from, and their order; `key` is random, by the seed.
 _QUEUES: dict[ReviewQueue, tuple[str, str]] = {
     "random": (QUERIES["doubted"], "key"),
-    # As many of each store. Within a place the order is at random, so that it does not tell the store.
+    # Equally many of each store. Trajectories of equal row number are in random order, which does not reveal the store.
     "route": (QUERIES["doubted"], "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
     "routing": (QUERIES["routing"], "list_position($asked, trajectory_id)"),
     "disagreement": (QUERIES["disagreement"], "key"),
     "speech": (QUERIES["speech"], "least, key"),
     "decide": (QUERIES["decide"], "iteration DESC, key"),
 }
-# What each draws from, as it stands behind FROM.
+# SQL of each queue's source, for a FROM clause.
 _SOURCES = {name: QUERIES["queue_source"].format(joined=joined) for name, (joined, _) in _QUEUES.items()}
 _ROUTED = "destination IS NOT NULL"
 _BLIND_FACTS = ("trajectory_id", "iteration", "stage", "domain", "world", "template", "level", "instruction", "steps")
 
 
 class SampleDraw(BaseModel):
-    """Name a sample for a reviewer. iteration: one alone; None: all. reviewer: who asks."""
+    """Describe a sample to draw. reviewer: name of the reviewer. size: most trajectories. iteration: None: all. domain:
+    "": all."""
 
     reviewer: str
     queue: ReviewQueue = "random"
@@ -54,7 +55,7 @@ class SampleDraw(BaseModel):
 
 
 class LabelRequest(BaseModel):
-    """A label, as a page sends it."""
+    """Hold a label that a page sends."""
 
     trajectory_id: str = Field(max_length=200)
     label: str
@@ -64,8 +65,8 @@ class LabelRequest(BaseModel):
 
 
 def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
-    """List what a reviewer may choose: `iterations`, newest first, `domains` with trajectories to draw, `labels`; and
-    `comment`, the most characters of one."""
+    """List the choices of a reviewer: `iterations`, newest first, and `domains` with trajectories to draw, `labels`,
+    and `comment`, the most characters of a comment."""
     rows = asking.rows(f"SELECT DISTINCT iteration, domain FROM {OUTCOMES_TABLE} WHERE {_ROUTED}")
     return {
         "iterations": sorted({row["iteration"] for row in rows}, reverse=True),
@@ -76,10 +77,11 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
 
 
 def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
-    """Draw the trajectories of a sample for a reviewer: `rows`, each with its state (`mine`, `open`, `full`), the
-    reviewer's own label and, where there is one, the joint label; and `candidates`: how many each queue draws from.
+    """Draw the trajectories of a sample. Returns `rows`, each with its state (`mine`, `open`, `full`), the reviewer's
+    own label and, where there is one, the joint state of all labels; and `candidates`, the number of trajectories in
+    each queue.
 
-    Raises BadInput for the reviewer's name, and what `CatalogReader.rows` and `route_review.open_questions` do.
+    Raises BadInput for an invalid reviewer's name, and as `CatalogReader.rows` and `route_review.open_questions`.
     """
     reviewer = labels.normalise_reviewer(draw.reviewer)
     own = {"iteration": draw.iteration, "domain": draw.domain or None}
@@ -102,9 +104,10 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
 
 
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
-    """Load a trajectory as its page has it, with `mine`, the reviewer's label. Until there is one, others' labels and
-    scores are hidden; then `others` are the labels of the others. tokens: their texts. Raises NotInStore where there is
-    no such trajectory, BadInput for the reviewer's name, and what `CatalogReader.rows` does."""
+    """Load a trajectory to review. `mine` is the reviewer's label. While that is None, scores and other labels are left
+    out; afterwards it is the trajectory as its page shows it, with `others`, the labels of other reviewers. Raises
+    NotInStore where there is no such trajectory, BadInput for an invalid reviewer's name, and as
+    `CatalogReader.rows`."""
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'
@@ -120,10 +123,10 @@ def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: s
 
 
 def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
-    """Keep the label `said`; of a trajectory that is asked about before an iteration trains it is the answer.
+    """Store the label `said`. For a trajectory of an open routing review it is also the answer to that review.
 
-    Raises NotInStore where there is no such trajectory, BadInput for a wrong name, label or comment, DiskFull, and what
-    `CatalogReader.rows` and `route_review.label_trajectory` do.
+    Raises NotInStore where there is no such trajectory, BadInput for an invalid name, label or comment, DiskFull, and
+    as `CatalogReader.rows` and `route_review.label_trajectory`.
     """
     ws, reviewer, of = asking.ws, labels.normalise_reviewer(said.reviewer), {"id": said.trajectory_id}
     known = asking.rows(
@@ -139,7 +142,7 @@ def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
             ws, newest, said.trajectory_id, said.label, reviewer=reviewer, comment=said.comment.strip()
         )
         return
-    # How it was drawn does not change with a second label; and the third to see what two dispute is who decides.
+    # A reviewer's second label keeps the queue of the first. Where two reviewers disagree, the third label decides.
     before = asking.rows("SELECT reviewer, queue FROM labels WHERE trajectory_id = $id", of)
     drawn = next((row["queue"] for row in before if row["reviewer"] == reviewer), None)
     disputed = asking.rows("FROM human_labels WHERE trajectory_id = $id AND state = 'to decide'", of)
@@ -158,7 +161,8 @@ def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
 
 
 def query_agreement(asking: CatalogReader) -> dict[str, Any]:
-    """Query how far reviewers agree, and scorers with them; and the number of trajectories in each state."""
+    """Query the agreement of reviewers with one another (`pairs`) and with scorers, and the numbers of trajectories by
+    state and of labels by reviewer."""
     return {
         "pairs": asking.rows("FROM reviewer_agreement"),
         "scorers": asking.rows("FROM scorers_vs_humans"),
@@ -168,7 +172,7 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
 
 
 class PromotionRequest(BaseModel):
-    """As a page sends it."""
+    """Hold a decision about a promotion that a page sends."""
 
     promote: StrictBool
     reviewer: str
@@ -176,12 +180,14 @@ class PromotionRequest(BaseModel):
 
 
 def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
-    """List promotions that wait, each with the decisions so far, oldest first, and whether a run waits for it."""
+    """List the promotions that wait for a decision, each with the decisions so far, oldest first, and whether a run is
+    active in the workspace (`running`)."""
     return [{"iteration": k} | _decided(ws, k) for k in promotion_review.list_pending_reviews(ws)]
 
 
 def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Load what a decision rests on. Raises BadInput where no decision is open."""
+    """Load the report that a promotion decision is based on, and the decisions so far. Raises BadInput where no
+    decision is open."""
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
     rule = stage_records.load_iteration_params(ws, iteration).promotion
@@ -190,7 +196,7 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
-    """Record a decision about a promotion; returns all decisions so far. Raises BadInput where none is open."""
+    """Record a decision about a promotion; return all decisions so far. Raises BadInput where none is open."""
     promotion_review.decide_promotion(ws, iteration, **decision.model_dump())
     return _decided(ws, iteration)
 

@@ -20,8 +20,8 @@ from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
 from flywheel.utils.errors import FlywheelError, QueryTimeout
 
-# The file: SQLite with a full-text index (FTS5), filled partition by partition, each whole or not at all. Any number of
-# processes may read it, and one at a time writes.
+# The file: SQLite with a full-text index (FTS5), filled by partitions, each whole or not at all. Any number of
+# processes may read it; one writes at a time.
 
 _VERSION = 1
 _TABLES = (
@@ -41,16 +41,16 @@ _CLEAR_STATEMENTS = (
 )
 _COLUMNS = ["trajectory_id", "thought", "image_sha256"]
 _INSERT_ROWS = 1_000
-_STEP_SEPARATOR = " \ue000 "  # thoughts of two steps: a word of its own, so that no search goes from one into the next
+_STEP_SEPARATOR = " \ue000 "  # a word of its own between the thoughts of two steps, so that no phrase spans both
 _CJK_PATTERN = re.compile(r"([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff])")
-_WAIT_S = 60.0  # for another process that writes
+_WAIT_S = 60.0  # timeout for another process that writes
 _RETRY_S = 0.01
 
-PartitionKey = tuple[int, str, str]  # iteration, stage, and a name of its content
+PartitionKey = tuple[int, str, str]  # iteration, stage, digest of its content
 
 
 def list_step_partitions(ws: Workspace) -> frozenset[PartitionKey]:
-    """List the partitions of `steps`. Raises DataError for a damaged list."""
+    """List the partitions of the table `steps`. Raises DataError for a damaged list of files."""
     found = set()
     for folder in ws.data.glob("steps/iteration=*/stage=*"):
         iteration, stage = (path.name.partition("=")[2] for path in (folder.parent, folder))
@@ -61,13 +61,16 @@ def list_step_partitions(ws: Workspace) -> frozenset[PartitionKey]:
 
 
 def format_fts_phrase(text: str) -> str:
-    """Write a search for FTS5: these words in this order, of which the last may be unfinished."""
+    """Format a search in the syntax of FTS5: the words of `text` in this order, the last one as a prefix."""
     return f'"{_space_cjk(text).replace(chr(34), " ").replace(chr(0), " ")}" *'
 
 
 def update_index(path: Path, ws: Workspace, wanted: Set[PartitionKey]) -> tuple[int, ...]:
-    """Bring the file up to date; gives the numbers of partitions in it that are not wanted. Raises DataError, and
-    sqlite3.Error or OSError where it cannot be written."""
+    """Bring the index file `path` up to date; return the numbers of its partitions that are not in `wanted`.
+
+    wanted: partitions of the store. If more trajectories are obsolete than wanted, the index is built anew. Raises
+    DataError for a damaged partition, sqlite3.Error or OSError where the file cannot be written.
+    """
     with contextlib.closing(_open_for_writing(path)) as connection:
         held = _indexed_partitions(connection)
         gone = sum(count for one, (_, count) in held.items() if one not in wanted)
@@ -77,24 +80,24 @@ def update_index(path: Path, ws: Workspace, wanted: Set[PartitionKey]) -> tuple[
                     connection.execute(text)
             held = {}
         for one in sorted(wanted - held.keys(), reverse=True):  # the newest first
-            with contextlib.suppress(partitions.PartMissing):  # replaced meanwhile: that one is wanted next
+            with contextlib.suppress(partitions.PartMissing):  # replaced meanwhile: the next call adds the new one
                 _add_partition(connection, ws, one)
         return tuple(number for one, (number, _) in _indexed_partitions(connection).items() if one not in wanted)
 
 
 def open_index(path: Path) -> contextlib.closing[sqlite3.Connection]:
-    """Open the index to read. Raises sqlite3.OperationalError where there is none."""
+    """Open the index file `path` for reading. Raises sqlite3.OperationalError where there is none."""
     return contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S))
 
 
 def _indexed_partitions(connection: sqlite3.Connection) -> dict[PartitionKey, tuple[int, int]]:
-    """Each partition with its number and how many trajectories it has."""
+    """Return the partitions in the index: key -> (number, number of trajectories)."""
     rows = connection.execute("SELECT iteration, stage, stamp, number, trajectories FROM partition")
     return {tuple(row[:3]): tuple(row[3:]) for row in rows}
 
 
 def _open_for_writing(path: Path) -> sqlite3.Connection:
-    """To write. A file that is damaged, or of another version, is made anew."""
+    """Open the index file for writing. A file that is damaged, or of another version, is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for last in (False, True):
         connection = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)
@@ -105,7 +108,7 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
                 return connection
         except sqlite3.DatabaseError as error:
             connection.close()
-            if last or isinstance(error, sqlite3.OperationalError):  # it is no database, or it cannot be written
+            if last or isinstance(error, sqlite3.OperationalError):  # the new file fails too, or it cannot be written
                 raise
         connection.close()
         for end in ("", "-wal", "-shm"):
@@ -114,8 +117,8 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def _set_wal(connection: sqlite3.Connection) -> None:
-    """Who reads does not wait for who writes. To become so, alone of all it does, SQLite itself does not wait for other
-    processes."""
+    """Switch to write-ahead logging, so that readers do not wait for the writer. For this statement alone SQLite's own
+    timeout does not apply, so it is retried here."""
     ends = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -128,7 +131,7 @@ def _set_wal(connection: sqlite3.Connection) -> None:
 
 
 def _create_tables(connection: sqlite3.Connection) -> bool:
-    """Make the tables in a new file. Tells whether it has those of this version."""
+    """Create the tables in a new file; return whether the file has the tables of this version."""
     with _transaction(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         for text in _TABLES if not version else ():
@@ -151,7 +154,7 @@ def _add_partition(connection: sqlite3.Connection, ws: Workspace, one: Partition
     with _transaction(connection):
         added = connection.execute("INSERT OR IGNORE INTO partition VALUES (NULL, ?, ?, ?, 0)", one)
         if not added.rowcount:
-            return  # another process was quicker
+            return  # another process has added it
         (before,) = connection.execute("SELECT coalesce(max(number), 0) FROM trajectory").fetchone()
         last, rows = before, _trajectories(ws, *one[:2])
         while some := list(enumerate(islice(rows, _INSERT_ROWS), last + 1)):
@@ -167,7 +170,8 @@ def _add_partition(connection: sqlite3.Connection, ws: Workspace, one: Partition
 
 
 def _trajectories(ws: Workspace, iteration: int, stage: str) -> Iterator[tuple[str, str, str | None]]:
-    """Name, thoughts and first screen of each. Rows lie in order of trajectory and step."""
+    """Yield id, thoughts and first screen of each trajectory in a partition, whose rows are sorted by trajectory and
+    step."""
     files = partitions.partition_files(ws, "steps", iteration, stage)
     tables = partitions.scan_columns(ws, "steps", files, _COLUMNS)
     rows = (row for table in tables for row in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
@@ -177,30 +181,31 @@ def _trajectories(ws: Workspace, iteration: int, stage: str) -> Iterator[tuple[s
 
 
 def _space_cjk(text: str) -> str:
-    """Each sign that is a word by itself, apart from its neighbours."""
+    """Surround each Chinese, Japanese and Korean character with blanks, so that it is indexed as a word."""
     return text if text.isascii() else _CJK_PATTERN.sub(r" \1 ", text)
 
 
-# `.flywheel/explorer/index.sqlite` is made from the partitions of `steps`, each of which is read once, when it is new:
-# the cost of an iteration does not grow with those before it. It may be deleted; it is made again, also where most of
-# it is of partitions that are gone. A search is words in order, of which the last may be unfinished, without regard to
-# case and accents. Signs of Chinese, Japanese and Korean are words each.
+# `.flywheel/explorer/index.sqlite` is built from the partitions of `steps`. Each partition is read once, when it is
+# new, so the cost of an iteration does not grow with the number of earlier ones. The file may be deleted and is then
+# built again, as it is if most of its content is obsolete. A search is a phrase, whose last word may be incomplete,
+# without regard to case and accents. Each Chinese, Japanese or Korean character is a word.
 
-_CACHED_SEARCHES = 16  # searches: a reader who scrolls asks the same again
-_PROGRESS_STEPS = 10_000  # of SQLite's machine, after which it looks at the time
-_MAX_SEARCHES = 2  # searches at work: each may hold the name of every trajectory
-_FETCH_ROWS = 10_000  # names that are Python's for a moment, at a time
+_CACHED_SEARCHES = 16  # searches whose results are cached: a user who scrolls repeats the same search
+_PROGRESS_STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the time
+_MAX_SEARCHES = 2  # concurrent searches: each may hold the id of every trajectory
+_FETCH_ROWS = 10_000  # rows that are Python objects at a time
 
 
 class ThoughtIndex:
-    """Of a workspace, for many threads; brought up to date by one of its own. limit_s: for a search."""
+    """Search a workspace's index, from any thread; a background thread keeps it up to date. limit_s: time limit of a
+    search."""
 
     def __init__(self, ws: Workspace, limit_s: float) -> None:
         self._ws, self._limit_s = ws, limit_s
         self._path = ws.state / "explorer" / "index.sqlite"
         self._lock = threading.Lock()
         self._wanted: frozenset[PartitionKey] = frozenset()
-        self._gone: tuple[int, ...] = ()  # numbers of partitions that are in it, and not in the store
+        self._gone: tuple[int, ...] = ()  # numbers of partitions that are in the index, but not in the store
         self._failed: FlywheelError | None = None
         self._done = threading.Event()
         self._at_work = False
@@ -208,7 +213,7 @@ class ThoughtIndex:
         self._places = threading.Semaphore(_MAX_SEARCHES)
 
     def begin(self) -> None:
-        """Bring it up to date with the store as it is now; nobody waits for that but who searches."""
+        """Start to bring the index up to date with the store, in the background; only searches wait for it."""
         with self._lock:
             self._done.clear()
             try:
@@ -222,8 +227,8 @@ class ThoughtIndex:
                 threading.Thread(target=self._catch_up, name="index", daemon=True).start()
 
     def find(self, text: str) -> pa.Table:
-        """Find the trajectories (column `trajectory_id`) in whose thoughts the words stand. Raises QueryTimeout,
-        DataError for a damaged file of the store, FlywheelError where the index cannot be written."""
+        """Find the trajectories (column `trajectory_id`) with the words of `text` in their thoughts. Raises
+        QueryTimeout, DataError for a damaged file of the store, FlywheelError where the index cannot be written."""
         if not self._done.wait(self._limit_s):
             raise QueryTimeout("the words of new thoughts are still being indexed", fix="ask again in a moment")
         if self._failed:
@@ -231,13 +236,13 @@ class ThoughtIndex:
         return self._found(format_fts_phrase(text), self._wanted, self._gone)
 
     def screens(self, names: Sequence[str]) -> dict[str, str | None]:
-        """Return the sha256 of each one's first screen, of those that are in the index by now."""
+        """Return trajectory_id -> sha256 of its first screen, for those of `names` that are in the index."""
         asked = ", ".join("?" * len(names))
         try:
             with open_index(self._path) as connection:
                 sql = f"SELECT trajectory_id, screen FROM trajectory WHERE trajectory_id IN ({asked}) ORDER BY number"
-                return dict(connection.execute(sql, names))  # what a newer partition says comes last, and stays
-        except sqlite3.Error:  # there is none yet
+                return dict(connection.execute(sql, names))  # of several partitions the newest comes last, and counts
+        except sqlite3.Error:  # there is no index yet
             return {}
 
     def _match(self, phrase: str, _: frozenset[PartitionKey], gone: tuple[int, ...]) -> pa.Table:
@@ -263,7 +268,7 @@ class ThoughtIndex:
         return pa.table({"trajectory_id": names})
 
     def _catch_up(self) -> None:
-        """Until it is as the store is, which may change meanwhile."""
+        """Update the index until it matches the store, which may change meanwhile."""
         while True:
             wanted, gone, failed = self._wanted, (), None
             try:

@@ -1,4 +1,4 @@
-"""Answer SQL that a reader typed, in worker processes within a time limit."""
+"""Run SQL that a user typed, in worker processes within a time limit."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from flywheel.utils import errors
 from flywheel.utils.errors import FlywheelError, QueryTimeout
 
 MAX_SQL_WORKERS = 2
-_QUEUE_TIMEOUT_S = 20.0  # for others' questions
+_QUEUE_TIMEOUT_S = 20.0  # wait for a free worker
 _START_TIMEOUT_S = 60.0
-_GRACE_S = 2.0  # for a query to end when it is told to
+_GRACE_S = 2.0  # time for an interrupted query to end before its worker is killed
 
 
 @dataclass(frozen=True)
 class SqlResult:
-    """told: columns, rows, whether rows were left out, seconds. data: in the form that was asked for."""
+    """Hold the result of a query. told: facts by name: columns, rows, cut (whether rows were left out), plan, seconds.
+    data: the rows in the requested format."""
 
     told: dict[str, Any]
     data: bytes
 
 
 class SqlWorkerPool:
-    """Run at most MAX_SQL_WORKERS worker processes; one that exceeds its limits is ended and replaced."""
+    """Run at most MAX_SQL_WORKERS worker processes; one that exceeds its limits is killed and replaced."""
 
     def __init__(self, ws: Workspace, limits: SqlLimits | None = None) -> None:
         self._ws, self._limits = ws, limits or SqlLimits()
@@ -39,7 +40,8 @@ class SqlWorkerPool:
         self._places = asyncio.Semaphore(MAX_SQL_WORKERS)
 
     async def ask(self, sql: str, form: str = "json") -> SqlResult:
-        """Answer a query in a worker. Raises BadInput for what is no query, or takes too much; QueryTimeout."""
+        """Run a query in a worker. form: json, csv or parquet. Raises BadInput for SQL that is no query or exceeds the
+        limits, QueryTimeout, FlywheelError where the worker dies."""
         try:
             async with asyncio.timeout(_QUEUE_TIMEOUT_S):
                 await self._places.acquire()
@@ -51,12 +53,12 @@ class SqlWorkerPool:
             self._places.release()
 
     async def prepare(self) -> None:
-        """Begin a process for the first question, where there is none."""
+        """Start a worker ahead of the first query, if there is none."""
         if not self._all:
             self._free.append(await self._begin())
 
     async def aclose(self) -> None:
-        """End the processes, and with them what they are at."""
+        """Kill the workers, with the queries that they run."""
         for process in list(self._all):
             await self._end(process)
 

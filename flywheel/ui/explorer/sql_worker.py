@@ -1,9 +1,9 @@
-"""Answer untrusted SQL in a confined process: `python -m flywheel.ui.explorer.sql_worker ROOT LIMITS`.
+"""Run untrusted SQL in a confined process: `python -m flywheel.ui.explorer.sql_worker ROOT LIMITS`.
 
 Three defences, each sufficient alone: each query is a single SELECT (`parse_sql_query`); DuckDB has locked settings, no
-extensions and no access to files beside the datasets (`lock_connection`); the process cannot write files or exceed its
-memory limit (`_confine`). The parent (`sql.py`) kills a worker that exceeds the time limit. Each query comes in as a
-line of JSON; each answer goes out as a line of JSON and the bytes of the result.
+extensions and no access to files other than the datasets (`lock_connection`); the process cannot write files or exceed
+its memory limit (`_confine`). The parent (`sql.py`) kills a worker that exceeds the time limit. Each request is a line
+of JSON; each response is a line of JSON followed by the bytes of the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flywheel.store.catalog import database
 from flywheel.store.catalog.database import CatalogConnection
 from flywheel.utils.errors import BadInput, FlywheelError, QueryTimeout, first_line
 
-# Queries: which statements of DuckDB's are allowed.
+# Queries: the statements of DuckDB that are allowed.
 
 _SELECT, _EXPLAIN, _CREATE = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.CREATE)
 _MULTI = duckdb.StatementType.MULTI
@@ -50,19 +50,19 @@ class ParsedQuery:
 
 
 def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQuery:
-    """Parse `sql` as one query. Raises BadInput for no statement, several, invalid SQL, and anything but a query."""
+    """Parse `sql` as one query. Raises BadInput for no statement, several, invalid SQL, and any other statement."""
     found = _statements(connection, sql)
     if not found:
         raise BadInput("the query is empty", fix="type one query")
     if any(token.startswith(b";") for token in _tokens(sql)[:-1]):
         raise BadInput("these are several statements", fix="type one query")
-    # A PIVOT that does not name its values: DuckDB first makes a temporary type of them, which ends with the
+    # For a PIVOT that does not list its values DuckDB first creates a temporary type of them, which ends with the
     # transaction.
     *types, last = (one.type for one in found)
     if set(types) == {_CREATE} and last == _SELECT:
         return ParsedQuery(tuple(found))
-    # DuckDB 2 tells the several statements of such a PIVOT as one, of a command's too, which a read-only transaction
-    # does not let write.
+    # DuckDB 2 returns the statements of such a PIVOT as one (MULTI), also if it is part of a command; the read-only
+    # transaction keeps that from writing.
     if found[0].type == _MULTI and _tokens(sql)[0].split()[0].lower() in (b"pivot", b"from", b"select", b"with"):
         return ParsedQuery((found[0],))
     if len(found) != 1 or found[0].type == _MULTI:
@@ -75,7 +75,8 @@ def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQu
 
 
 def _explain_text(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The text as it may be run: EXPLAIN alone or with ANALYZE, of what is a SELECT when it stands alone."""
+    """Return an EXPLAIN, with or without ANALYZE, of the statement in `sql`, which must be a SELECT. Raises
+    BadInput."""
     tokens = _tokens(sql)
     analyze = bool(re.match(rb"analyze\b", tokens[1], re.IGNORECASE))
     inner = b"".join(tokens[2 if analyze else 1 :]).decode()
@@ -88,9 +89,10 @@ def _explain_text(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _tokens(sql: str) -> list[bytes]:
-    """Each token with what follows it up to the next: blanks, comments. What precedes the first is left out."""
+    """Split `sql` into tokens, each with the blanks and comments up to the next. Text before the first is left out."""
     text = sql.encode()
-    starts = [place for place, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]  # DuckDB 2 tells them
+    # DuckDB 2 lists comments among the tokens.
+    starts = [place for place, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
     return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
@@ -111,14 +113,15 @@ def _not_a_query(asked: duckdb.Statement) -> BadInput:
 
 
 _MAX_CELL_CHARACTERS = 2000
-_MAX_EXACT_INTEGER = 2**53  # the largest whole numbers that a browser tells apart
-_BATCH = 2048
-_OVERHEAD_BYTES = 2**30  # bytes that the process may take besides the query's: what is mapped, and stacks
+_MAX_EXACT_INTEGER = 2**53  # JavaScript represents whole numbers exactly up to here
+_BATCH = 2048  # rows
+_OVERHEAD_BYTES = 2**30  # address space for mapped files and stacks, in addition to the query's memory
 
 
 @dataclass(frozen=True)
 class SqlLimits:
-    """Limit one query. memory: bytes for DuckDB. rows, export_rows: rows of JSON, of a file. bytes: of the result."""
+    """Limit one query. memory: bytes of DuckDB. rows, export_rows: most rows as JSON, and as a file. bytes: of the
+    result."""
 
     seconds: float = 10.0
     memory: int = 2**30
@@ -129,7 +132,7 @@ class SqlLimits:
 
 
 def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBPyConnection) -> None:
-    """Let the connection read the datasets and nothing else; no statement can change that."""
+    """Restrict the connection to reading the workspace's datasets; no statement can lift that."""
     places = [ws.data, ws.state / "closed", ws.root / "iterations", labels.labels_folder(ws)]
     names = [str(name).replace("'", "''") for path in places for name in (path, path.resolve())]
     folders = ", ".join(f"'{name}'" for name in names)
@@ -150,7 +153,7 @@ def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBP
 
 @contextlib.contextmanager
 def interrupt_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[threading.Event]:
-    """Interrupt the connection's query if the block lasts `seconds`; yields an event that is then set."""
+    """Interrupt the connection's query if the block lasts `seconds`; yield an event that is then set."""
     over = threading.Event()
 
     def stop() -> None:
@@ -167,7 +170,7 @@ def interrupt_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> It
 
 
 class SqlAnswerer:
-    """Answer one query after another on one connection to the catalogue of `ws`, within `limits`."""
+    """Run one query after another on one connection to the catalogue of `ws`, within `limits`."""
 
     def __init__(self, ws: Workspace, limits: SqlLimits) -> None:
         self._limits = limits
@@ -178,7 +181,8 @@ class SqlAnswerer:
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
-        """Return a result's facts, and the result as `form`: json, csv or parquet. Raises BadInput, QueryTimeout."""
+        """Run a query; return facts about its result, and the result as `form` (json, csv or parquet). Raises BadInput
+        for SQL that is no query or exceeds a limit, QueryTimeout."""
         begun = time.monotonic()
         table, cut, plan = self._resident.run(lambda connection: self._asked(connection, sql, form))
         facts = {
@@ -190,7 +194,7 @@ class SqlAnswerer:
         }
         try:
             written = _FORMS[form](table)
-            if len(written) > 4 * self._limits.bytes:  # what is named once in the result is written in each row
+            if len(written) > 4 * self._limits.bytes:  # dictionary values are written out in each row
                 raise _too_much(self._limits)
             return facts, written
         except (MemoryError, pa.ArrowMemoryError):
@@ -203,7 +207,7 @@ class SqlAnswerer:
             try:
                 asked = parse_sql_query(connection, sql)
                 table, cut = self._read(connection, asked.statements, form)
-                if asked.plan:  # a picture of many lines in one cell: a row a line
+                if asked.plan:  # the plan is a text of many lines in one cell: make each line a row
                     table = pa.table({"plan": "\n".join(table.columns[1].to_pylist()).splitlines()})
                 return table, cut, asked.plan
             except MemoryError:
@@ -239,7 +243,7 @@ class SqlAnswerer:
                 connection.execute("ROLLBACK")
 
     def _fitting(self, table: pa.Table) -> pa.Table:
-        """Its first rows, as many as the bytes allow; one at least."""
+        """Return the first rows of `table`, as many as fit into the limit of bytes, at least one."""
         low, high = 1, max(table.num_rows, 1)
         while low < high:
             middle = (low + high + 1) // 2
@@ -257,7 +261,7 @@ def _as_json(table: pa.Table) -> bytes:
 
 
 def _cell(value: Any) -> Any:
-    """As a page can show it."""
+    """Convert a value for display on a page."""
     if isinstance(value, bytes):
         return f"({len(value):,} bytes)"
     if isinstance(value, str):
@@ -281,7 +285,7 @@ def _as_parquet(table: pa.Table) -> bytes:
 
 
 def _as_csv(table: pa.Table) -> bytes:
-    """By pyarrow, since DuckDB writes it to a file; what is nested goes as JSON."""
+    """Write CSV by pyarrow, since DuckDB writes only to files; nested values become JSON."""
     columns = [
         column if _plain(column.type) else pa.array(map(_cell_text, _values(column)), pa.string())
         for column in table.columns
@@ -309,8 +313,8 @@ _FORMS = {"json": _as_json, "csv": _as_csv, "parquet": _as_parquet}
 
 
 def _confine(limits: SqlLimits) -> None:
-    """Limit this process: it writes no file and no core dump, and takes no more memory than a query may use."""
-    # What DuckDB and Arrow load and start with their first result would else count as the first query's own.
+    """Limit this process: no file, no core dump, and no more memory than a query may use."""
+    # A first result, before the limits are set: memory that DuckDB and Arrow take with it is not counted as a query's.
     import pandas  # noqa: F401 (DuckDB imports it for an Arrow table)
 
     with duckdb.connect() as connection:
@@ -323,7 +327,7 @@ def _confine(limits: SqlLimits) -> None:
 
 
 def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) -> None:
-    """Answer the queries of a stream, a JSON line each, until it ends."""
+    """Answer the requests of a stream, one JSON line each, until it ends. out: the responses."""
     for line in questions:
         asked = json.loads(line)
         payload = b""
@@ -339,10 +343,10 @@ def run_sql_worker(root: str, limits: str) -> None:
     """Run the worker: confine the process, then answer queries from standard input."""
     chosen = SqlLimits(**json.loads(limits))
     answers = SqlAnswerer(Workspace(Path(root)), chosen)
-    with contextlib.suppress(FlywheelError):  # what is damaged is told to whoever asks for it
+    with contextlib.suppress(FlywheelError):  # a damaged file is reported by the queries that read it
         answers.warm()
     _confine(chosen)
-    # What a library prints goes where it does no harm.
+    # Standard output carries the responses, so what libraries print goes to stderr.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     out.write(b"ready\n")

@@ -17,8 +17,8 @@ from flywheel.ui.explorer.media import TokenTexts
 from flywheel.ui.report import replay
 from flywheel.utils.errors import BadInput, did_you_mean
 
-# A query of the list stands in an address: `where=world:is:shop&where=steps:least:5&q=mug&in=thoughts&sort=-steps`.
-# Names are looked up and values are bound as parameters: neither becomes SQL.
+# A query of the list is in a URL: `where=world:is:shop&where=steps:least:5&q=mug&in=thoughts&sort=-steps`. Column names
+# and operators are looked up and values are bound as parameters, so no part of the URL becomes SQL.
 
 # Operator -> its SQL, with {column} and {value}.
 FILTER_OPERATORS = {
@@ -30,9 +30,9 @@ FILTER_OPERATORS = {
     "empty": "{column} IS NULL",
     "filled": "{column} IS NOT NULL",
 }
-FOUND_TABLE = "found"  # names of the trajectories in whose thoughts the search stands; who asks brings it
-_BARE_OPERATORS = ("empty", "filled")  # those that take no value
-_KINDS = {"VARCHAR": "text", "BOOLEAN": "truth", "TIMESTAMP WITH TIME ZONE": "time"}  # the others are numbers
+FOUND_TABLE = "found"  # trajectory_ids with the searched words in their thoughts; the caller registers the table
+_BARE_OPERATORS = ("empty", "filled")  # operators without a value
+_KINDS = {"VARCHAR": "text", "BOOLEAN": "truth", "TIMESTAMP WITH TIME ZONE": "time"}  # other types are numbers
 _SEARCHED = {
     "instructions": "contains(lower(instruction), lower($search))",
     "thoughts": f"trajectory_id IN (SELECT trajectory_id FROM {FOUND_TABLE})",
@@ -42,7 +42,8 @@ _SEARCHED["both"] = f"({' OR '.join(_SEARCHED.values())})"
 
 @dataclass(frozen=True)
 class TrajectoryQuery:
-    """condition, order: SQL; parameters: the values in it. in_thoughts: words to look up; "" for none."""
+    """Hold a parsed query of the list. condition, order: SQL. parameters: values of the condition. in_thoughts: words
+    to search in thoughts; "": none."""
 
     condition: str
     parameters: dict[str, Any]
@@ -58,7 +59,9 @@ def column_kind(sql_type: str) -> str:
 def parse_trajectory_query(
     columns: Mapping[str, str], where: Sequence[str] = (), search: str = "", within: str = "both", sort: str = ""
 ) -> TrajectoryQuery:
-    """Parse a query of the list. columns: name -> SQL's type. Raises BadInput that names what is wrong."""
+    """Parse a query of the list. columns: name -> SQL type. where: filters, `column:operator:value`. search: words.
+    within: where to search them: instructions, thoughts or both. sort: columns separated by commas, `-` for descending.
+    Raises BadInput that names what is wrong."""
     parameters: dict[str, Any] = {}
     either: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, text in enumerate(where):
@@ -73,7 +76,7 @@ def parse_trajectory_query(
         if operator not in _BARE_OPERATORS:
             parameters[value[1:]] = typed if operator == "has" else _parse_value(columns[name], typed, text)
             value = value if operator == "has" else f"{value}::{columns[name]}"
-        # Two of one column are alternatives where it is one value that is asked for.
+        # Several `is` filters of one column are alternatives; all other filters must hold together.
         key = (name, operator, "" if operator == "is" else str(number))
         either[key].append(FILTER_OPERATORS[operator].format(column=f'"{name}"', value=value))
     conditions = [f"({' OR '.join(one)})" for one in either.values()]
@@ -89,7 +92,7 @@ def parse_trajectory_query(
 
 
 def _parse_order(columns: Mapping[str, str], sort: str) -> str:
-    """The newest iterations first where nothing is asked; what is equal, by name."""
+    """Return the SQL of an order: by `sort`, or newest iterations first where it is empty; then by trajectory_id."""
     terms = []
     for text in filter(None, (sort or "-iteration").split(",")):
         _require_column(columns, name := text.removeprefix("-"))
@@ -116,19 +119,20 @@ def _parse_value(sql_type: str, typed: str, text: str) -> Any:
     return typed
 
 
-MAX_ROWS = 500  # rows of one answer
-_MAX_VALUES = 60
+MAX_ROWS = 500  # most rows of a page
+_MAX_VALUES = 60  # most values that are counted
 
 
 def list_trajectory_columns(asking: CatalogReader) -> list[Row]:
-    """List the columns of the list: name, kind, meaning."""
+    """List the columns that trajectories can be filtered and sorted by: name, type, kind and meaning of each."""
     return [{**row, "kind": column_kind(row["type"])} for row in asking.columns]
 
 
 def query_trajectory_page(
     asking: CatalogReader, where: Sequence[str], search: str, within: str, sort: str, offset: int, limit: int
 ) -> dict[str, Any]:
-    """Query rows of the list, each with the sha256 of its first screen; and `total`, of all. Raises BadInput."""
+    """Query a page of trajectories: `rows`, each with the sha256 of its first screen, and `total`, the number of all
+    that match. where, search, within, sort: as in `parse_trajectory_query`, whose errors it raises."""
     types = {row["name"]: row["type"] for row in asking.columns}
     what = parse_trajectory_query(types, where, search, within, sort)
     found = asking.words(what.in_thoughts) if what.in_thoughts else None
@@ -141,7 +145,7 @@ def query_trajectory_page(
         )
         rows = database.query_rows(
             connection,
-            # The rows of the page first, then their columns: sorting whole rows took twice as long.
+            # First the row ids of the page, then their columns: sorting whole rows takes twice as long.
             f"""FROM {OUTCOMES_TABLE} WHERE rowid IN (
                 SELECT rowid FROM {OUTCOMES_TABLE} WHERE {what.condition} ORDER BY {what.order}
                 LIMIT {min(limit, MAX_ROWS):d} OFFSET {offset:d}) ORDER BY {what.order}""",
@@ -155,7 +159,7 @@ def query_trajectory_page(
 
 
 def _first_screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> dict[str, str | None]:
-    """First screens of trajectories that are not in the index yet: all steps of their iterations are looked through."""
+    """Find the first screens of trajectories that are not in the index yet, in all steps of their iterations."""
     if not rows:
         return {}
     found = database.query_rows(
@@ -167,7 +171,7 @@ def _first_screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
 
 
 def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
-    """Count the commonest values of a column. Raises BadInput."""
+    """Count the most frequent values of a column. Raises BadInput for an unknown column."""
     types = {row["name"]: row["type"] for row in asking.columns}
     parse_trajectory_query(types, [f"{column}:filled"])
     return asking.rows(
@@ -237,7 +241,7 @@ def _step_row(row: Row, size: Row | None, said: list[Row]) -> Row:
 
 
 def _parse_memory(text: str | None) -> Any:
-    """What was shown of older steps; as it is where it is no JSON."""
+    """Parse the memory of older steps that a prompt showed; a text that is no JSON is returned as `text`."""
     try:
         return json.loads(text) if text else None
     except ValueError:

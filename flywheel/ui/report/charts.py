@@ -1,4 +1,4 @@
-"""Draw charts as inline SVG: curves, intervals, sheets of several charts, their colours; and the curves of RL."""
+"""Draw charts as inline SVG: curves, intervals, sheets of charts, and the curves of RL; define their colours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import duckdb
 
 from flywheel.store.catalog import database
 
-# Colours of what charts show, by name: a CSS class `tone-<name>` sets `--tone`, on light pages and on dark ones.
+# Colours by name: a CSS class `tone-<name>` sets `--tone`, on light and on dark pages.
 
 _PACKAGE = resources.files("flywheel.ui.report")
 _SPARE_TONES = 4  # colours for domains that have none of their own
@@ -25,20 +25,20 @@ _SPARE_TONES = 4  # colours for domains that have none of their own
 
 @cache
 def _declared() -> dict[str, Any]:
-    """`charts.yaml`; its `tones`: name -> the colour on light pages, on dark ones."""
-    import yaml  # `flywheel status` loads this module, and does without
+    """Load `charts.yaml`; its `tones` map a name to the colours on light and dark pages."""
+    import yaml  # imported here, as `flywheel status` loads this module and does not need it
 
     return yaml.safe_load((_PACKAGE / "charts.yaml").read_text("utf-8"))
 
 
 def tone_class(name: str) -> str:
-    """Return the CSS class of a domain, a store or `all`. A domain keeps its colour from report to report."""
+    """Return the CSS class of a domain, a store or `all`. A domain has the same colour in all reports."""
     return f"tone-{name}" if name in _declared()["tones"] else f"tone-domain-{zlib.crc32(name.encode()) % _SPARE_TONES}"
 
 
 def tone_stylesheet(*, dark: bool = True) -> str:
-    """Return the style sheet of the charts' colour classes. dark: include those of dark pages, for a page that
-    follows the reader's choice."""
+    """Return the style sheet of the charts' colour classes. dark: include dark pages' colours, for a page that follows
+    the browser's colour scheme."""
     light = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (colour, _) in _declared()["tones"].items())
     if not dark:
         return light
@@ -46,9 +46,9 @@ def tone_stylesheet(*, dark: bool = True) -> str:
     return f"{light}@media (prefers-color-scheme:dark){{{night}}}"
 
 
-# Charts are inline SVG. Colours are CSS classes of the page, so that light and dark need one drawing. Each function
-# returns an `<svg>` as text (escaped where it holds data). Sizes are units of the viewBox: at about 360 wide a chart is
-# read at its own size on a phone and in a column of a wide page.
+# Charts are inline SVG. Colours are CSS classes of the page, so that light and dark pages share one drawing. Each
+# function returns an `<svg>` as text, with data escaped. Sizes are units of the viewBox: a chart of about 360 units is
+# readable without scaling on a phone and in a column of a wide page.
 
 CHART_WIDTH, CHART_HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 14, 26
@@ -56,7 +56,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 14, 26
 
 @dataclass(frozen=True)
 class ChartMark:
-    """A measured value with its interval; low and high None where there is none."""
+    """Hold a measured value with its interval; low and high are None without one. title: tooltip."""
 
     value: float
     low: float | None = None
@@ -66,8 +66,8 @@ class ChartMark:
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """One curve. label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older
-    iteration's. dashed: another figure than the one whose curve is drawn whole."""
+    """Hold one curve. label: in the legend. tone: CSS class of its colour. points: (x, y). faint: for an older
+    iteration. dashed: for a second metric in the same chart."""
 
     label: str
     tone: str
@@ -78,7 +78,7 @@ class ChartSeries:
 
 @dataclass(frozen=True)
 class Chart:
-    """Hold a drawn chart. svg: the drawing. legend: (label, tone)."""
+    """Hold a drawn chart. note: explanation. svg: the drawing. legend: (label, tone) pairs."""
 
     title: str
     note: str
@@ -96,7 +96,8 @@ def draw_lines(
     width: int = CHART_WIDTH,
     height: int = CHART_HEIGHT,
 ) -> str:
-    """Draw curves over a common x axis as SVG. zero: the y axis begins at 0 (values are 0 or more)."""
+    """Draw curves over a common x axis as SVG; "" without points. percent: y axis from 0% to 100%. zero: y axis begins
+    at 0 (values must be 0 or more)."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     if not xs:
@@ -114,7 +115,7 @@ def draw_lines(
             body.append(_svg_text(at(x, low)[0], height - 9, f"{round(x, 1):g}", anchor))
     only = "" if x1 > x0 else f" {round(x0, 1):g}"
     body.append(_svg_text((_LEFT + width - _RIGHT) / 2, height - 9, x_label + only, "middle"))
-    for one in sorted(series, key=lambda one: not one.faint):  # what is faint lies behind
+    for one in sorted(series, key=lambda one: not one.faint):  # faint curves first, behind the others
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (at(x, y) for x, y in one.points))
         looks = f"line {one.tone}{' faint' if one.faint else ''}{' dashed' if one.dashed else ''}"
         body.append(f'<polyline class="{looks}" points="{path}"/>')
@@ -125,8 +126,8 @@ def draw_lines(
 
 
 def draw_intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | None]]]], *, title: str) -> str:
-    """Draw fractions with intervals as SVG: for each x label, marks of (tone, mark) side by side. Marks of a tone are
-    joined. A tone that holds `before` is drawn hollow."""
+    """Draw fractions with intervals as SVG. groups: (x label, marks), with the marks (tone, mark) next to one another.
+    A line joins the marks of a tone, unless the tone contains `before`: these are drawn hollow."""
     low, high, ticks = 0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0)
     body = [_grid(ticks, low, high, True)]
     room = (CHART_WIDTH - _LEFT - _RIGHT) / max(len(groups), 1)
@@ -159,11 +160,11 @@ def draw_intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | N
 
 
 def _scale(low: float, high: float, *, percent: bool) -> tuple[float, float, tuple[float, ...]]:
-    """Round limits around the data and four or so ticks in between."""
+    """Return round limits around the data (low, high), and about five ticks."""
     if percent:
         return 0.0, 1.0, (0.0, 0.5, 1.0)
     if 0 < low < 0.5 * high:
-        low = 0.0  # near enough: heights can be compared
+        low = 0.0  # from 0 on, heights can be compared
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / 4
@@ -206,8 +207,8 @@ _STYLE = "".join((_PACKAGE / "templates" / "chart_sheet.css").read_text("utf-8")
 
 
 def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str, columns: int = 3) -> str:
-    """Draw charts as one SVG, in rows of `columns`, below them the small ones, one column more to a row. Light,
-    whatever the page is."""
+    """Draw charts as one SVG with its own style sheet, in light colours. charts: in rows of `columns`. small: below
+    them, in rows of one more."""
     wide = columns * (CHART_WIDTH + 2 * _PAD) + (columns - 1) * _GAP
     body, y = [f'<text class="h" x="{_GAP}" y="38">{escape(title)}</text>'], 58
     cell = CHART_HEIGHT + _HEAD + 42
@@ -240,7 +241,7 @@ def _draw_card(chart: Chart, x: float, y: float, width: float, height: float, ce
     at, foot = x + _PAD, y + _HEAD + height + 22
     for label, tone in chart.legend:
         room = 30 + 6.4 * len(label)
-        if at + room > x + _PAD + width + 15:  # the gap behind the last one needs no room
+        if at + room > x + _PAD + width + 15:  # the gap after the last entry may exceed the card
             at, foot = x + _PAD, foot + 15
         if "plain" in tone:
             dash = ' stroke-dasharray="5 4"' if "dashed" in tone else ""
@@ -268,16 +269,17 @@ def _place_chart(chart: Chart, x: float, y: float, width: float, height: float) 
     return chart.svg.replace("<svg ", at, 1)
 
 
-# RL's curves are drawn from rows of `metrics`: in the report of the catalogue's, in a run of those just measured.
+# RL's curves are drawn from rows of `metrics`: in the report from the catalogue's, during a run from its own.
 
 Row = Mapping[str, Any]
-_SMOOTH_OVER = 24  # points; a longer curve is drawn as a mean of its neighbours, the curve itself faint behind it
-_SHOWN = 14  # tasks named of those sampled less
+_SMOOTH_OVER = 24  # a curve with more points is drawn as a moving average, with the curve itself faint behind it
+_SHOWN = 14  # most tasks that are listed of those drawn less
 
 
 @dataclass(frozen=True)
 class ChartPanel:
-    """One chart of RL. names: a figure, and another one drawn dashed beside it; called: both, in the legend."""
+    """Describe one chart of RL. names: a metric, and optionally a second one, drawn dashed. called: their names in the
+    legend. percent, zero: as in `draw_lines`. smooth: draw long curves as moving averages."""
 
     title: str
     note: str
@@ -286,12 +288,12 @@ class ChartPanel:
     percent: bool = False
     zero: bool = False
     smooth: bool = True
-    begins: str = ""  # a figure of step 0 that the curve begins from
+    begins: str = ""  # name of a metric of step 0, the first point of the curve
 
 
 @cache
 def rl_panels() -> tuple[ChartPanel, ...]:
-    """Return the charts of RL in the order of their panels, as `charts.yaml` declares them."""
+    """Return the charts of RL in the order of `charts.yaml`, which declares them."""
     return tuple(
         ChartPanel(**{name: tuple(value) if isinstance(value, list) else value for name, value in panel.items()})
         for panel in _declared()["rl_panels"]
@@ -299,7 +301,7 @@ def rl_panels() -> tuple[ChartPanel, ...]:
 
 
 def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Chart], list[Chart]]:
-    """Return the panels, and a small chart a world; the newest iteration strong, those between it and `since` faint."""
+    """Draw the panels of RL, and a small chart per world, of iterations after `since`, older ones faint."""
     rows = database.query_rows(
         connection,
         "FROM metrics WHERE iteration > $since AND stage LIKE 'rl-%' AND value IS NOT NULL",
@@ -309,7 +311,7 @@ def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tup
 
 
 def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
-    """Draw one chart a figure that was measured. rows: domain, name, step, value; iteration where there are several."""
+    """Draw one chart for each panel with data. rows: domain, name, step and value of metrics; iteration if several."""
     found = _group_curves(row for row in rows if "/" not in row["domain"])
     newest = max((k for k, _, _ in found), default=0)
     result = []
@@ -333,7 +335,8 @@ def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
 
 
 def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
-    """Return a small chart of success a world: where the mean hides that one game rises and another falls."""
+    """Draw a small chart of success per world: the mean may hide that one game rises and another falls. rows: as in
+    `draw_rl_panels`."""
     found = _group_curves(row for row in rows if "/" in row["domain"] and row["name"] == "success")
     newest = max((k for k, _, _ in found), default=0)
     result = []
@@ -352,7 +355,8 @@ def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
 
 
 def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Query, for each specialist of the newest iteration that has one, how many tasks come less and why, and which."""
+    """Query the tasks that the newest curriculum draws less often. Returns for each specialist `stage`, `tasks` (number
+    of all), `less` (number of those drawn less), `why` (their numbers by reason) and `rows` (the first _SHOWN)."""
     newest = "iteration = (SELECT max(iteration) FROM curriculum)"
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(
@@ -373,8 +377,8 @@ def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[
 
 
 def draw_rl_sheet(rows: Sequence[Row], title: str) -> str:
-    """Draw all training curves of RL as one SVG, as text, that needs no style sheet. rows: of `metrics`, of one stage
-    of RL or more. title: stands above them."""
+    """Draw all training curves of RL as one SVG with its own style sheet; return its text. rows: of `metrics`, of one
+    or more stages of RL. title: above the charts."""
     return draw_chart_sheet(draw_rl_panels(rows), draw_world_success(rows), title)
 
 
@@ -387,7 +391,7 @@ def _group_curves(rows: Iterable[Row]) -> dict[tuple[int, str, str], list[tuple[
 
 
 def _single(points: Sequence[tuple[float, float]]) -> bool:
-    """A figure of the whole run, such as its seconds, is no curve."""
+    """Tell whether `points` are a metric of the whole run, such as its seconds, and no curve."""
     return len(points) == 1 and points[0][0] == 0
 
 

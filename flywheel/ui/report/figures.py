@@ -1,4 +1,4 @@
-"""Query the catalog for what the report shows."""
+"""Query the catalogue for the report's figures and tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def list_evaluated_domains(rows: list[Row]) -> list[str]:
 
 
 def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | None:
-    """P(V = 1) per iteration with its interval; without intervals where iterations up to `since` are among them."""
+    """Draw P(V = 1) per iteration with intervals; if `since` is not 0, as curves over all iterations, without
+    intervals. None without data."""
     rows = database.query_rows(connection, "FROM p_v1")
     if not rows:
         return None
@@ -72,7 +73,7 @@ def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | 
 
 
 def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
-    """Held-out success before and after each iteration after `since`, a chart a domain."""
+    """Draw held-out success before and after each iteration after `since`, one chart per domain."""
     result = []
     for domain in list_evaluated_domains(rows):
         groups = []
@@ -97,8 +98,7 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
 
 
 def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
-    """Return the losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's:
-    `ui/report/charts.py`."""
+    """Draw the losses of CT and SFT after iteration `since`, older ones faint. RL's are in `ui/report/charts.py`."""
     rows = database.query_rows(connection, _QUERIES["losses"], {"since": since})
     newest = max((row["iteration"] for row in rows), default=0)
     grouped: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -121,7 +121,7 @@ def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[C
 
 
 def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Return the newest three iterations: bars from tasks to stores, and the stores' shares."""
+    """Query the funnel of the newest three iterations: bars from tasks to stores, and the stores' shares."""
     by_iteration: dict[int, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(connection, "FROM funnel"):
         by_iteration[row["iteration"]][row["name"]] = row["rows"]
@@ -149,9 +149,10 @@ def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tuple[list[int], list[Row]]:
-    """Query the iterations, and a row a stage: its minutes in each, and the width of a bar for the newest, 0 to 100.
+    """Query how long the stages took. Returns the iterations, and one row per stage with `stage`, `minutes` (one entry
+    per iteration; None where it did not run) and `width`, the bar of the newest iteration, 0 to 100.
 
-    Returns them as a pair; a row has `stage`, `minutes` (None where it did not run) and `width`. stages: their order.
+    stages: their order in the table.
     """
     rows = database.query_rows(connection, "FROM stage_minutes")
     numbers = sorted({row["iteration"] for row in rows})
@@ -171,7 +172,8 @@ def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[
 
 
 def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Row], Row | None]:
-    """Per iteration after `since`: recordings, utterances, recogniser, alignment; and one utterance as an example."""
+    """Query recordings, utterances, recogniser and alignment of each iteration after `since`; and one utterance with
+    its frame, as an example (None without one)."""
     table = database.query_rows(connection, _QUERIES["alignment"], {"since": since})
     figures = {
         (row["iteration"], row["name"]): row["value"]
@@ -194,7 +196,8 @@ def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tu
 def pick_replays(
     connection: duckdb.DuckDBPyConnection, domains: Sequence[str], since: int = 0
 ) -> list[tuple[str, replay.Replay]]:
-    """Five trajectories of the newest iteration, each of another kind, with why it was chosen."""
+    """Pick up to five trajectories of iterations after `since`, of different kinds and as new as possible. Returns
+    (reason of the choice, trajectory) pairs."""
     kinds = (
         *(("Verified, joins SFT", f"destination = 'sft' AND domain = '{domain}'") for domain in domains[:2]),
         ("Not verified, joins CT", "destination = 'ct' AND source = 'rollout'"),
@@ -218,16 +221,16 @@ _LISTS = ("worlds", "rises", "by_stage", "looked_at", "quarantine")
 
 
 def query_report_lists(connection: duckdb.DuckDBPyConnection, since: int = 0) -> dict[str, list[Row]]:
-    """Query rows that the report lists as they are, of iterations after `since`: `worlds` (of the newest iteration),
+    """Query the rows of the report's tables, of iterations after `since`, by name: `worlds` (of the newest iteration),
     `rises`, `by_stage`, `looked_at` and `quarantine`."""
     return {name: database.query_rows(connection, _QUERIES[name], {"since": since}) for name in _LISTS}
 
 
 def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[list[list[Row]]]:
-    """Query the ancestors of the newest promoted model, back to those of iteration `since`.
+    """Query the ancestors of the newest promoted model, by links of iterations after `since`.
 
-    Returns turns, oldest first, each a list of ranks, each a list of checkpoints with `name`, `path`, the datasets it
-    drew from and how many trajectories trained it.
+    Returns one list per iteration, oldest first, of ranks (checkpoints of equal depth), each a list of checkpoints with
+    `name`, `path`, `drew` (datasets) and `trained` (number of trajectories).
     """
     newest = database.query_rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
     if not newest:

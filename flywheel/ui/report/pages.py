@@ -1,4 +1,4 @@
-"""Write the report's pages: the index, one page a trajectory, and a PNG of a page."""
+"""Write the report's pages: the index, one page per trajectory, and a PNG of a page."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_text
 
 Row = dict[str, Any]
-_ITERATIONS_SHOWN = 10  # iterations
+_ITERATIONS_SHOWN = 10
 
 
 def write_report(ws: Workspace, *, everything: bool = False) -> Path:
     """Write the report's page, `report/index.html`, and return its path; an earlier one is replaced.
 
-    A workspace where nothing has run yet gets a page that says so. everything: show all iterations, not the newest ten,
-    with earlier ones in the curves alone. Raises DataError for a damaged file, or where DVC's file of an iteration is
-    lost; DiskFull.
+    A workspace without iterations gets a page that says so. everything: show all iterations; else the newest ten, with
+    earlier ones in the curves only. Raises DataError for a damaged file, or where DVC's file of an iteration is
+    missing; DiskFull.
     """
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)
@@ -75,14 +75,14 @@ _SECTION = re.compile(r'<section id="([\w-]+)">\s*<h2>(.*?)</h2>')
 
 
 def _render_contents(text: str) -> str:
-    """Links to the sections that the page has; none where it has one at most."""
+    """Render links to the page's sections; "" where it has fewer than two."""
     found = _SECTION.findall(text)
     links = " ".join(f'<a href="#{name}">{title}</a>' for name, title in found)
     return f'<nav class="contents" aria-label="Contents">{links}</nav>' if len(found) > 1 else ""
 
 
 def render_template(template: str, **values: Any) -> str:
-    """Render a template of this package, with escaped values."""
+    """Render a template of this package with `values`, which are escaped."""
     return _templates().get_template(template).render(palette=charts.tone_stylesheet(), **values)
 
 
@@ -102,8 +102,8 @@ def write_trajectory_page(
 ) -> Path:
     """Write `report/trajectories/<trajectory_id>.html` and return its path; an earlier one is replaced.
 
-    In the file's name all but letters, digits, `_`, `.` and `-` becomes `_`. connection: to the catalogue, where one is
-    open already. Raises BadInput for an unknown trajectory, DataError for a damaged or lost file and as
+    In the file's name each character other than letters, digits, `_`, `.` and `-` becomes `_`. connection: to the
+    catalogue; None opens one. Raises BadInput for an unknown trajectory, DataError for a damaged or missing file and as
     `connect_catalog`, DiskFull.
     """
     with contextlib.nullcontext(connection) if connection else database.connect_catalog(ws) as connection:
@@ -127,14 +127,14 @@ _TIMEOUT_MS = 30_000
 
 
 def screenshot_page(page: Path, output: Path, *, width: int = 1280, height: int | None = None) -> Path:
-    """Save a PNG of a page, of its whole length unless `height` (CSS pixels) cuts it. Raises BadInput where there is no
-    Chromium."""
+    """Save a screenshot of the HTML file `page` as the PNG `output`; return `output`. width, height: in CSS pixels; a
+    height of None takes the whole page. Raises BadInput where there is no Chromium."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium.find_chromium(SandboxSettings()))
         try:
-            # A page is at least as long as the window.
+            # A low window, as a screenshot of the whole page is at least as high as the window.
             tab = browser.new_page(viewport={"width": width, "height": height or 100}, color_scheme="light")
             tab.set_default_timeout(_TIMEOUT_MS)
             tab.goto(page.resolve().as_uri())
@@ -146,9 +146,9 @@ def screenshot_page(page: Path, output: Path, *, width: int = 1280, height: int 
 
 
 def screenshot_report(ws: Workspace, output: Path) -> Path:
-    """Save the top of the report as a PNG at `output`, as the README shows it; returns that path.
+    """Save the top of the report as the PNG `output`, as the README shows it; return that path.
 
-    The report must have been written (`write_report`). output: replaced where it is there. Starts a Chromium for the
+    The report must have been written (`write_report`). output: replaced where it exists. Starts a Chromium for the
     call; raises BadInput where there is none.
     """
     return screenshot_page(ws.report_page, output, width=1280, height=1500)

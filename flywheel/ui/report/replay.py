@@ -18,9 +18,9 @@ _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 
 @dataclass(frozen=True)
 class ReplayFrame:
-    """One step. screen: data URI or empty. read: what was there to read; None where the screen was all. overlay: an SVG
-    that lies on the screen. action: in short; raw: as the model wrote. said, unsure: what was heard of people, and what
-    of it was hardly understood, with its confidence."""
+    """Hold one step for display. screen: data URI or "". read: text of the observation; None without one. overlay: SVG
+    over the screen. action: in a few words; raw: as the model wrote it. said: transcribed utterances; unsure: those of
+    low confidence, with the confidence."""
 
     number: int
     screen: str
@@ -40,7 +40,8 @@ class ReplayFrame:
 
 @dataclass(frozen=True)
 class Replay:
-    """One trajectory. destination: sft, ct, quarantine, or empty for an episode that is not routed."""
+    """Hold one trajectory for display. facts: row of the macro `lineage_of`. more: number of further steps that are not
+    among `frames`."""
 
     trajectory_id: str
     facts: dict[str, Any]
@@ -64,7 +65,7 @@ def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit
 
 
 def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> ReplayFrame:
-    """Build a frame from a row of the macro `replay`. said: the utterances about it."""
+    """Build a frame from a row of the macro `replay`. said: rows of the step's utterances."""
     width, height = row.get("width") or 224, row.get("height") or 224
     screen = ""
     if row.get("screen"):

@@ -1,4 +1,4 @@
-"""Show what a browser itself puts over a page: JavaScript dialogs, the find bar, and the chooser of files."""
+"""Show what a browser itself puts over a page: JavaScript dialogs, the find bar, and the file chooser."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BACKGROUND_SCRIPT = read_script("background.js")
 
 
 class CoverPage:
-    """A page over the session's, which shows what the browser puts on top, and which the session's cannot reach.
+    """Show what the browser puts over the session's page, by another page that the session's cannot reach.
 
-    A page whose script waits for an answer draws nothing and answers nothing. So what a person would see over it is
-    another page, in a browser context of its own, made when it is first shown: its background is the screen last taken.
+    A page whose script waits for an answer neither draws nor answers. So what a person would see over it is drawn by
+    another page, in its own browser context, made when it is first shown; its background is the last screenshot.
     """
 
     def __init__(self, link: BrowserLink) -> None:
@@ -54,7 +54,7 @@ class CoverPage:
         return self._page is not None and not self._page.gone
 
     async def open(self, size: tuple[int, int]) -> bool:
-        """Make the page, of a size in pixels, where there is none of that size; gives whether it is a new one."""
+        """Make the page where there is none of that size (in pixels); returns whether it is a new one."""
         if self.there and self._size == size:
             return False
         self.close()
@@ -69,7 +69,7 @@ class CoverPage:
         return True
 
     async def show(self, html: str, screen: bytes, size: tuple[int, int], begin: str) -> None:
-        """Put HTML over a screen (a PNG; empty: a white one) of a size in pixels. begin: JavaScript run in it first."""
+        """Show HTML over a screen (PNG; empty: a white one) of a size in pixels. begin: JavaScript run in it first."""
         await self.open(size)
         if failed := await self.page.navigate(f"data:text/html;charset=utf-8,{quote(html)}"):
             raise EnvError(f"what the browser shows over the page does not load: {failed}", where="cover")
@@ -78,13 +78,13 @@ class CoverPage:
         await self.page.observe(0)
 
     async def put_under(self, screen: bytes) -> None:
-        """Put another screen below the same HTML."""
+        """Replace the screen (a PNG) below the HTML."""
         if screen:
             source = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
             await self.page.evaluate(f"({_BACKGROUND_SCRIPT})({json.dumps(source)})")
 
     async def do(self, action: Action, hands: InputDriver) -> str:
-        """Carry out one action on it; "" or why nothing was done."""
+        """Carry out one action on the cover; returns "" or why nothing was done."""
         if isinstance(action, act.Hotkey | act.Press):  # it may paste
             await self.page.evaluate(f"__flywheel__.core.clipboard={json.dumps(hands.clipboard)}")
         note = await hands.do(action, self.page, (), "")
@@ -93,7 +93,7 @@ class CoverPage:
         return note
 
     def close(self) -> None:
-        """Drop the page; may be called twice."""
+        """Close the page; may be called twice."""
         if self._page is not None:
             self._page.mark_gone("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
@@ -101,7 +101,7 @@ class CoverPage:
             self._link.targets.owners.pop(context, None)
             self._link.connection.post("Target.disposeBrowserContext", {"browserContextId": context})
 
-    # -- its target -----------------------------------------------------------------------------------------------
+    # -- TargetListener -------------------------------------------------------------------------------------------
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
         self._page = BrowserPage(self._link, info["targetId"], session, self._hear)
         told = self._page.set_up(self._size)
@@ -124,28 +124,28 @@ _FIND_BAR_HTML = (Path(__file__).parent / "find_bar.html").read_text(encoding="u
 
 
 class FindBar:
-    """The bar that finds text in the page (ctrl-f), drawn by a page of its own over the page's screen.
+    """Show the bar that finds text in the page (ctrl-f), drawn by a page of its own over the page's screen.
 
-    It takes the keys while it has the focus, and the mouse where it is; all else goes to the page below it. What is
-    found is selected and scrolled to by `window.find`. elements: the places of its parts.
+    It takes the keys while it has the focus, and the mouse on its area; all else goes to the page below. `window.find`
+    selects what is found and scrolls to it. elements: names and boxes of the bar's parts.
     """
 
     def __init__(self, cover: CoverPage) -> None:
         self._cover = cover
-        self._page: BrowserPage | None = None  # that is searched
-        self._arrivals = 0  # of its documents, when the bar opened
+        self._page: BrowserPage | None = None  # the page that is searched
+        self._arrivals = 0  # the page's count of documents when the bar opened
         self._focused = False
         self._text = ""
         self.elements: list[dict[str, Any]] = []
 
     def open(self, page: BrowserPage) -> bool:
-        """Tell whether it is over this page. It goes with the document that it was opened for."""
+        """Tell whether the bar is over this page. It closes with the document that it was opened for."""
         if self._page is not None and (self._page is not page or page.arrivals != self._arrivals):
             self._page = None
         return self._page is not None
 
     async def press(self, page: BrowserPage, go: int, size: tuple[int, int]) -> None:
-        """Do what ctrl-f does (go 0), or the keys that go forward (1) and backward (-1)."""
+        """Do what ctrl-f does (go 0), or the keys for the next (1) and the previous match (-1). size: in pixels."""
         if not self.open(page):
             await self._cover.show(_FIND_BAR_HTML, b"", size, f"begin({json.dumps(self._text)})")
             self._page, self._arrivals = page, page.arrivals
@@ -157,7 +157,7 @@ class FindBar:
         await self._look()
 
     async def take(self, action: Action, hands: InputDriver) -> str | None:
-        """Carry out an action on the bar; None where it is meant for the page."""
+        """Carry out an action on the bar and return its note; None where the action is meant for the page."""
         points = [value for value in vars(action).values() if isinstance(value, Point)]
         if points:
             bar = next(element for element in self.elements if element["name"] == "find bar")
@@ -182,7 +182,7 @@ class FindBar:
         return note
 
     async def onto(self, screen: bytes) -> bytes:
-        """Return a screen of the page, with the bar over it."""
+        """Draw the bar over a screen of the page (PNG); returns a PNG."""
         await self._cover.put_under(screen)
         return await self._cover.page.screenshot()
 
@@ -199,17 +199,17 @@ class FindBar:
 
 
 _DIALOG_HTML = (Path(__file__).parent / "dialog.html").read_text(encoding="utf-8")
-_MAX_MESSAGE, _MAX_DEFAULT = 10_000, 2000  # characters that are shown
+_MAX_MESSAGE, _MAX_DEFAULT = 10_000, 2000  # characters that a dialog shows
 _MAX_TOLD = 100  # characters of a message in a note
 _LEAVE_MESSAGE = "Changes you made may not be saved."
-_MAX_CLOSED = 100  # at the end of an episode
+_MAX_CLOSED = 100  # dialogs closed at the end of an episode
 WorkResult = TypeVar("T")
-_inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # this task is what a dialog would hold up
+_inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # in the suspended work itself
 
 
 @dataclass(eq=False)
 class Dialog:
-    """A JavaScript dialog. page: whose script asks. answered: the script goes on already, and it is only shown."""
+    """Describe a JavaScript dialog. page: whose script asks. answered: it is only shown, its script runs on already."""
 
     page: BrowserPage
     kind: str  # alert, confirm, prompt, beforeunload
@@ -222,7 +222,7 @@ class Dialog:
 
     @property
     def question(self) -> str:
-        """The call that fills in `dialog.html`."""
+        """Return the JavaScript call that fills in `dialog.html`."""
         asked = (self.kind, "This page says", self.message[:_MAX_MESSAGE], self.default[:_MAX_DEFAULT], "OK")
         if self.kind == "beforeunload":
             asked = (self.kind, "Leave site?", _LEAVE_MESSAGE, "", "Leave")
@@ -230,31 +230,31 @@ class Dialog:
 
 
 class Dialogs:
-    """Dialogs of a tab's pages: alert, confirm, prompt, and the question before a page is left.
+    """Show and answer the dialogs of a tab's pages: alert, confirm, prompt, and the question before a page is left.
 
-    The script that asks stands still until it is answered, and its page can neither be drawn nor read meanwhile. So
-    what a step was doing is held up (`through`), the dialog is shown over the last screen, and the step that answers it
-    goes on with what was held up. A dialog that opens while its page is being drawn would hold up every page of the
-    browser, so it is answered at once: an alert is shown all the same, others are cancelled and noted. open: those that
-    wait for an answer, of which the first is shown.
+    The script that asks is blocked until it is answered, and its page can neither be drawn nor read meanwhile. So the
+    work of the step is suspended (`through`), the dialog is shown over the last screen, and the step that answers it
+    resumes that work. A dialog that opens while its page is being drawn would block every page of the browser, so it is
+    answered at once: an alert is shown all the same, others are cancelled and noted. open: the dialogs to be answered
+    or seen, of which the first is shown.
     """
 
     def __init__(self, notes: SessionNotes, cover: CoverPage) -> None:
         self._notes, self._cover = notes, cover
         self.open: list[Dialog] = []
-        self._blocked: asyncio.Future[None] | None = None  # done as soon as a script waits for an answer
-        self._held: asyncio.Task[Any] | None = None  # what the dialogs hold up
+        self._blocked: asyncio.Future[None] | None = None  # done when a script waits for an answer
+        self._held: asyncio.Task[Any] | None = None  # the suspended work
         self._shown: Dialog | None = None
-        self._seen = False  # the policy has had a look at it
+        self._seen = False  # the policy has seen the dialog that is shown
 
     @property
     def blocking(self) -> bool:
-        """A script waits, and its page with it."""
+        """Tell whether a script waits for an answer, which blocks its page."""
         return any(not dialog.answered for dialog in self.open)
 
-    # -- what pages tell ------------------------------------------------------------------------------------------
+    # -- events of pages ------------------------------------------------------------------------------------------
     def opens(self, page: BrowserPage, params: Mapping[str, Any], drawing: bool) -> None:
-        """Show a dialog that a page has opened. drawing: the page is being drawn."""
+        """Take a dialog that a page has opened. params: of the protocol's event. drawing: the page is being drawn."""
         dialog = Dialog(page, params["type"], params.get("message", ""), params.get("defaultPrompt", ""), drawing)
         if drawing:
             page.post("Page.handleJavaScriptDialog", {"accept": dialog.kind == "alert"})
@@ -267,14 +267,14 @@ class Dialogs:
             self._blocked.set_result(None)
 
     def closes(self, page: BrowserPage) -> None:
-        """Forget a dialog once the page's script goes on."""
+        """Forget the first unanswered dialog of a page, whose script goes on."""
         for dialog in self.open:
             if dialog.page is page and not dialog.answered:
                 self.open.remove(dialog)
                 return
 
     def forget(self, page: BrowserPage | None = None) -> None:
-        """Forget the dialogs of a page that is gone, or of all."""
+        """Forget the dialogs of a page that is gone; None: those of all pages, and the suspended work."""
         self.open = [dialog for dialog in self.open if page is not None and dialog.page is not page]
         if page is None:
             held, self._held, self._shown = self._held, None, None
@@ -282,9 +282,9 @@ class Dialogs:
                 held.cancel()
             self._cover.close()
 
-    # -- what is held up ------------------------------------------------------------------------------------------
+    # -- suspended work -------------------------------------------------------------------------------------------
     async def through(self, work: Coroutine[Any, Any, WorkResult]) -> WorkResult | None:
-        """Finish what was held up, then do some work; None where a dialog opens, which then holds it up."""
+        """Finish the suspended work, then `work`, and return its result; None where a dialog opens and suspends it."""
         if _inside_held_work.get():
             return await work
         held, self._blocked = self._held, asyncio.get_running_loop().create_future()
@@ -302,22 +302,22 @@ class Dialogs:
         self._held = None
         return task.result()
 
-    # -- what the policy sees and does ----------------------------------------------------------------------------
+    # -- the policy's view and actions ----------------------------------------------------------------------------
     async def look(self, screen: bytes, size: tuple[int, int]) -> dict[str, Any]:
-        """Tell what is seen of the first one, as of a page. screen: PNG, `size` pixels, over which it is shown."""
+        """Observe the first dialog: `elements` and `dialog`. screen: PNG of `size` pixels, over which it is shown."""
         dialog = self.open[0]
         await self._show(screen, size)
         seen = await self._cover.page.observe(0)
         return {"elements": seen["elements"], "dialog": {"kind": dialog.kind, "message": dialog.message[:_MAX_MESSAGE]}}
 
     async def screenshot(self, screen: bytes, size: tuple[int, int]) -> bytes:
-        """Show the first one over `screen` (PNG of `size` pixels); the PNG of both."""
+        """Show the first dialog over `screen` (PNG of `size` pixels); returns the PNG of both."""
         await self._show(screen, size)
         self._seen = True
         return await self._cover.page.screenshot()
 
     async def do(self, action: Action, hands: InputDriver) -> str:
-        """Carry out an action on the first one; "" or why nothing was done."""
+        """Carry out an action on the first dialog; returns "" or why nothing was done."""
         dialog = self.open[0]
         if isinstance(action, act.Wait | act.Finished | act.CallUser):
             return ""
@@ -337,7 +337,7 @@ class Dialogs:
         return note
 
     async def close(self) -> None:
-        """Close all, as at the end of an episode: an alert is closed, the rest is cancelled."""
+        """Close all dialogs at the end of an episode: accept alerts, cancel others. Raises EnvError for above 100."""
         for closed in itertools.count():
             if not self.open:
                 return
@@ -354,7 +354,7 @@ class Dialogs:
             self._shown, self._seen = dialog, False
 
     async def _answer(self, dialog: Dialog, answer: Mapping[str, Any]) -> None:
-        """The script goes on, until what was held up is done or asks again."""
+        """Answer a dialog, and run its script until the suspended work is done or a dialog opens again."""
         if not dialog.answered:
             await dialog.page.send("Page.handleJavaScriptDialog", answer)
         if dialog.kind == "beforeunload" and not answer["accept"]:
@@ -376,51 +376,53 @@ async def _run_after(held: asyncio.Task[Any] | None, work: Coroutine[Any, Any, W
 
 
 async def _do_nothing() -> None:
-    """What is held up is all there is to do."""
+    """Do nothing: `through` then only finishes the suspended work."""
 
 
-# A list of the session's files for `<input type=file>`, drawn over the page: a browser's own chooser would show the
-# machine's disk. A name is looked up among what the manifest gives (`files`) and what the session has downloaded, never
-# made into a path. While it is open it takes the mouse and the keys, as a browser's does, and page time goes on.
+# The file chooser: a list of the session's files for `<input type=file>`, drawn over the page, since a browser's own
+# would show the machine's disk. A name is looked up among the manifest's `files` and the session's downloads, never
+# made into a path. While the chooser is open it takes mouse and keys, as a browser's does, and page time goes on.
 
-_MAX_FILES = 200  # files
-_ASKED_S = 1.0  # for the browser to say which input wants a file
+_MAX_FILES = 200
+_ASKED_S = 1.0  # seconds that the browser may take to say which input wants a file
 _ROW, _EDGE = 20, 6  # pixels
 _INK, _PAPER, _BAR, _CHOSEN = "#202124", "#ffffff", "#e8eaed", "#c2dbff"
-_PARTIAL_DOWNLOAD = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.\w+)?")  # a download, until it has come
-# The input hears of it, as it does of a browser's own chooser.
+_PARTIAL_DOWNLOAD = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.\w+)?")  # name of an unfinished download
+# The input gets this event, as it does when a browser's own chooser is cancelled.
 _CANCEL_FUNCTION = "function () { this.dispatchEvent(new Event('cancel', {bubbles: true})) }"
 _QUOTED = re.compile(r'"([^"]*)"')
 
 
 class FileChooser:
-    """Show a list of the session's files, its rows always at the same places. width, height: the viewport in pixels."""
+    """Show a list of the session's files, its rows always at the same places. width, height: viewport in pixels."""
 
     def __init__(self, width: int, height: int) -> None:
         self._width, self._height = width, height
-        self._asked: tuple[BrowserPage, Mapping[str, Any]] | None = None  # by which page, and what the browser says
+        self._asked: tuple[BrowserPage, Mapping[str, Any]] | None = None  # the page, and the event's parameters
         self._page: BrowserPage | None = None
-        self._document = self._input = 0  # of the page, by its number; the protocol's number of the node
+        self._document = self._input = 0  # the page's count of documents; the node's id
         self._many = False
         self._files: dict[str, Path] = {}
-        self._listed: list[str] = []  # those that the input accepts
+        self._listed: list[str] = []  # names of those that the input accepts
         self._chosen: list[str] = []
-        self._first = 0  # the row that is shown first
+        self._first = 0  # index of the row shown first
         self._typed = ""
 
     @property
     def open(self) -> bool:
-        """Whether it is open: it ends with the document that asked."""
+        """Tell whether the chooser is open; it closes with the document that asked."""
         return self._page is not None and not self._page.gone and self._page.arrivals == self._document
 
     def asked(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """Hear that an input of a page wants a file, by the event `Page.fileChooserOpened`."""
+        """Take the event `Page.fileChooserOpened`: an input of a page wants a file."""
         self._asked = (page, params)
         page.wake()
 
     async def appear(self, page: BrowserPage, folders: list[Path]) -> str:
-        """Open it over a page that asked for a file; gives what there is to note, "" where nobody pressed anything: the
-        browser refuses such a page its file, and says nothing."""
+        """Open the chooser over a page that asked for a file, and return a note for the user.
+
+        Returns "" where no click made the page ask: the browser then refuses the page, without an event.
+        """
         with contextlib.suppress(TimeoutError):
             await page.until(lambda: self._asked is not None, _ASKED_S)
         asked, self._asked = self._asked, None
@@ -445,7 +447,7 @@ class FileChooser:
         self._page, self._chosen, self._typed, self._first = None, [], "", 0
 
     async def do(self, action: Action) -> str:
-        """Carry out an action on the list; "" or why nothing was done."""
+        """Carry out an action on the list; returns "" or why nothing was done."""
         match action:
             case act.Click(point) | act.LeftDouble(point):
                 return await self._click(point)
@@ -474,13 +476,13 @@ class FileChooser:
     # -- choosing -------------------------------------------------------------------------------------------------
     @property
     def _rows(self) -> int:
-        return max((self._height - 2 * _EDGE) // _ROW - 2, 1)  # but for the title and the line of buttons
+        return max((self._height - 2 * _EDGE) // _ROW - 2, 1)  # without the title and the line of buttons
 
     async def _click(self, point: Point) -> str:
         if not (0 <= point.x < 1 and 0 <= point.y < 1):
             return "the point is outside the viewport"
         line = int((point.y * self._height - _EDGE) // _ROW)
-        if line == self._rows + 1:  # the buttons: half of the line each
+        if line == self._rows + 1:  # two buttons, each half of the line
             return await self.do(act.Hotkey(("esc",))) if point.x >= 0.5 else await self._submit()
         row = line - 1 + self._first
         if not (1 <= line <= self._rows and row < len(self._listed)):
@@ -513,7 +515,7 @@ class FileChooser:
 
     # -- drawing --------------------------------------------------------------------------------------------------
     def drawn(self, screen: bytes) -> bytes:
-        """Draw the list over the screen (PNG)."""
+        """Draw the list over the screen (PNG); returns a PNG."""
         picture = Image.open(io.BytesIO(screen)).convert("RGB")
         pen, font = ImageDraw.Draw(picture), ImageFont.load_default(13)
         left, right = _EDGE, self._width - _EDGE
@@ -535,7 +537,7 @@ class FileChooser:
 
 
 def list_session_files(folders: list[Path]) -> dict[str, Path]:
-    """List the files below some folders by their names. No link is followed."""
+    """List the files below some folders: name relative to its folder -> path. No link is followed; 200 at most."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -548,7 +550,7 @@ def list_session_files(folders: list[Path]) -> dict[str, Path]:
 
 
 def accepts_file(accept: str, name: str) -> bool:
-    """Tell whether an input with this `accept` lists a file: by its suffix, or by the type of that suffix."""
+    """Tell whether an input with this `accept` takes a file: by its suffix, or by the media type of that suffix."""
     kinds = [kind.strip().lower() for kind in accept.split(",") if kind.strip()]
     guessed = mimetypes.guess_type(name)[0] or ""
     return not kinds or any(

@@ -1,8 +1,8 @@
 """Speak the Chrome DevTools Protocol over the two pipes of `--remote-debugging-pipe`; capture the pixels of pages.
 
-Sessions are flattened: one connection carries the browser's own commands and those of every page, told apart by
-`sessionId`. A command is written at once and answered by a future, so that several may be under way (pipelined), and
-when the pipe closes, all of them fail at once: a killed browser is noticed within milliseconds.
+Sessions are flattened: one connection carries the browser's own commands and those of every page, distinguished by
+`sessionId`. A command is written at once and answered by a future, so that several may be under way (pipelined). When
+the pipe closes, all of them fail: a killed browser is noticed within milliseconds.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from flywheel.config import SandboxSettings
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 CdpListener = Callable[[str, Mapping[str, Any]], None]
-_MAX_MESSAGE_BYTES = 256 * 2**20  # bytes; no answer of a sound page comes near
+_MAX_MESSAGE_BYTES = 256 * 2**20  # far above any answer of a healthy page
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 class CdpCommandError(EnvError):
-    """The browser refused a command."""
+    """Report that the browser refused a command."""
 
 
 class CdpConnection(asyncio.Protocol):
-    """One browser's pipes. `closed` is a future, done when the browser is gone."""
+    """Hold the pipes to one browser. `closed` is a future, done when the browser is gone."""
 
     def __init__(self) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -46,11 +46,11 @@ class CdpConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, reads: int, writes: int) -> CdpConnection:
-        """Open a connection over two file descriptors, which it owns from then on."""
+        """Open a connection over two file descriptors, which it then owns. reads: for answers. writes: for commands."""
         loop = asyncio.get_running_loop()
         connection = cls()
         connection._reader, _ = await loop.connect_read_pipe(lambda: connection, os.fdopen(reads, "rb", 0))
-        # The same protocol for both: asyncio notices a reader's end by the pipe that is written to.
+        # The same protocol object serves both pipes: asyncio notices on the written pipe that its reader is gone.
         connection._writer, _ = await loop.connect_write_pipe(lambda: connection, os.fdopen(writes, "wb", 0))
         return connection
 
@@ -89,7 +89,7 @@ class CdpConnection(asyncio.Protocol):
         self._listeners[session] = listener
 
     def end(self, session: str, error: EnvError) -> None:
-        """End a session: its events go nowhere, and what it was asked fails with `error`."""
+        """End a session: its events are ignored, and its unanswered commands fail with `error`."""
         self._listeners.pop(session, None)
         for number in [number for number, waiting in self._waiting.items() if waiting[2] == session]:
             answer = self._waiting.pop(number)[0]
@@ -97,7 +97,7 @@ class CdpConnection(asyncio.Protocol):
                 answer.set_exception(error)
 
     def close(self) -> None:
-        """Close the pipes; the browser ends by itself when it notices."""
+        """Close the pipes; the browser then ends by itself."""
         for transport in (self._writer, self._reader):
             if transport is not None:
                 transport.close()
@@ -150,13 +150,13 @@ def _browser_gone(method: str) -> EnvError:
 
 
 def ignore_answer(answer: asyncio.Future) -> None:
-    """Take the error of an answer that nobody waits for, so that asyncio does not log it."""
+    """Retrieve the error of an answer that nobody waits for, so that asyncio does not log it."""
     if not answer.cancelled():
         answer.exception()
 
 
 class TargetListener(Protocol):
-    """What hears of the pages of a browser context: a tab, or what is shown over it."""
+    """Receive the targets (pages) of a browser context: implemented by a tab, and by what is shown over it."""
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None: ...
 
@@ -164,7 +164,7 @@ class TargetListener(Protocol):
 
 
 class TargetRouter:
-    """Tell each browser context's owner of its pages; close the pages of nobody. owners: by the context's id."""
+    """Report to each browser context's owner its pages; close pages without one. owners: by the context's id."""
 
     def __init__(self, connection: CdpConnection) -> None:
         self._connection = connection
@@ -178,7 +178,7 @@ class TargetRouter:
             if owner is not None and info["type"] == "page":
                 owner.attached(session, info)
                 return
-            if info["type"] == "page":  # the page that some builds begin with, or one of a tab that is closed
+            if info["type"] == "page":  # a page that some builds begin with, or of a closed tab
                 self._connection.post("Target.closeTarget", {"targetId": info["targetId"]})
             self._connection.post("Runtime.runIfWaitingForDebugger", session=session)
         elif method == "Target.detachedFromTarget":
@@ -186,50 +186,50 @@ class TargetRouter:
                 owner.detached(params["sessionId"])
 
 
-# Pixels of a page: `BeginFrameCapture` draws a frame on command, where the build has HeadlessExperimental.beginFrame:
-# it waits for no vertical sync, and nothing is drawn in between. `ScreenshotCapture` asks one that draws by itself.
+# Pixels of a page: `BeginFrameCapture` draws frames on command, where the build has HeadlessExperimental.beginFrame: it
+# waits for no vertical sync, and nothing is drawn in between. `ScreenshotCapture` is for browsers that draw unasked.
 
 log = logging.getLogger(__name__)
 _PNG = {"format": "png", "optimizeForSpeed": True}
 _CORNER = {"x": 0, "y": 0, "width": 1, "height": 1, "scale": 1}
 _INTERVAL = 1000 / 60
-_MERCY_S = 2.0  # for a page to come back after its script was stopped
+_MERCY_S = 2.0  # seconds that a page may take to answer after its script was stopped
 _TRIES, _AGAIN_S = 100, 0.01
-_LATER_MS = 0.009  # of each try's frame: one at the time of the last is never drawn; all tries end within a millisecond
+_LATER_MS = 0.009  # from try to try: a frame not later than the last is never drawn; all tries take below 1 ms
 
 
 class BeginFrameCapture:
-    """One frame at a time in the whole browser: two at once end it ("overlapping IssueExternalBeginFrame").
+    """Draw one frame at a time in the whole browser: two at once crash it ("overlapping IssueExternalBeginFrame").
 
-    A page that hangs within its frame would stop all others: after half of `timeout_s` its script is stopped; where
-    that does not help, the page is ended, and only a browser that holds on even then is ended whole. So it goes with a
-    page over which the browser has opened a window of its own that `pickers.py` does not know: nobody draws it.
+    A page that hangs within its frame would block all others: after half of `timeout_s` its script is stopped; where
+    that does not help, the page is crashed, and where that does not help either, the browser is killed. The same
+    happens to a page over which the browser opened a window of its own unknown to `pickers.py`: nobody draws that.
     """
 
-    on_command = True  # nothing is drawn but by `draw` and `screenshot`
+    on_command = True  # only `draw` and `screenshot` draw anything
 
     def __init__(self, connection: CdpConnection, settings: SandboxSettings, kill: Callable[[], None]) -> None:
         self._connection, self._patience, self._kill = connection, settings.timeout_s / 2, kill
         self._turn = asyncio.Lock()
         self._under_way: asyncio.Future[dict[str, Any]] | None = None
         self._whose = ""
-        self._ended: set[str] = set()  # pages that hung
+        self._ended: set[str] = set()  # sessions of pages that hung and were crashed
 
     def drawing(self, session: str) -> bool:
-        """Tell whether a frame of that page is under way."""
+        """Tell whether a frame of the page of `session` is under way."""
         return session == self._whose and self._under_way is not None and not self._under_way.done()
 
     async def screenshot(self, session: str, ticks: float) -> bytes:
-        """Capture a PNG of a page's viewport. ticks: the page's frame time in ms, never less than the last."""
+        """Capture a PNG of a page's viewport. ticks: the frame's time in ms, later than the page's last one."""
         for attempt in range(_TRIES):
             answer = await self._frame(session, ticks + attempt * _LATER_MS, {"screenshot": _PNG})
             if "screenshotData" in answer:
                 return base64.b64decode(answer["screenshotData"])
-            await asyncio.sleep(_AGAIN_S)  # a new document has handed in nothing to draw yet
+            await asyncio.sleep(_AGAIN_S)  # a new document has nothing to draw yet
         raise EnvError("the browser draws nothing", where="HeadlessExperimental.beginFrame")
 
     async def draw(self, session: str, ticks: float) -> None:
-        """Draw a frame without looking at it: input that waits for one is delivered, scrolling moves on."""
+        """Draw a frame without a picture: it delivers input that waits for a frame, and continues scrolling."""
         await self._frame(session, ticks, {})
 
     async def _frame(self, session: str, ticks: float, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class BeginFrameCapture:
             self._whose = session
             self._under_way = answer = self._connection.send("HeadlessExperimental.beginFrame", params, session)
             answer.add_done_callback(ignore_answer)
-            # Waited for, not awaited: who is cancelled meanwhile leaves the frame under way for the next to wait for.
+            # The answer itself is not awaited: a cancelled caller must leave the frame for the next one to wait for.
             await self._previous()
             self._sound(session)
             return answer.result()
@@ -250,7 +250,7 @@ class BeginFrameCapture:
             raise EnvTimeout("the page hung in its frame, and was ended", where="HeadlessExperimental.beginFrame")
 
     async def _previous(self) -> None:
-        """The frame under way is over."""
+        """Wait for the frame under way, and stop its script, its page or the browser where it hangs."""
         answer = self._under_way
         if answer is None or answer.done():
             return
@@ -270,7 +270,7 @@ class BeginFrameCapture:
 
 
 class ScreenshotCapture:
-    """Page.captureScreenshot: every build has it. It waits for two vertical syncs."""
+    """Capture pixels by Page.captureScreenshot, which every build has, and which waits for two vertical syncs."""
 
     on_command = False
 
@@ -301,7 +301,7 @@ FrameCapture = BeginFrameCapture | ScreenshotCapture
 
 @dataclass(frozen=True)
 class BrowserLink:
-    """What the driver of a page needs of its browser. profile: the browser's folder. touch: its pages are phones'."""
+    """Hold what the driver of a page needs of its browser. profile: the browser's folder. touch: pages are phones'."""
 
     connection: CdpConnection
     frames: FrameCapture
@@ -311,7 +311,7 @@ class BrowserLink:
     touch: bool
 
     async def open_blank_page(self, context: str, size: tuple[int, int]) -> None:
-        """Ask for an empty page in a browser context, whose owner hears of it. size: in pixels."""
+        """Open an empty page in a browser context, whose owner gets its target. size: width, height in pixels."""
         target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": context}
         if self.frames.on_command:
             target["enableBeginFrameControl"] = True
@@ -319,8 +319,10 @@ class BrowserLink:
 
 
 def crop_png(screen: bytes, size: tuple[int, int]) -> bytes:
-    """Crop a PNG to (width, height): a zoomed page may end in the middle of a pixel, which some builds then
-    draw beyond the viewport."""
+    """Crop a PNG to `size`, (width, height) in pixels.
+
+    A zoomed page may end in the middle of a pixel, which some builds then draw beyond the viewport.
+    """
     if tuple(int.from_bytes(screen[at : at + 4]) for at in (16, 20)) == size:
         return screen
     cut = io.BytesIO()
@@ -329,7 +331,7 @@ def crop_png(screen: bytes, size: tuple[int, int]) -> bytes:
 
 
 def encode_png(picture: Image.Image) -> bytes:
-    """Encode a picture as a PNG, soon rather than small."""
+    """Encode a picture as a PNG, for speed rather than for size."""
     kept = io.BytesIO()
     picture.save(kept, "PNG", compress_level=1)
     return kept.getvalue()

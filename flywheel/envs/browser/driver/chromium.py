@@ -1,7 +1,7 @@
 """Find the Chromium executable; start, watch and end one Chromium process with all its children.
 
-It ends when this process dies, `kill -9` included: the browser itself leaves when its debugging pipe closes, and
-`child_processes.py` sees to the rest.
+The browser ends when this process dies, even by `kill -9`: it exits when its debugging pipe closes, and
+`child_processes.py` ends its children.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def find_chromium(settings: SandboxSettings) -> Path:
     """Find the browser's executable: that of `sandbox.executable`, or else the first one that is installed.
 
     `sandbox.executable` is a path (relative to the current folder) or a name on PATH. Where it is empty,
-    chromium-headless-shell, chromium and google-chrome (by Debian's names as well) are looked for on PATH, then what
-    `playwright install` fetched. Where /usr/lib/chromium or its like holds a binary of the same name, that one is taken
-    in place of a shell script, which would orphan it when killed. Nothing is started. Raises BadInput that says what to
-    type where there is none, or none of the name that is set.
+    chromium-headless-shell, chromium and google-chrome (by Debian's names too) are looked for on PATH, then among the
+    browsers of `playwright install`. In place of a shell script the binary of the same name is taken, where
+    /usr/lib/chromium or a similar folder has it: the script, if killed, would leave the browser running. Nothing is
+    started. Raises BadInput where there is none, or not the one that is set.
     """
     for name in (settings.executable,) if settings.executable else _PROGRAM_NAMES:
         if found := shutil.which(name):
@@ -65,14 +65,14 @@ def _skip_shell_wrapper(path: Path) -> Path:
 
 
 def _list_playwright_browsers() -> list[Path]:
-    """Browsers fetched by `playwright install`, newest first."""
+    """List the browsers of `playwright install`: headless shells first, each kind by version in falling text order."""
     root = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
     found = [*root.glob("chromium_headless_shell-*/*/*headless*shell*"), *root.glob("chromium-*/*/chrome")]
     return sorted((path for path in found if path.is_file() and os.access(path, os.X_OK)), reverse=True)
 
 
-# Chromium's own sandbox, which confines a page that takes over its process, needs user namespaces or a setuid helper
-# beside the executable, and refuses to run as root. The first start of an executable shows whether it works.
+# Chromium's own sandbox confines a page that takes over its process. It needs user namespaces or a setuid helper beside
+# the executable, and refuses to run as root. The first start of an executable shows whether it works.
 
 RUNS_AS_ROOT = "flywheel runs as root, and Chromium refuses its sandbox to root"
 SANDBOX_FAILED = "Chromium does not start with it here: no user namespaces, and no setuid helper"
@@ -82,13 +82,13 @@ _SANDBOX_FIXES = {
     "kernel.apparmor_restrict_unprivileged_userns=0), or apt-get install chromium-sandbox",
 }
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
-_executables_without_sandbox: set[Path] = set()  # executables that did not start with it
+_executables_without_sandbox: set[Path] = set()  # which did not start with their sandbox
 
 
 def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings) -> str:
     """Explain why the browser `executable` starts without its sandbox; "": it starts with it, as far as is known.
 
-    settings: of the block `sandbox`. Raises EnvError where they require it and it cannot be.
+    settings: the block `sandbox`. Raises EnvError where they require the sandbox and it cannot work.
     """
     if settings.chromium_sandbox == "off":
         return "sandbox.chromium_sandbox is off"
@@ -99,32 +99,32 @@ def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings
 
 
 def suggest_chromium_sandbox_fix(why: str) -> str:
-    """Suggest what to type where the sandbox is missing. why: as `explain_missing_chromium_sandbox` says it."""
+    """Suggest what to type where the sandbox is missing. why: from `explain_missing_chromium_sandbox`."""
     return _SANDBOX_FIXES.get(why, "set it to auto, or to required")
 
 
 def environment_without_secrets() -> dict[str, str]:
-    """Give our environment without what looks like a secret, for processes that a page may take over."""
+    """Return our environment variables without likely secrets, for processes that a page may take over."""
     return {name: text for name, text in os.environ.items() if not _SECRET.search(name)}
 
 
 # The process.
 
 log = logging.getLogger(__name__)
-_START_TIMEOUT_S = 60.0  # deadline of a start, which a busy machine makes slow
+_START_TIMEOUT_S = 60.0  # deadline of a start, which is slow on a busy machine
 _FLAGS = yaml.safe_load(Path(__file__).with_name("chromium_flags.yaml").read_text(encoding="utf-8"))
 _NETWORK_FLAGS = _FLAGS["network"]
 _PIPE_REDIRECTS = "3<&0 4>&1 </dev/null >/dev/null"  # the browser reads its commands from descriptor 3 and writes to 4
 _PROBE_TIMEOUT_S = 20.0
-_takes_begin_frames: dict[Path, bool] = {}  # what each build answered
+_takes_begin_frames: dict[Path, bool] = {}  # whether each executable has HeadlessExperimental.beginFrame
 
 
 class _EndedAtStart(EnvError):
-    """A browser that ended by itself while it was started."""
+    """Report that a browser ended by itself while it was started."""
 
 
 class Chromium:
-    """Hold a running browser. `died` is set as soon as it is gone, by whatever cause."""
+    """Hold a running browser. `died` is set as soon as the browser is gone, for any reason."""
 
     def __init__(
         self,
@@ -141,15 +141,15 @@ class Chromium:
         if begin_frames:
             self.frames = cdp.BeginFrameCapture(connection, settings, self.kill)
         self.died = asyncio.Event()
-        self._buried = False  # its number may be another's by now
+        self._buried = False  # its process id may be another process's
         self._link = BrowserLink(connection, self.frames, cdp.TargetRouter(connection), settings, profile.path, touch)
         connection.closed.add_done_callback(lambda _: self._end())
 
     @classmethod
     async def start(cls, executable: Path, settings: SandboxSettings, touch: bool = False) -> Chromium:
-        """Start the browser `executable`. settings: of the block `sandbox`. touch: its tabs are phones.
+        """Start the browser `executable`. settings: the block `sandbox`. touch: its tabs are phones.
 
-        Raises EnvError where it does not start, is not up within a minute, or lacks what the settings require.
+        Raises EnvError where it does not start within a minute, or lacks what the settings require.
         """
         launch = partial(cls._launch, executable, settings, touch)
         wanted = settings.frames != "screenshot" and _takes_begin_frames.get(executable, True)
@@ -171,7 +171,7 @@ class Chromium:
 
     @classmethod
     async def _launch(cls, executable: Path, settings: SandboxSettings, touch: bool, begin_frames: bool) -> Chromium:
-        """With its own sandbox where that works."""
+        """Start the browser, with its own sandbox where that works."""
         run = partial(cls._run, executable, settings, touch, begin_frames)
         if explain_missing_chromium_sandbox(executable, settings):
             return await run(confined=False)
@@ -197,7 +197,7 @@ class Chromium:
         command = [str(executable), *_list_flags(settings, profile.path, begin_frames, confined)]
         process = guard = browser = None
         try:
-            # A session of its own: no Ctrl-C of the terminal reaches it, and one signal ends all its children.
+            # In its own process session no Ctrl-C of the terminal reaches it, and one signal ends all its children.
             process = subprocess.Popen(  # noqa: ASYNC220 (a few ms, and the event loop must be its parent)
                 child_processes.limit_command(command, 2 * settings.page_mb, redirect=_PIPE_REDIRECTS),
                 stdin=browser_reads,
@@ -207,7 +207,7 @@ class Chromium:
                 env=environment_without_secrets() | {"TZ": "UTC", "LANG": "C.UTF-8"},
             )
             guard = ProcessGuard(process.pid, profile.path)
-            while theirs:  # held here, they would hide that the browser is gone
+            while theirs:  # open here, they would hide that the browser is gone
                 os.close(theirs.pop())
             connection = await CdpConnection.open(reads, writes)
             browser = cls(process, guard, profile, connection, settings, begin_frames, touch)
@@ -233,7 +233,7 @@ class Chromium:
             for descriptor in theirs:
                 os.close(descriptor)
 
-    # -- what the pool needs --------------------------------------------------------------------------------------
+    # -- called by the pool ---------------------------------------------------------------------------------------
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -243,8 +243,7 @@ class Chromium:
         return not self.died.is_set()
 
     async def open_tab(self, width: int, height: int) -> BrowserTab:
-        """Open a tab of `width` x `height` pixels. Raises EnvError where the browser is gone; the caller keeps the
-        deadline."""
+        """Open a tab of `width` x `height` pixels, without a deadline. Raises EnvError where the browser is gone."""
         if not self.alive:
             raise EnvError("the browser is gone", where=f"process {self.pid}")
         tab = BrowserTab(self._link, (width, height))
@@ -252,12 +251,12 @@ class Chromium:
         return tab
 
     def kill(self) -> None:
-        """End it at once, with all its children."""
+        """Kill the browser at once, with all its children."""
         if not self._buried:
             child_processes.kill_process_group(self.pid)
 
     async def close(self) -> None:
-        """End it and wait until nothing is left of it; never raises, and may be called twice."""
+        """Kill the browser and wait until all its processes and files are gone; may be called twice, never raises."""
         self.kill()
         for owner in self._link.targets.owners.values():
             if isinstance(owner, BrowserTab):
@@ -285,7 +284,7 @@ class Chromium:
     def _end(self) -> None:
         if not self.died.is_set():
             self.died.set()
-            self.kill()  # a browser that lost its pipe would leave late, and its children after it
+            self.kill()  # a browser without its pipe would exit late, its children later still
 
 
 def _list_flags(settings: SandboxSettings, profile: Path, begin_frames: bool, confined: bool) -> list[str]:

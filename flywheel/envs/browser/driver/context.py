@@ -1,9 +1,9 @@
 """Make and dispose of browser contexts, one a session, with their proxy and downloads.
 
-Chromium sends whatever a page asks for through the proxy of its browser context: documents, workers, beacons,
-prefetches, and WebSockets by CONNECT. A filter inside of the browser would have to know each of these, and one that is
-added tomorrow; here all of them are a host and a port. Each context has a proxy of its own, so neither of two sessions
-in one browser reaches what is the other's, and what is left of a session that is over reaches nothing.
+Chromium sends all requests of a page through the proxy of its browser context: documents, workers, beacons, prefetches,
+and WebSockets by CONNECT. A filter inside the browser would have to know each kind of request, later ones too; for the
+proxy each is a host and a port. Each context has its own proxy, so two sessions in one browser cannot reach each
+other's servers, and the remains of a session that is over reach nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from flywheel.envs.browser.driver.cdp import BrowserLink
 from flywheel.utils.local_ports import bind_free_port
 
-# What a session may reach: prefixes of addresses, for navigation, and their origins.
+# What a session may reach: prefixes of addresses for navigation, and the origins of those for all requests.
 
 Origin = tuple[str, int]  # host, as a browser writes it, and port
 _PORTS = {"http": 80, "https": 443}
@@ -32,7 +32,7 @@ _PORTS = {"http": 80, "https": 443}
 def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
     """Tell whether the address `url` lies under one of the prefixes `allowed`.
 
-    A prefix without a path is that origin, not a longer name that begins like it.
+    A prefix without a path stands for that origin, and not for a longer host name that begins like it.
     """
     for prefix in allowed:
         scheme, _, rest = prefix.partition("://")
@@ -43,15 +43,15 @@ def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
 
 
 def list_allowed_origins(allowed: tuple[str, ...]) -> frozenset[Origin]:
-    """List hosts and ports of the address prefixes `allowed`."""
+    """List the hosts and ports of the address prefixes `allowed`."""
     parts = [urlsplit(prefix) for prefix in allowed]
     found = {(part.netloc.rpartition("@")[2], part.hostname, part.port or _PORTS.get(part.scheme, 0)) for part in parts}
     return frozenset((f"[{host}]" if netloc.startswith("[") else host, port) for netloc, host, port in found if host)
 
 
-# The proxy, which admits a session to its own origins and nothing else.
+# The proxy, which lets a session reach its own origins and nothing else.
 
-_MAX_HEAD_BYTES = 256 * 1024  # bytes of a request's head
+_MAX_HEAD_BYTES = 256 * 1024  # of a request's head
 _CONNECT_S = 20.0
 _REQUEST = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.1")
 _TARGET = re.compile(rb"(?:http://)?(\[[0-9a-f:.]+\]|[^/:\[\]@?#]+)(?::(\d{1,5}))?([/?]\S*)?")
@@ -60,13 +60,15 @@ _FORBIDDEN_RESPONSE = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
 
 
 class SessionProxy:
-    """Admit a session to its own origins, at first none, between `start` and `close`. tell: is told what was refused
-    or not reached."""
+    """Let a session reach its own origins, between `start` and `close`.
+
+    origins: none at first. tell: called with a message for each request that was refused or whose host is not reached.
+    """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.origins: frozenset[Origin] = frozenset()
         self.tell = tell
-        self.address = ""  # as Chromium wants it
+        self.address = ""  # URL of the proxy, for Chromium
         self._server: asyncio.Server | None = None
         self.callers: set[_ProxyCaller] = set()
 
@@ -85,7 +87,7 @@ class SessionProxy:
 
 
 class _ProxyEnd(asyncio.Protocol):
-    """One end of a connection through the proxy. It reads no faster than its other end writes."""
+    """Forward bytes from one end of a proxied connection to its other end, no faster than that can write."""
 
     def __init__(self) -> None:
         self.other: _ProxyEnd | None = None
@@ -108,14 +110,14 @@ class _ProxyEnd(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.other is not None:
-            self.other.transport.close()  # once what it was given is written
+            self.other.transport.close()  # it first writes what it was given
 
 
 class _ProxyCaller(_ProxyEnd):
-    """A connection that the browser opened: requests, one after the other, or a tunnel.
+    """Serve a connection that the browser opened: requests, one after the other, or a tunnel.
 
-    The browser writes the requests, so there is little to mistrust in their form: what it does not send (pieces of
-    unknown length, two lengths) is refused, and nobody can hide a second request in a first one's body.
+    The browser writes the requests, so their form can be trusted: forms that it does not send (chunks, two lengths) are
+    refused, so that no page can hide a second request in the body of the first.
     """
 
     def __init__(self, proxy: SessionProxy) -> None:
@@ -123,7 +125,7 @@ class _ProxyCaller(_ProxyEnd):
         self._proxy = proxy
         self._buffer = bytearray()
         self._body = 0  # bytes of the request's body that are still to come
-        self._origin: Origin | None = None  # of the other end
+        self._origin: Origin | None = None  # which the other end is connected to
         self._tunnel = False
         self._opening: asyncio.Task[None] | None = None
 
@@ -150,7 +152,7 @@ class _ProxyCaller(_ProxyEnd):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Pass on what of the buffer can be, once the other end is there."""
+        """Handle the buffered bytes, as far as possible, once the other end is connected."""
         while self._buffer and self._opening is None and not self.transport.is_closing():
             if self._tunnel or self._body:
                 part = bytes(self._buffer if self._tunnel else self._buffer[: self._body])
@@ -168,13 +170,13 @@ class _ProxyCaller(_ProxyEnd):
             self._begin(head)
 
     def _begin(self, head: bytes) -> None:
-        """A request: to the other end where its origin is admitted, else the connection ends."""
+        """Begin a request by its head: forward it where its origin is allowed, else close the connection."""
         first, *fields = head.split(b"\r\n")
         request = _REQUEST.fullmatch(first)
         target = _TARGET.fullmatch(request[2]) if request else None
         tunnel = request is not None and request[1] == b"CONNECT"
         if target is None or tunnel == request[2].startswith(b"http://"):
-            self.end()  # no request to a proxy
+            self.end()  # not a request to a proxy
             return
         host, port = target[1].decode("latin-1").lower(), int(target[2] or 80)
         origin = (host, port)
@@ -201,13 +203,13 @@ class _ProxyCaller(_ProxyEnd):
         if self._origin == origin and not tunnel:
             self.other.transport.write(begun)
         elif self._origin is not None:
-            self.transport.close()  # the browser asks again, by a connection of its own
+            self.transport.close()  # the browser sends it again on a new connection
         else:
             self._tunnel, self._origin = tunnel, origin
             self._opening = asyncio.ensure_future(self._open(b"" if tunnel else begun))
 
     async def _open(self, begun: bytes) -> None:
-        """Have the other end, and give it the request."""
+        """Connect the other end, and send it the request's head `begun`; b"" for a tunnel."""
         host, port = self._origin
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -230,7 +232,7 @@ class _ProxyCaller(_ProxyEnd):
 
 
 async def _connect(host: str, port: int, caller: _ProxyCaller) -> _ProxyEnd:
-    """A connection to a server. A name that somebody else's DNS gives an address of this machine leads nowhere."""
+    """Connect to a server, except to an address of this machine that a DNS name other than localhost resolves to."""
     loop, error = asyncio.get_running_loop(), OSError("the name has no address that may be reached")
     for *_, address in await loop.getaddrinfo(host, port, type=1):
         if host != address[0] and host != "localhost" and _is_this_machine(address[0]):
@@ -251,33 +253,34 @@ def _is_this_machine(address: str) -> bool:
     return mapped.is_loopback or mapped.is_link_local or mapped.is_unspecified
 
 
-_MAX_NAME = 120  # characters
+_MAX_NAME = 120  # characters of a file name
 _MAX_FILES = 100  # of one session
-_BEGIN_S = 0.5  # that a step waits for a file to begin, where one was asked for
-_DOWNLOAD_S = 2.0  # and for it to be there
+_BEGIN_S = 0.5  # that a step waits for a requested download to begin
+_DOWNLOAD_S = 2.0  # and for it to end
 
 
 class Downloads:
-    """Files that pages give the user, kept in the session's folder under their own names.
+    """Save files that pages download in the session's folder, under their own names.
 
-    folder: where they lie. limit: bytes of one file. cancel: stops a download by its id. note: tells the user of it.
+    folder: the session's. limit: bytes of one file. cancel: stops a download by its id. note: called with a note for
+    the user on each download.
     """
 
     def __init__(self, folder: Path, limit: int, cancel: Callable[[str], None], note: Callable[[str], None]) -> None:
         self.folder, self._limit, self._cancel, self._note = folder, limit, cancel, note
-        self._names: dict[str, str] = {}  # of the ones under way
-        self._waited: set[str] = set()  # of those, the ones that were waited for
-        self._count = self._asked = 0  # that began, and that should
+        self._names: dict[str, str] = {}  # of downloads under way, by id
+        self._waited: set[str] = set()  # ids of those that a step has waited for
+        self._count = self._asked = 0  # downloads that began, and that are expected to
 
     def expect(self, files: int) -> None:
-        """Expect that so many files begin, or have just begun."""
+        """Expect that so many downloads begin soon, or have just begun."""
         self._asked += files
 
     async def settle(self) -> None:
-        """Wait a moment for those that were asked for to begin, and for those under way to be there."""
+        """Wait a moment for expected downloads to begin, and for those under way to end."""
         await _wait_until(lambda: self._asked <= self._count, _BEGIN_S)
         await _wait_until(lambda: self._waited.issuperset(self._names), _DOWNLOAD_S)
-        self._asked, self._waited = self._count, set(self._names)  # what has not come yet may come when it will
+        self._asked, self._waited = self._count, set(self._names)  # later steps do not wait for these again
 
     def begins(self, params: Mapping[str, Any]) -> None:
         self._count += 1
@@ -309,29 +312,29 @@ class Downloads:
 
 
 def safe_file_name(name: str) -> str:
-    """Make a file name that stays in its folder, whatever a server called the file."""
+    """Make a safe file name, without a path, of the name that a server gave a file."""
     name = re.sub(r"[\x00-\x1f/\\\x7f]", "_", name).strip(" .")
     return name[-_MAX_NAME:] or "download"
 
 
 def _free_path(path: Path) -> Path:
-    """`a.txt`, or `a (1).txt` where that is taken."""
+    """Return `path`, or where it is taken the first free one of `a (1).txt`, `a (2).txt` and so on."""
     others = (path.with_name(f"{path.stem} ({number}){path.suffix}") for number in itertools.count(1))
     return next(free for free in itertools.chain([path], others) if not free.exists())
 
 
 async def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
-    """Wait until something holds, and no longer than so many seconds."""
+    """Wait until `holds()` is true, for `seconds` at most."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while not holds():  # noqa: ASYNC110 (the browser tells nobody else)
+            while not holds():  # noqa: ASYNC110 (there is no event to wait for)
                 await asyncio.sleep(0.005)
 
 
 class BrowserContext:
-    """A browser context for one session, with a proxy that admits what the session may reach.
+    """Hold a browser context for one session, with a proxy that lets it reach only what the session may.
 
-    id: of the protocol. folder: of the session's files; it goes with the context.
+    id: of the protocol. folder: of the session's downloads; it is removed with the context.
     """
 
     def __init__(self, link: BrowserLink, id: str, proxy: SessionProxy, note: Callable[[str], None]) -> None:
@@ -347,7 +350,7 @@ class BrowserContext:
 
     @classmethod
     async def open(cls, link: BrowserLink, note: Callable[[str], None], fault: Callable[[str], None]) -> BrowserContext:
-        """Open a context. note: told of downloads. fault: told of refused hosts."""
+        """Open a context. note: called with notes on downloads. fault: called with hosts refused or not reached."""
         proxy = SessionProxy(fault)
         await proxy.start()
         wanted = {"disposeOnDetach": True, "proxyServer": proxy.address, "proxyBypassList": "<-loopback>"}
@@ -365,6 +368,6 @@ class BrowserContext:
         await self._connection.send("Storage.setCookies", {"cookies": list(cookies), "browserContextId": self.id})
 
     def forget(self) -> None:
-        """Remove its files and close its proxy. The caller tells the browser."""
+        """Remove the session's files and close the proxy. The caller disposes of the context in the browser."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.proxy.close()

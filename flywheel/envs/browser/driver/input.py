@@ -20,26 +20,26 @@ from flywheel.envs.browser.driver.page import BrowserPage, read_script
 from flywheel.envs.keyboard import SHIFT, Key
 
 PixelPoint = tuple[float, float]
-SendMouseEvent = Callable[[str, PixelPoint], asyncio.Future]  # (the protocol's type of event, where) -> its answer
-SendTouchEvent = Callable[[BrowserPage, str, PixelPoint | None, float], asyncio.Future]  # (page, type, where, when)
-# (page time to pass in ms) -> what is seen, None where it is another page
+SendMouseEvent = Callable[[str, PixelPoint], asyncio.Future]  # (the protocol's type of event, point) -> its answer
+SendTouchEvent = Callable[[BrowserPage, str, PixelPoint | None, float], asyncio.Future]  # (page, type, point, time)
+# (page time to pass in ms) -> what is observed, None where another page is seen
 PassPageTime = Callable[[float], Awaitable[Mapping[str, Any] | None]]
 
 _DRAG_MOVES = 8
 _DRAG_PACE_MS = 20.0  # page time after the press and after each move
-_DRAG_START_S = 1.0  # for the browser to say what is dragged, once the page let it be
+_DRAG_START_S = 1.0  # for the browser to report what is dragged, once the page allowed it
 
 
 class MouseGrip:
-    """Hold a button of the mouse down on a page, with what of the page is dragged by it.
+    """Hold a button of the mouse down on a page, and drag what it grabbed.
 
-    Where the browser makes a drag of HTML of it (`draggable`, a link, selected text), no move of the mouse reaches the
-    page any more: the browser hands us what is dragged, and we say where it is and that it is dropped.
+    Where the browser starts an HTML drag (`draggable`, a link, selected text), moves of the mouse no longer reach the
+    page: the browser hands us the dragged data, and we send it as drag events, a drop at last.
     """
 
     def __init__(self, page: BrowserPage, mouse: SendMouseEvent) -> None:
         self.page, self._mouse = page, mouse
-        self._inside = False  # a drag of HTML has entered the page
+        self._inside = False  # an HTML drag has entered the page
 
     async def press(self, at: PixelPoint) -> None:
         """Move the mouse to a point and press the button. at: pixels of the viewport."""
@@ -55,7 +55,7 @@ class MouseGrip:
             await self._tell("dragOver" if self._inside else "dragEnter", at)
 
     async def heed(self, seen: Mapping[str, Any]) -> None:
-        """Wait for the browser to say what is dragged, where `seen`, after a move, reports a drag of HTML."""
+        """Wait for the browser to report what is dragged, where `seen`, observed after a move, shows an HTML drag."""
         if seen.get("dragging") and self.page.dragged is None:
             with contextlib.suppress(TimeoutError):  # nothing to drag, or a frame that was taken away
                 await self.page.until(lambda: self.page.dragged is not None, _DRAG_START_S)
@@ -65,13 +65,13 @@ class MouseGrip:
         if self.page.dragged is None:
             await self._mouse("mouseReleased", at)
             return
-        # Browsers tell the place again and again: the page answers for this one, not for the last.
+        # Browsers repeat dragOver: the page must answer it for this point before the drop, not for the last one.
         for kind in ("dragOver", "drop") if self._inside else ("dragEnter", "dragOver", "drop"):
             await self._tell(kind, at)
         self.page.dragged = None
 
     def let_go(self, at: PixelPoint) -> None:
-        """Release the button, at a point in pixels, once another page is shown: this one must not be left with it."""
+        """Release the button, at a point in pixels, once another page is shown, so that this one does not keep it."""
         if self.page.gone:
             return
         if self.page.dragged is None:
@@ -90,8 +90,8 @@ class MouseGrip:
 async def drag_slowly(grip: MouseGrip, start: PixelPoint, end: PixelPoint, ms: float, rest: PassPageTime) -> None:
     """Carry out a drag as a person does: a press, moves with page time between them, a release.
 
-    Libraries look where the pointer is in frames and timers of their own, so a drag that takes no time is missed. ms:
-    page time that it may take, passed by `rest`. It ends where the page gives way to another.
+    Libraries read the pointer's place in frames and timers, so they would miss a drag that takes no time. ms: page time
+    that it may take, passed by `rest`. The drag ends early where another page is shown.
     """
     pace = min(_DRAG_PACE_MS, ms / (_DRAG_MOVES + 1))
     await grip.press(start)
@@ -107,7 +107,7 @@ async def drag_slowly(grip: MouseGrip, start: PixelPoint, end: PixelPoint, ms: f
 
 
 def _ease_path(start: PixelPoint, end: PixelPoint) -> list[PixelPoint]:
-    """Slow at both ends, as a hand is."""
+    """Return the points of a drag's moves, closer together at both ends, as a hand moves."""
     shares = [step / _DRAG_MOVES for step in range(1, _DRAG_MOVES + 1)]
     eased = [share * share * (3 - 2 * share) for share in shares]
     return [tuple(a + (b - a) * share for a, b in zip(start, end, strict=True)) for share in eased]
@@ -115,32 +115,33 @@ def _ease_path(start: PixelPoint, end: PixelPoint) -> list[PixelPoint]:
 
 OUTSIDE_NOTE = "the point is outside the viewport"
 _SCROLL_DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
-_SCROLL_SHARE = 0.5  # of the viewport, a scroll
+_SCROLL_SHARE = 0.5  # of the viewport, for a scroll
 _MAX_TEXT = 2000
 _BUTTONS = {"none": 0, "left": 1, "right": 2}
-_SCROLL_FRAMES = 2  # in which a page has taken a turn of the wheel and moved
+_SCROLL_FRAMES = 2  # after which a page has handled a wheel event and moved
 
 
 class InputDriver:
-    """Mouse and keyboard of a session. width, height: the viewport in pixels.
+    """Carry out actions by mouse and keyboard. width, height: the viewport in pixels.
 
-    Commands are written one after the other and only the last answer is waited for: the browser delivers them in order.
+    The commands of one action are written without waiting in between, since the browser delivers them in order; their
+    answers are awaited together.
     """
 
     def __init__(self, width: int, height: int) -> None:
         self._width, self._height = width, height
-        self._held: dict[str, Key] = {}  # by code
+        self._held: dict[str, Key] = {}  # keys held down, by code
         self.at = (0.0, 0.0)  # where the mouse is
         self.clipboard = ""  # what was copied last
 
     @property
     def held(self) -> list[str]:
-        """Names of the keys that are held down, in the order in which they were pressed."""
+        """Return the names of the keys that are held down, in the order in which they were pressed."""
         return [key.key if key.key != " " else "Space" for key in self._held.values()]
 
     @property
     def modifiers(self) -> int:
-        """Bits of the modifiers that are held down."""
+        """Return the bits of the modifiers that are held down."""
         bits = 0
         for key in self._held.values():
             bits |= key.modifier
@@ -155,8 +156,11 @@ class InputDriver:
         ms: float = 0,
         rest: PassPageTime | None = None,
     ) -> str:
-        """Carry out one action; "" or why it did nothing. base: what a relative address is relative to. ms: page time
-        that it may take, which `rest` passes (or else the page alone)."""
+        """Carry out one action on `page`; returns "" or why it did nothing.
+
+        allowed: prefixes of addresses to which it may navigate. base: the URL to which an address is relative. ms: page
+        time that a drag may take. rest: passes page time; None: `page.observe`.
+        """
         if is_outside_screen(action):
             return OUTSIDE_NOTE
         match action:
@@ -191,7 +195,7 @@ class InputDriver:
 
     # -- mouse ----------------------------------------------------------------------------------------------------
     def move(self, page: BrowserPage, at: PixelPoint) -> None:
-        """Move the mouse, and do not wait: a page hears of it with what comes next, or in its next frame."""
+        """Move the mouse without waiting: the page gets the move with the next event, or in its next frame."""
         self.at = at
         self._mouse(page, "mouseMoved", at).add_done_callback(ignore_answer)
 
@@ -211,7 +215,7 @@ class InputDriver:
         await asyncio.gather(pressed, released)
 
     async def _double(self, page: BrowserPage, at: PixelPoint) -> None:
-        """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
+        """Click twice. What the first click began finishes before the second, so that the result does not vary."""
         await self.click(page, at)
         await page.observe(0)
         await page.screenshot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
@@ -222,7 +226,7 @@ class InputDriver:
         self.at = end
 
     def grip(self, page: BrowserPage) -> MouseGrip:
-        """Take the left button, to be held down."""
+        """Return a grip that holds the left button down once it is pressed."""
         pressed = False
 
         def mouse(kind: str, at: PixelPoint) -> asyncio.Future:
@@ -237,10 +241,10 @@ class InputDriver:
         await self.wheel(page, at, way[0] * self._width * _SCROLL_SHARE, way[1] * self._height * _SCROLL_SHARE)
 
     async def wheel(self, page: BrowserPage, at: PixelPoint, right: float, down: float) -> None:
-        """Turn the wheel by so many pixels."""
+        """Scroll by the wheel, at a point. right, down: pixels."""
         self.move(page, at)
         await page.deliver(self._mouse(page, "mouseWheel", at, deltaX=right, deltaY=down))
-        # The browser scrolls by events of its own, which it sends after the answer. A move goes the same way behind
+        # The browser scrolls by events of its own, which it sends after the answer. A move of the mouse queues behind
         # them: once the page has it, it has those too.
         await page.deliver(self._mouse(page, "mouseMoved", at))
         for _ in range(_SCROLL_FRAMES):
@@ -265,7 +269,7 @@ class InputDriver:
         keys = [keyboard.find_key(name) for name in names]
         if not keys or None in keys:
             return f"no such key: {' '.join(names)}"
-        extra = SHIFT if any(key.shifted for key in keys) else 0  # `+` is a key of its own here
+        extra = SHIFT if any(key.shifted for key in keys) else 0  # `+` counts as a key of its own here
         if any(key.modifier == SHIFT for key in keys) or self.modifiers & SHIFT:
             keys = [_shifted_key(key) for key in keys]
         before = set(self._held)  # what an earlier step pressed stays down
@@ -281,7 +285,7 @@ class InputDriver:
         text = content.rstrip("\n").encode("utf-8", "replace").decode()
         sent = []
         for key, characters in itertools.groupby(text, keyboard.KEYS.get):
-            if key is None:  # no key of this keyboard: it comes as from an input method
+            if key is None:  # no key of this keyboard: typed as by an input method
                 sent.append(page.send("Input.insertText", {"text": "".join(characters)}))
             else:
                 for _ in characters:
@@ -299,7 +303,7 @@ class InputDriver:
         return sent if held else [*sent, self._up(page, key, extra)]
 
     async def press(self, page: BrowserPage, name: str) -> str:
-        """Press a key; again without a release in between, it repeats."""
+        """Press a key and hold it down; a key that is held already repeats. Returns "" or why nothing was done."""
         key = keyboard.find_key(name)
         if key is None:
             return f"no such key: {name}"
@@ -315,7 +319,7 @@ class InputDriver:
         await self._up(page, self._held[key.code])
         return ""
 
-    # -- elsewhere ------------------------------------------------------------------------------------------------
+    # -- addresses and points -------------------------------------------------------------------------------------
     async def _navigate(self, page: BrowserPage, content: str, allowed: tuple[str, ...], base: str) -> str:
         try:
             target = urljoin(base, content.strip())
@@ -331,44 +335,44 @@ class InputDriver:
 
 
 def is_outside_screen(action: Action) -> bool:
-    """Tell whether a point of `action` lies beyond the screen; False for an action without points."""
+    """Tell whether a point of `action` lies outside the screen; False for an action without points."""
     points = [value for value in vars(action).values() if isinstance(value, Point)]
     return not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points)
 
 
 def list_key_fields(key: Key) -> dict[str, Any]:
-    """List what the protocol's event of a key says of it."""
+    """Return the fields that describe a key in the protocol's key events."""
     location = 1 if key.modifier else 0
     return {"key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number, "location": location}
 
 
 def _shifted_key(key: Key) -> Key:
-    """What the same key types with Shift."""
+    """Return the key as typed with Shift; itself where Shift changes nothing."""
     for other in keyboard.KEYS.values():
         if other.shifted and other.code == key.code:
             return other
     return key
 
 
-_SWIPE_MOVES = 8  # of a finger, in a swipe
-_SWIPE_PACE_MS = 16.0  # page time between them
-_SWIPE_REST_S = 0.3  # that a finger rests before it is lifted: what it moved does not fly on
+_SWIPE_MOVES = 8  # of the finger in a swipe
+_SWIPE_PACE_MS = 16.0  # between the timestamps of two moves
+_SWIPE_REST_S = 0.3  # that a finger rests before it is lifted, so that nothing scrolls on
 _GESTURE_INTERVAL_S = 2.0  # between the beginnings of two gestures
-_LONG_PRESS_MS = 600.0  # of page time: a long press
-_SWIPE_SHARE = 0.6  # of the screen, a scroll: more than half, so that what snaps goes on
+_LONG_PRESS_MS = 600.0  # page time of a long press
+_SWIPE_SHARE = 0.6  # of the screen, for a scroll: above half, so that lists that snap move on
 _TOUCH_SLOP = 15.0  # pixels that a finger moves before the page does
-_TOUCH_FRAMES = 2  # in which a page has taken a touch, and moved
+_TOUCH_FRAMES = 2  # after which a page has handled a touch and moved
 _LONG_PRESS_SCRIPT = read_script("long_press.js")
 
 
 class TouchDriver(InputDriver):
-    """Fingers and the screen's keyboard of a phone, with its applications, home and back.
+    """Carry out actions by the touch screen and keyboard of a phone, with its applications, home and back.
 
-    The first address that a session may go to is the phone's launcher: it is the home screen, and it leads to an
-    application by `open/NAME`. What the browser shows over a page is tapped by the mouse and left by back.
+    The first address that a session may go to is the phone's launcher: it is the home screen, and it opens an
+    application by `open/NAME`. What the browser shows over a page is tapped and swiped too, and closed by back.
     """
 
-    _last = 0.0  # when the last gesture began, in seconds as the browser is told
+    _last = 0.0  # when the last gesture began: its timestamp in seconds
 
     async def do(
         self,
@@ -402,7 +406,7 @@ class TouchDriver(InputDriver):
 
     # -- fingers --------------------------------------------------------------------------------------------------
     def _moment(self) -> float:
-        """When a gesture begins: long enough after the last one, so that two taps are never a double tap."""
+        """Return a gesture's timestamp in seconds, so long after the last one that two taps are no double tap."""
         self._last = max(time.time(), self._last + _GESTURE_INTERVAL_S)
         return self._last
 
@@ -422,11 +426,11 @@ class TouchDriver(InputDriver):
         await self._swipe(page, start, end)
 
     def grip(self, page: BrowserPage) -> FingerGrip:
-        """Put a finger on the screen."""
+        """Return a grip that puts a finger on the screen once it is pressed."""
         return FingerGrip(page, self._touch, self._moment())
 
     async def _scroll(self, page: BrowserPage, at: PixelPoint, way: tuple[int, int]) -> None:
-        """A finger goes the other way, a good half of the screen, around the point."""
+        """Scroll by a swipe in the opposite direction, over 60 % of the screen, centred on the point."""
         sides = (self._width, self._height)
         reach = [step * (side * _SWIPE_SHARE + _TOUCH_SLOP) / 2 for step, side in zip(way, sides, strict=True)]
         places = zip(at, reach, sides, strict=True)
@@ -447,7 +451,7 @@ class TouchDriver(InputDriver):
         await self._taken(page)
 
     async def _long(self, page: BrowserPage, at: PixelPoint, rest: PassPageTime) -> None:
-        """The browser's own would take half a second of real time; this one takes page time."""
+        """Make a long press in page time: the browser's own would take half a second of real time."""
         moment = self._moment()
         await page.deliver(self._touch(page, "touchStart", at, moment))
         if await rest(_LONG_PRESS_MS) is not None:
@@ -461,7 +465,7 @@ class TouchDriver(InputDriver):
     # -- the phone ------------------------------------------------------------------------------------------------
 
     async def _back(self, page: BrowserPage, allowed: tuple[str, ...]) -> str:
-        """Closes a list that hangs open; else back in the application that is seen, then to the home screen."""
+        """Close an open list; else go back within the application, and from its first page to the home screen."""
         if await page.evaluate("document.querySelector('select:open') !== null"):
             await self._hotkey(page, ("esc",))
             return ""
@@ -478,7 +482,7 @@ class TouchDriver(InputDriver):
 
 
 class FingerGrip:
-    """Hold a finger of a person on the screen: `MouseGrip` for phones. began: when, in seconds."""
+    """Hold a finger of a person on the screen, as `MouseGrip` holds a button. began: the gesture's timestamp in s."""
 
     def __init__(self, page: BrowserPage, touch: SendTouchEvent, began: float) -> None:
         self.page, self._touch, self._ahead = page, touch, began - time.time()

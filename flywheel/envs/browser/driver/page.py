@@ -1,4 +1,4 @@
-"""Drive one page by its protocol session: set-up, scripts, navigation, clock, and the popups over it."""
+"""Drive one page by its DevTools protocol session: set-up, scripts, navigation, clock, and the popups over it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, crop_
 from flywheel.envs.browser.driver.context import is_within_prefixes
 from flywheel.utils.errors import EnvError
 
-# The JavaScript that runs in pages: ahead of a document's or worker's own scripts, and the pickers. A script in several
-# parts is one function, run at once: its parts share their names, and a page sees none of them.
+# The JavaScript that runs in pages: before a document's or worker's own scripts, and in the pickers. A script of
+# several parts is wrapped in one function: its parts share their names, and a page sees none of them.
 
 _HERE = Path(__file__).parent / "scripts"
 
@@ -31,7 +31,7 @@ _PICKER_PARTS = "style common list calendar times colour show"
 
 
 def read_script(path: str) -> str:
-    """Read a script that runs in pages. path: below `scripts`."""
+    """Read a script that runs in pages. path: below the folder `scripts`."""
     return (_HERE / path).read_text(encoding="utf-8")
 
 
@@ -40,21 +40,21 @@ def _join_scripts(folder: str, parts: str) -> str:
     return "".join(['(() => {\n"use strict";\n', *texts, "})();\n"])
 
 
-# `CONFIG` in the first two is replaced for each page and worker.
+# `CONFIG` in the first two scripts is replaced for each page and worker.
 DOCUMENT_SCRIPT = _join_scripts("document", _DOCUMENT_PARTS) + read_script("refusals.js")
 WORKER_SCRIPT = read_script("worker_clock.js")
 PICKERS_SCRIPT = _join_scripts("pickers", _PICKER_PARTS)
 
 
-_MAX_NOTES_A_STEP = 5  # notes of one step
-_MAX_NOTES = 1000  # that wait to be told
+_MAX_NOTES_A_STEP = 5
+_MAX_NOTES = 1000  # that wait to be taken
 _MAX_FAULTS = 50  # of one session
 
 
 class SessionNotes:
-    """What is told of a session beside what is seen.
+    """Collect notes on a session for the user, besides what is seen.
 
-    faults: what failed in its pages since it began, such as uncaught errors and loads.
+    faults: what failed in the session's pages since it began, such as uncaught errors and failed loads.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ class SessionNotes:
             self._notes.append(text)
 
     def fault(self, text: str) -> None:
-        """Add what failed in a page."""
+        """Add a failure in a page."""
         if len(self.faults) < _MAX_FAULTS:
             self.faults.append(text)
 
     def take(self) -> list[str]:
-        """Take the notes since it was called last."""
+        """Return the notes since the last call; of many, the first five and how many more there are."""
         notes, self._notes = self._notes, []
         if len(notes) > _MAX_NOTES_A_STEP:
             notes = [*notes[:_MAX_NOTES_A_STEP], f"and {len(notes) - _MAX_NOTES_A_STEP} more"]
@@ -83,18 +83,18 @@ class SessionNotes:
 
 
 _SETUP = yaml.safe_load(Path(__file__).with_name("page_setup.yaml").read_text(encoding="utf-8"))
-# A page's clock must stand still while something loads, and no script can see an `import()`, or the picture that a
-# style sheet asks for. So the browser reports each request to the document (`loads.js`), in the order of its events.
+# A page's clock must stand still while something loads, and no script can see an `import()`, or a picture that a style
+# sheet loads. So this policy makes the browser report each request to the document (`loads.js`), in event order.
 REPORT_ONLY_POLICY = _SETUP["report_only_policy"]
 _DOCUMENT_TYPES = ("text/html", "application/xhtml+xml", "image/svg+xml")
-# Of the body as it was sent, not as we have it.
+# They describe the body as the server sent it, not as the browser gives it to us.
 _STALE_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
 def _continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
-    """Let an answer go on: a document with the policy, anything else as it is.
+    """Let a paused response continue: a document with the report-only policy, anything else unchanged.
 
-    A document is given anew, since a browser has read the policies of an answer before it lets us see it.
+    A document's response is replaced, since the browser has read a response's policies before it pauses it for us.
     """
     on = {"requestId": params["requestId"]}
     headers = [(one["name"], one["value"]) for one in params.get("responseHeaders", [])]
@@ -107,7 +107,7 @@ def _continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
     told = [*kept, ("Content-Security-Policy-Report-Only", REPORT_ONLY_POLICY)]
 
     def give(body: asyncio.Future[dict[str, Any]]) -> None:
-        if body.cancelled() or body.exception() is not None:  # it broke off: let the browser say so
+        if body.cancelled() or body.exception() is not None:  # the response broke off: let the browser report it
             page.post("Fetch.continueRequest", on)
             return
         text, encoded = body.result()["body"], body.result()["base64Encoded"]
@@ -118,54 +118,54 @@ def _continue_response(page: BrowserPage, params: Mapping[str, Any]) -> None:
     page.send("Fetch.getResponseBody", on).add_done_callback(give)
 
 
-_LEFT_SIGNS = (  # what a call that was under way in the page says after a navigation
+_LEFT_SIGNS = (  # in the error of a call that a navigation of the page interrupted
     "context was destroyed",
     "Cannot find",
     "navigated or closed",
     "frame was detached",
     "Promise was collected",
 )
-WENT_NOWHERE = "flywheel.wentNowhere"  # told like an event of the browser: `url`, where a frame was to go
-_ASKED_S = 0.5  # for a navigation that was asked for to begin
-_FRAME_MS = 1.0  # between two frames at one page time: one that is not later than the last is never drawn
-_PATIENCE = 1 / 3  # of the deadline, for a document that goes on loading; spent once
-_TRAVEL_S = 2.0  # for a step in the history to begin
+WENT_NOWHERE = "flywheel.wentNowhere"  # reported like an event of the browser; `url`: where a frame was to go
+_ASKED_S = 0.5  # seconds that a requested navigation may take to begin
+_FRAME_MS = 1.0  # between two frames at one page time: a frame not later than the last is never drawn
+_PATIENCE = 1 / 3  # share of the deadline that a document may go on loading, once
+_TRAVEL_S = 2.0  # seconds that a step in the history may take to begin
 
 
 HearPageEvent = Callable[["BrowserPage", str, Mapping[str, Any]], None]  # (page, method, parameters)
 
 
 class PageGone(EnvError):
-    """The page crashed, or closed itself."""
+    """Report that the page crashed, or closed itself."""
 
 
 class BrowserPage:
-    """Drive one page by its protocol session.
+    """Drive one page by its DevTools protocol session.
 
-    target, session: ids of the protocol. hear: told of the events that are not its own. time: page time in ms since the
-    episode began.
+    target, session: ids of the protocol. hear: called with the events that this class does not handle itself. time:
+    page time in ms since the episode began.
     """
 
     def __init__(self, link: BrowserLink, target: str, session: str, hear: HearPageEvent) -> None:
         self.connection, self.frames, self.settings = link.connection, link.frames, link.settings
         self.target, self.session = target, session
         self.time = 0.0
-        self.gone = ""  # why it is
+        self.gone = ""  # why the page is gone; "" while it is there
         self.url = ""  # of the document last observed
-        self.posted = False  # a form's content went with the last request for a document
-        self.drawn = 0  # numbers that the document last observed had taken from its seeded chance
+        self.posted = False  # the last request for a document carried a form's content
+        self.drawn = 0  # random numbers that the document last observed had drawn from its seeded generator
         self._hear = hear
-        self._asked: set[str] = set()  # frames whose script wants another document
-        self._expected = False  # the address that a popup was opened for
+        self._asked: set[str] = set()  # frames whose script has requested another document
+        self._expected = False  # a document is on its way, though no load has begun
         self._late = False  # the document has been waited for long enough
         self.stillborn = False  # a popup that never came to its address
-        self._loading: set[str] = set()  # frames that are on their way to one
+        self._loading: set[str] = set()  # frames that are loading a document
         self._toward: dict[str, str] = {}  # the addresses that frames were told to go to
-        self._size = (0, 0)  # of its screens
-        self._stays = False  # the user was asked, and did not want to leave it
-        self._held = False  # a dialog waits for an answer, and the page with it
+        self._size = (0, 0)  # of its screens, in pixels
+        self._stays = False  # the user was asked whether to leave, and stays
+        self._held = False  # a dialog waits for an answer and blocks the page
         self._changed = asyncio.Event()
-        self.arrivals = self._starts = self._known = 0  # documents that came, loads that began, and the last look's
+        self.arrivals = self._starts = self._known = 0  # counts of documents, of loads begun, and of loads observed
         self._ticks, self._seed, self._workers = 1000.0, 0, 0
         self.dragged: Mapping[str, Any] | None = None  # what the browser says is being dragged (`input.py`)
         self.connection.listen(session, self._event)
@@ -177,29 +177,29 @@ class BrowserPage:
         self.connection.post(method, params, self.session)
 
     def set_up(self, size: tuple[int, int], touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
-        """Tell a new target its size in pixels and how it is to behave. touch: it is a phone's."""
+        """Send a new target its set-up; returns the pending answers. size: width, height in pixels. touch: a phone."""
         self._size = size
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": touch}
         told = _SETUP["page"] | {"Emulation.setDeviceMetricsOverride": metrics} | (_SETUP["phone"] if touch else {})
         return [self.send(method, params) for method, params in told.items()]
 
     def install_document_script(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
-        """Give all documents to come their clock and chance. time: of the session, in ms."""
+        """Give all later documents their clock and their random generator. time: page time of the session, in ms."""
         self.time, self._seed = time, int(seed)
-        patience = self.settings.timeout_s * 1000 * _PATIENCE  # real ms that loads are waited for
+        patience = self.settings.timeout_s * 1000 * _PATIENCE  # real ms to wait for loads
         config = {"seed": self._seed, "start": time, "patience": patience, "policy": REPORT_ONLY_POLICY}
         source = DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
         return self.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
 
     def send_headers(self, headers: Mapping[str, str]) -> list[asyncio.Future[dict[str, Any]]]:
-        """Send these with every request from now on."""
+        """Send `headers` with every later request; returns the pending answers."""
         if not headers:
             return []
         return [self.send("Network.enable"), self.send("Network.setExtraHTTPHeaders", {"headers": dict(headers)})]
 
     async def evaluate(self, expression: str) -> Any:
         """Evaluate JavaScript, awaited where it is a promise. Raises EnvError for what it throws."""
-        # Not bound by the page's content policy.
+        # This way the page's content security policy does not apply.
         call = {"expression": expression, "awaitPromise": True, "returnByValue": True}
         answer = await self.send("Runtime.evaluate", call)
         if "exceptionDetails" in answer:
@@ -210,10 +210,11 @@ class BrowserPage:
 
     # -- observation ----------------------------------------------------------------------------------------------
     async def observe(self, ms: float, read: str = "") -> dict[str, Any]:
-        """Let what was begun finish, pass `ms` of page time, and tell what there is.
+        """Let what was begun finish, pass `ms` of page time, and return the state of the page.
 
-        read: JavaScript whose value is `game`. Gives `url`, `elements`, `beyond`, `game`, `notes`, `copied`
-        (text that went to the clipboard, or None), `files` (how many the page asked to be kept), `drawn` and `posted`.
+        read: JavaScript whose value is `game`; "": `window.__env__.getState()`. Returns `url`, `elements`, `beyond`,
+        `game`, `notes`, `copied` (text that went to the clipboard, or None), `files` (downloads that the page began),
+        `drawn` and `posted`.
         """
         left, notes, copied, files, until = ms, [], None, 0, "null"
         reading = "()=>null" if read else "undefined"
@@ -221,7 +222,7 @@ class BrowserPage:
             late = "true" if self._late else "false"
             call = f"window.__flywheel__&&__flywheel__.observe({left!r},{reading},{self.time!r},{until},{late})"
             there, seen = await self._ask(call)
-            if there and not seen:  # not a document of the kind that scripts run in
+            if there and not seen:  # a document in which no scripts run
                 seen = {"url": await self.address(), "elements": [], "game": None}
                 return seen | {"notes": notes, "copied": copied, "files": files}
             if there:
@@ -231,13 +232,13 @@ class BrowserPage:
                 self._ticks += max(seen["time"] - self.time, 0.0)
                 self.time, left, until = seen["time"], seen["left"], "null"
                 if not (seen["leaving"] or self._loading or self._asked or self._expected):
-                    # By itself, since a page's policy on eval binds what comes after a wait.
+                    # In a call of its own, since a page's policy on eval applies to what comes after a wait.
                     there, game = await self._ask(read) if read else (True, seen["game"])
                     if there:
                         self.url, self.drawn, self._known = seen["url"], seen["drawn"], self._starts
                         told = {"notes": notes, "copied": copied, "files": files, "posted": self.posted}
                         return seen | told | {"game": game}
-                # The page's word may come before its act, and after the end of an act that led nowhere (a download).
+                # The page may report that it leaves before it does, or after a navigation to nowhere (a download).
                 self._expected |= seen["leaving"] and self._known == self._starts
                 self._known = self._starts
             else:
@@ -245,12 +246,12 @@ class BrowserPage:
             await self._settled()
 
     async def left_key_unhandled(self) -> bool:
-        """Tell whether the page let the last key pass, and is still there: the browser may act on it."""
+        """Tell whether the page is still there and let the last key pass, so that the browser may act on the key."""
         there, taken = await self._ask("window.__flywheel__&&__flywheel__.keyTaken()")
         return there and not taken
 
     async def _ask(self, expression: str) -> tuple[bool, Any]:
-        """Value of an expression; (False, None) where its document was left meanwhile."""
+        """Return (True, the expression's value), or (False, None) where its document was left meanwhile."""
         try:
             return True, await self.evaluate(expression)
         except CdpCommandError as error:
@@ -273,19 +274,19 @@ class BrowserPage:
         await self.frames.draw(self.session, self._ticks)
 
     async def deliver(self, sent: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
-        """Wait for the answer to an input that a page hears of in its next frame, such as a move of the mouse."""
+        """Draw frames until an input is answered that a page gets with its next frame, such as a move of the mouse."""
         sent.add_done_callback(ignore_answer)
         while not sent.done():
             await self.draw()
         return sent.result()
 
     async def until(self, there: Callable[[], bool], seconds: float) -> None:
-        """Wait until `there()`, which an event brings about. Raises TimeoutError after so many seconds."""
+        """Wait until `there()` is true; checked at each event of the page. Raises TimeoutError after `seconds`."""
         if not await self._wait(lambda: not there(), seconds):
             raise TimeoutError
 
     async def zoom(self, zoom: float) -> None:
-        """Show it larger or smaller, as browsers do: it gets fewer or more pixels of its own to lay itself out in."""
+        """Zoom the page as browsers do: it gets fewer (`zoom` > 1) or more CSS pixels for its layout."""
         width, height = (math.ceil(side / zoom) for side in self._size)
         more = {"scale": zoom, "dontSetVisibleSize": True} if zoom != 1 else {}
         metrics = {"width": width, "height": height, "deviceScaleFactor": zoom, "mobile": False}
@@ -296,28 +297,28 @@ class BrowserPage:
         return history["entries"][history["currentIndex"]]["url"]
 
     def expect(self) -> None:
-        """Expect a document, which is on its way to this page while it is still empty."""
+        """Make `observe` wait for the document that is on its way to this page, which is still empty."""
         self._expected = True
 
     # -- navigation -----------------------------------------------------------------------------------------------
     async def navigate(self, url: str) -> str:
-        """Go to an address: "" once its document is there, else what the browser said."""
+        """Go to an address; returns "" once its document is there, else the browser's error."""
         self._asked.discard(self.target)
         answer = await self.send("Page.navigate", {"url": url})
         await self._settled()
         return answer.get("errorText", "")
 
     async def reload(self) -> None:
-        """Load the same document anew."""
+        """Reload the document."""
         await self._arrive("Page.reload", {})
 
     async def close(self) -> None:
-        """Close it, unless the user is asked and stays."""
+        """Close the page, unless its script asks the user, who stays."""
         with contextlib.suppress(PageGone):
             await self._arrive("Page.close", {})
 
     async def travel(self, steps: int) -> bool:
-        """Go back (-1) or forward (1) in the history; False where there is nothing."""
+        """Go back (-1) or forward (1) in the history; returns False where there is no such entry."""
         history = await self.send("Page.getNavigationHistory")
         to = history["currentIndex"] + steps
         if not 0 <= to < len(history["entries"]):
@@ -326,14 +327,14 @@ class BrowserPage:
         return True
 
     async def _arrive(self, method: str, params: Mapping[str, Any]) -> None:
-        """Go where a command leads; where that is refused, it stays where it is."""
+        """Send a command that navigates, and wait until the document has come or the user has refused to leave."""
         before, self._stays = self.arrivals, False
         await self.send(method, params)
         await self._wait(lambda: self.arrivals == before and not self._stays, _TRAVEL_S)
         await self._settled()
 
     def stay(self) -> None:
-        """Stay on the page: the user was asked whether to leave it."""
+        """Give up all navigations: the user was asked whether to leave the page, and stays."""
         self._stays = True
         self._asked.clear()
         self._toward.clear()
@@ -341,8 +342,8 @@ class BrowserPage:
         self._changed.set()
 
     async def _settled(self) -> None:
-        """Nothing is on its way to another document. A frame that loads for ever is waited for in part."""
-        # Some addresses a browser refuses without a word.
+        """Wait until no navigation is under way; a frame that goes on loading is waited for up to a limit."""
+        # A browser refuses some addresses without an event.
         if not await self._wait(lambda: self._asked or self._expected, _TRAVEL_S if self._expected else _ASKED_S):
             self._asked.clear()
             self.stillborn = self._expected and not self.arrivals
@@ -352,7 +353,7 @@ class BrowserPage:
             self._late = True
 
     async def _wait(self, while_: Callable[[], Any], seconds: float) -> bool:
-        """Wait while something holds; False after so many seconds, without those in which a dialog was open."""
+        """Wait while `while_()` is true; returns False after `seconds`, not counting time with an open dialog."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -364,7 +365,7 @@ class BrowserPage:
         return True
 
     def hold(self, held: bool) -> None:
-        """Hold the page up while a dialog is open that it waits for."""
+        """Block the page while a dialog is open that its script waits for; `held`: whether one is."""
         self._held = held
         self._changed.set()
 
@@ -379,21 +380,21 @@ class BrowserPage:
             raise PageGone(self.gone, where=self.url)
 
     def wake(self) -> None:
-        """Let those who wait in `until` check again."""
+        """Make calls of `until` check their condition again."""
         self._changed.set()
 
     def _equip(self, worker: str) -> None:
-        """A worker begins: it gets a clock and chance of its own, ahead of its script."""
+        """Give a new worker its clock and random generator before its script runs. worker: its protocol session."""
         self._workers += 1
         config = {"seed": self._seed + self._workers * 0x9E3779B1 & 0xFFFFFFFF, "start": self.time}
         source = WORKER_SCRIPT.replace("= CONFIG", f"= {json.dumps(config)}")
-        # Awaited: of two commands that come at once, the worker may take the one that starts it first.
+        # It is started after the answer: of two commands that come at once, the worker may take the start first.
         equipped = self.connection.send("Runtime.evaluate", {"expression": source}, worker)
         equipped.add_done_callback(ignore_answer)
         equipped.add_done_callback(lambda _: self.connection.post("Runtime.runIfWaitingForDebugger", session=worker))
 
     def mark_gone(self, why: str) -> None:
-        """Mark the page as gone: every call to it ends."""
+        """Mark the page as gone: every call to it raises PageGone. why: the error's message."""
         self.gone = self.gone or why
         self.connection.end(self.session, PageGone(self.gone, where=self.url))
         self._changed.set()
@@ -439,7 +440,7 @@ class BrowserPage:
         self._changed.set()
 
     def _comes_to_nothing(self, frame: str) -> None:
-        """A frame was told to go somewhere, and no document came: nothing is there, or a file, or nobody may go."""
+        """Report a frame's navigation without a document: the address has none, is a file, or is not allowed."""
         address = self._toward.pop(frame, "")
         if address:
             self._hear(self, WENT_NOWHERE, {"url": address})
@@ -447,15 +448,15 @@ class BrowserPage:
 
 EMPTY_ADDRESSES = ("about:blank", "")
 _MAX_PAGES = 4
-_NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # by a link or a script, in a window of its own
+_NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # browsers let no link or script open these in a new window
 
 
 class PageStack:
-    """The pages of one session, one over the other: each was opened by the one below. The last one is seen.
+    """Hold the pages of one session, one over the other: each was opened by one below. The last page is seen.
 
-    zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request. hear: told
-    of the events of a page that are not its own. note: told what the user should know. ends: told of each page that is
-    gone.
+    zoom: of all pages, later ones included. allowed: prefixes of addresses that they may go to. headers: sent with each
+    request. hear: called with the events that a page does not handle itself. note: called with notes for the user.
+    ends: called with each page that is gone.
     """
 
     def __init__(
@@ -468,11 +469,11 @@ class PageStack:
         self.allowed: tuple[str, ...] = ()
         self.headers: Mapping[str, str] = {}
         self._size = (0, 0)
-        self._wanted = ""  # the address of a popup that was asked for
+        self._wanted = ""  # the address of a popup that a page has requested
         self._opened: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
 
     async def begin(self, context: str, size: tuple[int, int]) -> None:
-        """Open the first page of a context, empty. size: in pixels."""
+        """Open the first page, empty, of the browser context with the id `context`. size: width, height in pixels."""
         self._size = size
         self._opened = asyncio.get_running_loop().create_future()
         await self._link.open_blank_page(context, size)
@@ -480,11 +481,11 @@ class PageStack:
 
     @property
     def top(self) -> BrowserPage | None:
-        """The page that is seen."""
+        """Return the page that is seen."""
         return self.pages[-1] if self.pages else None
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """Take a target of this context, which waits; its opener may wait with it, so nothing is awaited here."""
+        """Set up a new target of this context, which is paused; its opener may be too, so nothing is awaited here."""
         opener = next((page for page in self.pages if page.target == info.get("openerId")), None)
         if info.get("openerId") and (opener is None or len(self.pages) >= _MAX_PAGES):
             self._note("a popup was closed: there are too many")
@@ -509,7 +510,7 @@ class PageStack:
             self._opened.set_result(told)
 
     def wants(self, url: str) -> None:
-        """Hear where the page that another opens is to go: before that one is there, or after it."""
+        """Take the address of a page that another opens; it may come before or after that page's target."""
         self._wanted = url
         self._expect()
 
@@ -524,7 +525,7 @@ class PageStack:
             top.expect()
 
     def detached(self, session: str) -> BrowserPage | None:
-        """Drop the page that closed itself, and give it; None where it was none of these."""
+        """Drop the page of a protocol session, which closed itself, and return it; None where there is no such page."""
         page = next((page for page in self.pages if page.session == session), None)
         if page is not None:
             self._lose(page, "the page closed itself")
@@ -541,7 +542,7 @@ class PageStack:
         self._ends(page)
 
     def asked_for(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """Let a document that is asked for come where its address is allowed; else only a note is made."""
+        """Handle a paused request or response of a document: one of a forbidden address is refused, with a note."""
         if "responseStatusCode" in params or "responseErrorReason" in params:
             _continue_response(page, params)
             return
@@ -549,7 +550,7 @@ class PageStack:
         if not is_within_prefixes(url, self.allowed):
             self._note(f"an address outside this world was refused: {url[:200]}")
             page.post("Fetch.fulfillRequest", {"requestId": request, "responseCode": 204})
-            if not page.url and page is not self.pages[0]:  # a popup that was opened for it
+            if not page.url and page is not self.pages[0]:  # a popup that was opened for this address
                 self.drop(page)
             return
         if params["frameId"] == page.target:
@@ -562,12 +563,12 @@ class PageStack:
             await page.zoom(zoom)
 
     def hold(self, held: bool) -> None:
-        """Hold all pages up where one waits for its user, since they may share a process."""
+        """Block all pages while a dialog of one waits for an answer, since they may share a process."""
         for page in self.pages:
             page.hold(held)
 
     def forget(self) -> None:
-        """Forget all pages: their context goes."""
+        """Forget all pages; the caller disposes of their context."""
         for page in self.pages:
             page.mark_gone("the page is closed")
         self.pages, self._opened, self.zoom = [], None, 1.0

@@ -23,7 +23,7 @@ from flywheel.envs.keyboard import KEYS
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 _CONTROL_SCRIPT = (Path(__file__).parent / "control.js").read_text(encoding="utf-8")
-# Controls with a picker: how they are found, and the function that describes one (control.js).
+# Controls that show something: the CSS selector that finds them, and the function of control.js that describes one.
 PICKER = ("select:open, input:open", "describe")
 SUGGESTIONS = ("input[list]:focus", "describe")
 COMPLAINT = (":focus:invalid:is(input, select, textarea)", "complain")
@@ -33,15 +33,17 @@ _MUTE_EVENTS = "function (on) { this.ownerDocument.defaultView.__flywheel__.core
 
 
 class FormControl:
-    """A native form control of a page, spoken to in an isolated world, in which nothing that the page has replaced
-    counts. node: the protocol's lasting number of it."""
+    """Read and operate a native form control of a page, from an isolated world, out of reach of the page's scripts.
+
+    node: the protocol's backend node id, which stays the same.
+    """
 
     def __init__(self, page: BrowserPage, node: int, world: str, main: str, description: str) -> None:
         self._page, self.node, self._world, self._main, self._description = page, node, world, main, description
 
     @classmethod
     async def find(cls, page: BrowserPage, what: tuple[str, str]) -> FormControl | None:
-        """Find the control that shows `what`: PICKER, SUGGESTIONS or COMPLAINT; None: there is none."""
+        """Find the control that shows `what` (PICKER, SUGGESTIONS or COMPLAINT); None where there is none."""
         document = await page.send("DOM.getDocument", {"depth": -1, "pierce": True})
         try:
             for root, frame in _iterate_roots(document["root"], page.target):
@@ -51,7 +53,7 @@ class FormControl:
                     if what is not PICKER or await control.ask("open"):
                         return control
         except CdpCommandError:
-            pass  # the tree changed under our hands: there is none that stays
+            pass  # the tree changed meanwhile, and the control is gone
         finally:
             page.post("DOM.disable")
         return None
@@ -70,11 +72,11 @@ class FormControl:
         return await self._call(self._world, _CONTROL_SCRIPT, what, *args)
 
     async def describe(self) -> dict[str, Any] | None:
-        """Describe what is to be shown of it; None: nothing."""
+        """Describe what a picker has to show of the control; None for nothing."""
         return await self.ask(self._description)
 
     async def place(self) -> dict[str, float] | None:
-        """Find the box around it in the viewport, in pixels, through frames and transforms; None: it is not drawn."""
+        """Find the control's box in the viewport, in pixels, through frames and transforms; None: it is not drawn."""
         try:
             quads = (await self._page.send("DOM.getContentQuads", {"backendNodeId": self.node}))["quads"]
         except CdpCommandError:
@@ -86,7 +88,7 @@ class FormControl:
         return {"x": left, "y": top, "w": max(across) - left, "h": max(down) - top}
 
     async def shut(self) -> None:
-        """Close the browser's own picker. Escape goes to that one, as long as it is open; the page hears nothing."""
+        """Close the browser's own picker by Escape, which the page does not receive while the picker is open."""
         try:
             async with asyncio.timeout(_PICKER_CLOSE_S):
                 while await self.ask("open"):
@@ -97,7 +99,7 @@ class FormControl:
             raise EnvTimeout("a picker of the browser's does not close", where=self._page.url) from None
 
     async def pick(self, option: int) -> None:
-        """Choose an option of a select: by a key from the one before it, so that the events are the browser's own."""
+        """Choose an option of a select by a key press on the one before it, so that the browser makes the events."""
         if await self.ask("ready", option):
             await self._call(self._main, _MUTE_EVENTS, True)
             for kind in ("rawKeyDown", "keyUp"):
@@ -118,7 +120,7 @@ class FormControl:
 
 
 def _iterate_roots(node: Mapping[str, Any], frame: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Documents and shadow trees below a node, each with the frame that it is in."""
+    """Iterate over the documents and shadow trees below a node, each with the id of its frame."""
     left = [(node, frame)]
     while left:
         one, frame = left.pop()
@@ -130,28 +132,28 @@ def _iterate_roots(node: Mapping[str, Any], frame: str) -> Iterator[tuple[Mappin
 
 
 _KEY_ACTIONS = act.Hotkey | act.Press | act.Release | act.Type
-_SUGGESTIONS, _COMPLAINT, _PICKER = 1, 2, 3  # what the page tells of its controls (`picking` in native_controls.js)
+_SUGGESTIONS, _COMPLAINT, _PICKER = 1, 2, 3  # what the page reports (`picking` in native_controls.js)
 _CONTROL_QUERIES = {_SUGGESTIONS: SUGGESTIONS, _COMPLAINT: COMPLAINT}
-_IDLE_ACTIONS = act.Wait | act.Finished | act.CallUser  # nobody touches anything
-_SUGGESTION_KEYS = ("up", "down", "enter", "return", "esc", "escape")  # keys that a field leaves to its suggestions
-_SUGGESTING_KEYS = ("up", "down", "backspace")  # keys that ask for them
+_IDLE_ACTIONS = act.Wait | act.Finished | act.CallUser  # no mouse and no keys
+_SUGGESTION_KEYS = ("up", "down", "enter", "return", "esc", "escape")  # keys for the suggestions, not for their field
+_SUGGESTING_KEYS = ("up", "down", "backspace")  # keys that open suggestions
 
 
 class FormPickers:
-    """The pickers of native form controls and the suggestions of data lists: at most one is open.
+    """Show the pickers of native form controls, the suggestions of data lists and complaints; at most one is open.
 
-    The browser would draw each in a window of its own, which no screenshot on command shows and no mouse here reaches.
-    It is closed as soon as it opens, and one of ours stands over the page (`scripts/pickers`).
+    The browser would draw each in a window of its own, which no screenshot on command shows and our mouse cannot reach.
+    That window is closed as soon as it opens, and a picker of ours is shown over the page (`scripts/pickers`).
     """
 
     def __init__(self, overlay: CoverPage) -> None:
         self.overlay = overlay
-        self._page: BrowserPage | None = None  # whose control it is
+        self._page: BrowserPage | None = None  # the page of the control
         self._control: FormControl | None = None
         self._model: dict[str, Any] = {}
-        self._left = 0  # the control whose picker the last action closed: pressed again, it stays closed
-        self._changed = False  # a colour: its change is told when the picker closes
-        self._asks = False  # the last action is one after which a field suggests
+        self._left = 0  # node of the control whose picker the last action closed: it must not reopen
+        self._changed = False  # a "change" event is due; a colour gets it when the picker closes
+        self._asks = False  # after the last action a field may show its suggestions
 
     @property
     def open(self) -> bool:
@@ -159,7 +161,7 @@ class FormPickers:
 
     # -- actions ------------------------------------------------------------------------------------------------------
     async def take(self, action: Action, hands: InputDriver, page: BrowserPage, size: tuple[int, int]) -> str | None:
-        """Carry out an action that is meant for the open picker; None: it is the page's."""
+        """Carry out an action that is meant for the open picker; returns its note, or None for the page's actions."""
         self._left, self._asks = 0, False
         if self._control is None or page is not self._page or not await self._meant(action, size):
             self._asks = _asks_for_suggestions(action)
@@ -177,7 +179,7 @@ class FormPickers:
         return note
 
     async def _meant(self, action: Action, size: tuple[int, int]) -> bool:
-        """Tell whether an action is for the picker: by mouse upon it, or by keys that its field does not keep."""
+        """Tell whether an action is for the picker: a mouse action on it, or keys that do not go to its field."""
         if self._model["kind"] == "bubble":
             return False
         points = [value for value in vars(action).values() if isinstance(value, Point)]
@@ -190,7 +192,7 @@ class FormPickers:
         return _single_key(action) in _SUGGESTION_KEYS
 
     async def _obey(self, action: Action, hands: InputDriver) -> None:
-        """Tell the page what was chosen."""
+        """Pass the choice in the picker on to the page, and close the picker where it is done."""
         told, control, page = await self.call("pickers.take"), self._control, self._page
         kind = self._model["kind"]
         try:
@@ -224,7 +226,7 @@ class FormPickers:
 
     # -- looking ------------------------------------------------------------------------------------------------------
     async def look(self, page: BrowserPage, seen: Mapping[str, Any], size: tuple[int, int]) -> None:
-        """Take over a picker that the page has opened meanwhile; one that is open follows its control."""
+        """Replace a browser's picker that has opened by one of ours, and update the open one from its control."""
         picking = seen.get("picking", 0)
         found = await FormControl.find(page, PICKER) if picking == _PICKER else None
         if self._control is not None and (page is not self._page or found is not None):
@@ -234,7 +236,7 @@ class FormPickers:
         if self._control is None and (picking == _COMPLAINT or (picking == _SUGGESTIONS and self._asks)):
             found = await FormControl.find(page, _CONTROL_QUERIES[picking])
         if found is not None:
-            with contextlib.suppress(CdpCommandError):  # its document was left meanwhile, and the picker with it
+            with contextlib.suppress(CdpCommandError):  # its document was left meanwhile
                 if picking == _PICKER:
                     await found.shut()
                 if found.node != self._left or picking == _COMPLAINT:
@@ -251,7 +253,7 @@ class FormPickers:
             await self.overlay.page.evaluate(PICKERS_SCRIPT)
         self._page, self._control, self._changed = page, control, False
         await self._draw(model, anchor, seen)
-        await self.overlay.page.draw()  # a document that is not drawn yet takes no input
+        await self.overlay.page.draw()  # a document takes no input before it is drawn
 
     async def _follow(self, seen: Mapping[str, Any], picking: int) -> None:
         try:
@@ -272,7 +274,7 @@ class FormPickers:
         await self.call("pickers.show", self._model, anchor)
 
     async def onto(self, shot: bytes) -> bytes:
-        """Lay the open picker, if there is one, over a page's picture (PNG)."""
+        """Draw the open picker, if there is one, over a page's picture (PNG); returns a PNG."""
         if self._control is None:
             return shot
         box = await self.call("pickers.box")  # in pixels
@@ -287,18 +289,18 @@ class FormPickers:
         return await self.overlay.page.evaluate(f"{function}({', '.join(map(json.dumps, args))})")
 
     def forget(self) -> None:
-        """Forget all: the session is over."""
+        """Forget the picker and its page: the session is over."""
         self.overlay.close()
         self._page = self._control = None
         self._left, self._changed, self._asks = 0, False, False
 
 
 def _single_key(action: Action) -> str:
-    """The one key that an action presses; "" for others."""
+    """Return the one key that an action presses, in lower case; "" for other actions."""
     keys = action.keys if isinstance(action, act.Hotkey) else (getattr(action, "key", ""),)
     return keys[0].lower() if len(keys) == 1 else ""
 
 
 def _asks_for_suggestions(action: Action) -> bool:
-    """Tell whether a field that has suggestions shows them after an action."""
+    """Tell whether a field with suggestions shows them after this action."""
     return isinstance(action, act.Click | act.LeftDouble | act.Type) or _single_key(action) in _SUGGESTING_KEYS

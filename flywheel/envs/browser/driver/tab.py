@@ -1,4 +1,4 @@
-"""Drive one tab: a browser context of its own, with the pages of one session after the other."""
+"""Drive one tab, which plays one session after the other, each in a browser context of its own."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from flywheel.envs.browser.page_source import LoginSteps
 from flywheel.utils.errors import EnvError, EnvTimeout
 
 _SCREENCAST_FORMAT = {"format": "jpeg", "quality": 80}
-_MAX_CORNER_WIDTH = 8  # pixels: what is no wider is a picture that was asked for to have the page drawn (`cdp.py`)
+_MAX_CORNER_WIDTH = 8  # pixels: a narrower frame comes from `ScreenshotCapture.draw` (`cdp.py`)
 
 
 class Screencast:
     """Send a tab's picture to its watchers: the browser's own screencast, and what is drawn over the page.
 
-    The screencast draws nothing for itself, so it changes no picture of the agent's. While something is open over the
-    page, the picture with it goes before the browser's. Nothing is asked of the browser while nobody watches.
+    The screencast causes no frame itself, so the agent's pictures do not change. While something is open over the page,
+    watchers get the picture with it in place of the browser's. While nobody watches, the browser has nothing to do.
     """
 
     def __init__(self, tab: BrowserTab) -> None:
         self._tab = tab
         self._watchers: set[LatestPicture] = set()
-        self._page: BrowserPage | None = None  # which sends its screencast
-        self._last, self._sent = b"", False  # the picture of all, and whether it was sent
+        self._page: BrowserPage | None = None  # the page that sends its screencast
+        self._last, self._sent = b"", False  # the last full picture, and whether it was sent
 
     @property
     def covered(self) -> bool:
-        """Whether a dialog, picker, file chooser or find bar is over the page."""
+        """Tell whether a dialog, picker, file chooser or find bar is over the page."""
         tab, page = self._tab, self._tab.stack.top
         return bool(tab.dialogs.open or tab.chooser.open or tab.pickers.open or (page and tab.bar.open(page)))
 
@@ -63,7 +63,7 @@ class Screencast:
             self._follow()
 
     def shown(self, picture: bytes, moving: bool = False) -> None:
-        """Send a PNG of all that is seen. moving: more come at once; meanwhile the browser's smaller ones will do."""
+        """Send a full picture (PNG). moving: others follow soon, so the browser's smaller frames will do meanwhile."""
         if not self._watchers:
             return
         self._follow()
@@ -75,7 +75,7 @@ class Screencast:
             self._put(picture)
 
     def heard(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """Take a frame of the screencast."""
+        """Take a frame of the screencast, and send it on where nothing covers the page."""
         page.post("Page.screencastFrameAck", {"sessionId": params["sessionId"]})
         whole = params["metadata"]["deviceWidth"] > _MAX_CORNER_WIDTH
         if whole and page is self._page and page is self._tab.stack.top and not self.covered:
@@ -87,7 +87,7 @@ class Screencast:
             watcher.put(picture)
 
     def _follow(self) -> None:
-        """Have the page that is seen send its screencast, and no other."""
+        """Make the page that is seen send its screencast, and no other page."""
         page = self._tab.stack.top if self._watchers else None
         if page is self._page:
             return
@@ -98,20 +98,19 @@ class Screencast:
             page.post("Page.startScreencast", _SCREENCAST_FORMAT)
 
 
-_ACTION_MS = 200.0  # page time that an action may take
-_CLOSE_S = 5.0  # for the browser to let go of a context
+_ACTION_MS = 200.0  # page time that an action may take by default
+_CLOSE_S = 5.0  # deadline for the browser to dispose of a context
 
 
 class BrowserTab:
-    """A tab, with a browser context of its own for each session.
+    """Drive a tab, with a browser context of its own for each session.
 
-    The context is made between two sessions, with an empty page in a process of its own, since that takes time. A
-    dialog is what the user acts on until it is answered; pickers, the file chooser and the find bar take the actions
-    that are meant for them. What a page does beside what is seen (popups, downloads, refused addresses) is told in
-    `notes`.
+    The context is made between two sessions, with an empty page in its own process, since that takes time. An open
+    dialog takes all actions until it is answered; pickers, the file chooser and the find bar take the actions that are
+    meant for them. Events that the picture does not show (popups, downloads, refused addresses) become `notes`.
 
-    size: width and height of the viewport in pixels, where a session asks for none of its own. died: set once its pages
-    are gone.
+    size: width and height of the viewport in pixels, where a session asks for none of its own. died: set once the pages
+    of the session are gone.
     """
 
     def __init__(self, link: BrowserLink, size: tuple[int, int]) -> None:
@@ -121,12 +120,12 @@ class BrowserTab:
         self._driver = TouchDriver if link.touch else InputDriver
         self.stack = PageStack(link, self._hear, self.notes.add, self._ends)
         self._context: BrowserContext | None = None  # None between two sessions
-        self._blank = False  # its page is there and no session has begun in it
+        self._blank = False  # its page is empty: no session has begun in it
         self._preparing: asyncio.Task[None] | None = None
         self.home, self._read = "", ""
-        self._good = ""  # the last address inside
-        self._folders: list[Path] = []  # whose files a page may be given
-        self.screen = b""  # the last one of this session
+        self._good = ""  # the last allowed address
+        self._folders: list[Path] = []  # folders of files that may be given to a page
+        self.screen = b""  # PNG, the last one of this session
         self.hands = self._driver(*size)
         self.chooser = FileChooser(*size)
         self.pickers = FormPickers(CoverPage(link))
@@ -148,14 +147,14 @@ class BrowserTab:
         files: Path | None = None,
         entry: LoginSteps | None = None,
     ) -> dict[str, Any]:
-        """Begin a fresh session at `url` and return what is seen, as `observe` does; clock and chance are new.
+        """Begin a fresh session at `url`, with a new clock and random generator; returns what `observe` does.
 
-        seed: of the page's chance. allowed: prefixes of addresses that navigation may not leave. prepare: JavaScript
-        run after the load; a promise that it returns is waited for, and page time passes meanwhile. read: JavaScript
-        whose value is `game` in what is seen; "": `window.__env__.getState()`. viewport: width and height in pixels;
-        None: the tab's. files: a folder whose files the session has, beside what it downloads. entry: how one logs in
-        before. Where a dialog opens, it is what is seen, and the rest follows when it is answered. The caller keeps the
-        deadline. Raises EnvError where the page does not load or `prepare` fails.
+        seed: of the page's random generator. allowed: prefixes of addresses that navigation may not leave. prepare:
+        JavaScript run after the load; a promise that it returns is awaited while page time passes. read: JavaScript
+        whose value becomes `game`; "": `window.__env__.getState()`. viewport: width and height in pixels; None: the
+        tab's. files: a folder whose files the session may upload, besides its downloads. entry: the login before the
+        first page. Where a dialog opens, it is what is observed, and the rest follows when it is answered. The caller
+        keeps the deadline. Raises EnvError where the page does not load or `prepare` fails.
         """
         await self.prepare(viewport)
         self._blank = False
@@ -180,7 +179,7 @@ class BrowserTab:
             await self._renew()
 
     def rest(self) -> None:
-        """End the session: nothing of it is kept, and the next one's page is made ready."""
+        """End the session: all of it is dropped, and the next session's page is opened in the background."""
         if self._preparing is not None and not self._preparing.done():
             return  # no session has begun since
         self._dispose()
@@ -188,13 +187,13 @@ class BrowserTab:
         self._preparing.add_done_callback(ignore_answer)
 
     async def close(self) -> None:
-        """Give everything back, by force where a page hangs; may be called twice.
+        """Crash the pages and dispose of the context, so that a hung page closes too; may be called twice.
 
-        Raises EnvTimeout where the browser does not let go of a page: it is then as good as dead itself.
+        Raises EnvTimeout where the browser does not dispose of it in time: the browser itself then hangs.
         """
         if self._preparing is not None:
             self._preparing.cancel()
-        for page in self.stack.pages:  # its script may hang, and the thread that speaks to the browser does not
+        for page in self.stack.pages:  # works even where the page's script hangs
             page.post("Page.crash")
         context = self._forget_context()
         if context and not self._connection.closed.done():
@@ -203,14 +202,14 @@ class BrowserTab:
                 await self._connection.call("Target.disposeBrowserContext", asked, timeout_s=_CLOSE_S)
 
     def disconnect(self) -> None:
-        """Cut its pages off from all that they reached; may be called twice."""
+        """Close the proxy, which cuts the pages off the network; may be called twice."""
         if self._context is not None:
             self._context.proxy.close()
 
     async def ping(self) -> None:
-        """Ask the page for an answer; one whose dialog is open waits for its user and is not asked.
+        """Check that the page answers; without a check where a dialog is open, since that blocks the page.
 
-        Raises EnvTimeout where it does not answer within `timeout_s`, EnvError where it is gone.
+        Raises EnvTimeout where it does not answer within `sandbox.timeout_s`, EnvError where it is gone.
         """
         if not self.stack.pages or self.dialogs.open:
             return
@@ -223,7 +222,7 @@ class BrowserTab:
 
     @property
     def page(self) -> BrowserPage:
-        """The page that is seen."""
+        """Return the page that is seen. Raises PageGone where there is none."""
         if self.stack.top is None:
             raise PageGone("the page is gone", where=self._good)
         return self.stack.top
@@ -234,12 +233,12 @@ class BrowserTab:
 
     @property
     def time(self) -> float:
-        """Page time in ms since the session began."""
+        """Return the page time in ms since the session began."""
         return self.stack.top.time if self.stack.top else 0.0
 
     @property
     def drawn(self) -> int:
-        """Numbers that the document which is seen has taken from its seeded chance."""
+        """Return how many random numbers the document that is seen has drawn from its seeded generator."""
         return self.stack.top.drawn if self.stack.top else 0
 
     @property
@@ -248,11 +247,12 @@ class BrowserTab:
             raise PageGone("the page is gone", where=self._good)
         return self._context
 
-    # -- what an environment does ---------------------------------------------------------------------------------
+    # -- calls of an environment ----------------------------------------------------------------------------------
     async def do(self, action: Action, ms: float = _ACTION_MS) -> str:
-        """Carry out one action on what is seen, page or dialog; returns "" or why nothing was done.
+        """Carry out one action on the page or the dialog that is seen; returns "" or why nothing was done.
 
-        ms: page time that it may take, of which a drag alone takes some. Raises EnvError where the page is gone.
+        ms: page time that a drag may take; a long press takes 600 ms whatever it is, other actions take none. Raises
+        EnvError where the page is gone.
         """
         if self.dialogs.open:
             return await self.dialogs.do(action, self.hands)
@@ -261,8 +261,8 @@ class BrowserTab:
     async def observe(self, ms: float) -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and return what is seen: `url`, `elements`, `game`.
 
-        Of a dialog: `url`, its own `elements`, and `dialog`; `game` is None. No time passes while one is open. Raises
-        EnvError where the page is gone, or cannot be observed.
+        While a dialog is open no time passes, and the result is `url`, the dialog's `elements`, `dialog`, and None as
+        `game`. Raises EnvError where the page is gone, or cannot be observed.
         """
         seen = None
         while seen is None or self.dialogs.open:
@@ -272,8 +272,10 @@ class BrowserTab:
         return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.open(self.page) else seen
 
     async def look(self, ms: float) -> dict[str, Any]:
-        """Observe where no dialog is open, after `ms` of page time; a page that left the allowed addresses is brought
-        back. Raises EnvError where it cannot be, or the tab is gone."""
+        """Observe after `ms` of page time, where no dialog is open; brings back a page that left the allowed addresses.
+
+        Raises EnvError where that fails, or the tab is gone.
+        """
         while True:
             page = self.page
             try:
@@ -281,7 +283,7 @@ class BrowserTab:
             except EnvError:
                 if page in self.stack.pages or not self.stack.pages:
                     raise
-                continue  # it closed itself, and the one below is seen
+                continue  # the page closed itself, and the one below is seen
             self.hands.clipboard = self.hands.clipboard if seen["copied"] is None else seen["copied"]
             self.context.downloads.expect(seen["files"])
             for kind, text in seen["notes"]:
@@ -306,17 +308,17 @@ class BrowserTab:
             ms = 0
 
     async def close_dialogs(self) -> dict[str, Any]:
-        """Close all that are open (`Dialogs.close`), and return what is seen then."""
+        """Close all open dialogs (`Dialogs.close`), and return what `observe` does."""
         await self.dialogs.close()
         return await self.observe(0)
 
     async def settle_downloads(self) -> None:
-        """Wait a moment for files that are under way: the next look at the folder finds them."""
+        """Wait a moment for downloads that are under way, so that their files are in the folder."""
         if self._context is not None:
             await self._context.downloads.settle()
 
     async def screenshot(self) -> bytes:
-        """Capture a PNG of the viewport, with what the browser shows over it. Raises EnvError where it is gone."""
+        """Capture a PNG of the viewport with what the browser shows over it. Raises EnvError where the page is gone."""
         if not self.dialogs.open:
             shot = await self.page.screenshot()
             self.screen = self.chooser.drawn(shot) if self.chooser.open else await self.pickers.onto(shot)
@@ -325,7 +327,7 @@ class BrowserTab:
         return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
 
     async def evaluate(self, expression: str) -> Any:
-        """Evaluate the JavaScript `expression` in the page that is seen: a JSON value; None where it opens a dialog.
+        """Evaluate JavaScript in the page that is seen and return a JSON value; None where it opens a dialog.
 
         Raises EnvError where a dialog is open, or the script fails.
         """
@@ -334,8 +336,10 @@ class BrowserTab:
         return await self.dialogs.through(self.page.evaluate(expression))
 
     async def save_state(self) -> dict[str, Any]:
-        """Save the state of its page, clock, chance and storage: JSON values, with `restorable`: `load_state` can use
-        it. Raises EnvError where the page is gone."""
+        """Return the state of page, clock, random generator and storage: JSON values.
+
+        `restorable` in it tells whether `load_state` can use it. Raises EnvError where the page is gone.
+        """
         if self.dialogs.open or self.bar.open(self.page):
             return {"restorable": False}
         kept = await self.page.evaluate("__flywheel__.save()")
@@ -346,8 +350,10 @@ class BrowserTab:
         return kept | {"cookies": cookies} | own
 
     async def load_state(self, kept: Mapping[str, Any]) -> bool:
-        """Restore what `save_state` `kept` in a session just opened at the same address; False where it cannot be.
-        Raises EnvError where the page is gone."""
+        """Restore a state of `save_state` in a session just opened at the same address; False where that is impossible.
+
+        Raises EnvError where the page is gone.
+        """
         self.hands.clipboard = kept["clipboard"]
         await self.stack.set_zoom(kept["zoom"])
         await self.context.set_cookies(kept["cookies"])
@@ -356,9 +362,9 @@ class BrowserTab:
             await self.page.draw()
         return await self.page.evaluate(f"__flywheel__.load({json.dumps(kept)})")
 
-    # -- what the browser's own keys do ----------------------------------------------------------------------------
+    # -- closing a page -------------------------------------------------------------------------------------------
     async def close_page(self) -> str:
-        """Close the page that is seen, where it was opened over another; "" or why not."""
+        """Close the page that is seen, where it was opened over another one; returns "" or why not."""
         if len(self.stack.pages) == 1:
             return "not done: it is the only page"
         await self.page.close()
@@ -366,7 +372,7 @@ class BrowserTab:
 
     # -- how a session begins -------------------------------------------------------------------------------------
     async def _begin(self, url: str, seed: int, prepare: str, entry: LoginSteps | None) -> dict[str, Any]:
-        """Log in, load the first page and run what prepares it, as `open` says; gives what is seen."""
+        """Log in, load the first page and prepare it, as `open` says; returns what `look` does."""
         await self.page.install_document_script(seed, 0.0)
         if entry:
             await self._log_in(entry, url)
@@ -378,7 +384,7 @@ class BrowserTab:
         return seen
 
     async def _log_in(self, entry: LoginSteps, home: str) -> None:
-        """Log in, before the first page."""
+        """Log in before the first page. home: the URL of that page."""
         self.stack.headers = entry.headers
         if entry.cookies:
             await self.context.set_cookies(entry.cookies)
@@ -398,14 +404,14 @@ class BrowserTab:
         return seen
 
     async def _run_preparation(self, script: str) -> dict[str, Any]:
-        """Run what prepares a page, and follow where it leads."""
-        with contextlib.suppress(CdpCommandError):  # it led to another page
+        """Run JavaScript that prepares a page, and observe the page that it leads to."""
+        with contextlib.suppress(CdpCommandError):  # the script led to another page
             await self.page.evaluate(f"__flywheel__.prepare(async () => {{ {script} }})")
         return await self.look(0)
 
     # -- one action -----------------------------------------------------------------------------------------------
     async def _perform(self, action: Action, ms: float) -> str:
-        """Carry it out where no dialog is open; "" or why nothing was done. ms: page time that a drag may take."""
+        """Carry out an action where no dialog is open; returns "" or why nothing was done. ms: as for `do`."""
         if self.chooser.open:
             return await self.chooser.do(action)
         page = self.page
@@ -431,10 +437,10 @@ class BrowserTab:
         except PageGone:
             if page in self.stack.pages or not self.stack.pages:
                 raise
-            return ""  # it closed itself, before it was told of the action's end
+            return ""  # the page closed itself before the action ended
 
     async def _pass_time(self, page: BrowserPage, ms: float) -> dict[str, Any] | None:
-        """Pass page time within an action on `page`; None once another page is seen."""
+        """Pass `ms` of page time within an action on `page`, and observe; None once another page is seen."""
         seen = await self.observe(ms)
         return seen if page is self.stack.top else None
 
@@ -444,7 +450,7 @@ class BrowserTab:
         return "there is no page to go back to" if len(self.stack.pages) == 1 else await self.close_page()
 
     async def _run_shortcut(self, key: keyboard.BrowserShortcut) -> str:
-        """Do what the browser does on a key; "" or why nothing was done."""
+        """Carry out a shortcut of the browser; returns "" or why nothing was done."""
         match key.does:
             case keyboard.RELOAD:
                 await self.page.reload()
@@ -470,7 +476,7 @@ class BrowserTab:
 
     # -- targets --------------------------------------------------------------------------------------------------
     async def _renew(self) -> None:
-        """Make a context with an empty page; its session has nothing of the last one."""
+        """Open a new context with an empty page, which shares nothing with the last session."""
         self._dispose()
         self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
         self.notes.clear()
@@ -485,7 +491,7 @@ class BrowserTab:
             self._connection.post("Target.disposeBrowserContext", {"browserContextId": context})
 
     def _forget_context(self) -> str:
-        """Forget all that belongs to the session; the id of the context that is to be disposed of, "" for none."""
+        """Drop all that belongs to the session; returns the id of the context to be disposed of, "" for none."""
         self._blank = False
         for part in (self.pickers, self.dialogs, self.bar, self.stack):
             part.forget()
@@ -498,7 +504,7 @@ class BrowserTab:
         return context.id
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """Take over a target of this context, which waits to be told to run. session, info: of the protocol."""
+        """Set up a new target of this context, which is paused. session, info: of the protocol."""
         self.stack.attached(session, info)
 
     def detached(self, session: str) -> None:
@@ -540,12 +546,12 @@ class BrowserTab:
 
     def _went_nowhere(self, url: str) -> None:
         if is_within_prefixes(url, self.stack.allowed):
-            self.context.downloads.expect(1)  # it may be one
-        elif not url.startswith(("http:", "https:", "javascript:")):  # of those is told where they are refused
+            self.context.downloads.expect(1)  # it may be a download
+        elif not url.startswith(("http:", "https:", "javascript:")):  # these are noted where they are refused
             self.notes.add(f"an address that pages may not lead to was not opened: {url[:200]}")
 
     def _ends(self, page: BrowserPage) -> None:
-        """Nobody answers the dialogs of a page that is gone."""
+        """Drop the dialogs of a page that is gone."""
         self.dialogs.forget(page)
         self._hold()
 

@@ -1,7 +1,7 @@
 """Serve folders of files on 127.0.0.1, each at the root of a port of its own.
 
-Types are told from a table of our own: the machine's differs from place to place, and a browser refuses a module
-script, a stylesheet or WebAssembly of a wrong type. Nothing outside of the folder is given out.
+Media types come from a table of our own: those of machines differ, and a browser refuses a module script, a stylesheet
+or WebAssembly of a wrong type. Nothing outside of the folder is served.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from flywheel.utils.local_ports import bind_free_port
 from flywheel.utils.local_server import LocalServer
 
 _MAX_MISSED = 50
-# Python's own table, and what it lacks or has otherwise. The functions of `mimetypes` read the machine's files too.
+# Python's own table, and a file of what it lacks or has wrong. Functions of `mimetypes` would read the machine's too.
 _PYTHON_TYPES = mimetypes.MimeTypes()
-_MEDIA_TYPES = mimetypes.read_mime_types(str(Path(__file__).with_name("mime.types")))  # Python's and this file's
+_MEDIA_TYPES = mimetypes.read_mime_types(str(Path(__file__).with_name("mime.types")))  # Python's types, and this file's
 
 
 def media_type(path: Path) -> str:
-    """Name a file's media type by the end of its name, the same on every machine; the file is not read.
+    """Return a file's media type by the suffix of its name, the same on every machine; the file is not read.
 
-    Every type of text is said to be UTF-8. An unknown end is `application/octet-stream`.
+    Every text type gets the charset UTF-8. For an unknown suffix it is `application/octet-stream`.
     """
     known = _MEDIA_TYPES.get(path.suffix.lower()) or _PYTHON_TYPES.guess_type(path.name)[0]  # such as `.svgz`
     found = known or "application/octet-stream"
@@ -38,14 +38,14 @@ def media_type(path: Path) -> str:
 
 @dataclass
 class ServedFolder:
-    """What one port serves. missed: the newest paths that were asked for and are not there."""
+    """Hold what one port serves. alias: requested path -> served path. missed: the newest paths without a file."""
 
     root: Path
     alias: Mapping[str, str] = field(default_factory=dict)
     missed: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_MISSED))
 
     def find(self, path: str) -> Path | None:
-        """Find the file that a path names; None where there is none, or where it lies outside of the folder."""
+        """Find the file or folder of a requested path; None where there is none, or it lies outside of `root`."""
         root = self.root.resolve()
         try:
             found = (root / self.alias.get(path, path).lstrip("/")).resolve()
@@ -57,7 +57,7 @@ class ServedFolder:
 
 
 class FileServer:
-    """`async with FileServer(folders) as server:`; `server.url(folder)` is the address of a folder's root.
+    """Serve folders: `async with FileServer(folders) as server:`; `server.url(folder)` is the URL of a folder's root.
 
     Raises EnvError, at the beginning of the block, where the server does not start.
     """
@@ -79,7 +79,7 @@ class FileServer:
     def url(self, folder: ServedFolder) -> str:
         """Return `http://127.0.0.1:<port>`, without a slash at the end.
 
-        folder: one of those that are served, once the block has begun; else StopIteration is raised.
+        folder: one of those that are served. Raises StopIteration for another one, or before the block has begun.
         """
         return next(f"http://127.0.0.1:{port}" for port, served in self._ports.items() if served is folder)
 
@@ -94,10 +94,10 @@ class FileServer:
         found = folder.find(path)
         if found is not None and found.is_dir():
             if not path.endswith("/"):
-                return RedirectResponse(posixpath.basename(path) + "/", 307)  # relative: of whatever host it was
+                return RedirectResponse(posixpath.basename(path) + "/", 307)  # relative: the host stays the same
             found = folder.find(path + "index.html")
         if found is None or not found.is_file():
             folder.missed.append(path)
             return PlainTextResponse("there is no such file", 404)
-        # Never from a cache: each session meets the page as the first one did.
+        # Never from a cache, so that each session gets the page as the first one did.
         return FileResponse(found, media_type=media_type(found), headers={"Cache-Control": "no-store"})

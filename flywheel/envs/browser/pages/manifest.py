@@ -28,14 +28,14 @@ from flywheel.envs.suites import catalogue
 from flywheel.utils.errors import BadInput
 from flywheel.utils.json_text import refuse_doubled_fields
 
-# Reading a manifest's file; each fault is one line.
+# Reading a manifest's file; each fault is described in one line.
 
 NAME_FORM = "lower-case letters, digits, '.', '_' and '-'"
 _FAULT_HELP = yaml.safe_load(Path(__file__).with_name("manifest_faults.yaml").read_text(encoding="utf-8"))
 
 
 def parse_manifest_file(path: Path) -> dict[str, Any]:
-    """Parse a manifest's file, YAML or JSON. Raises BadInput where it cannot be read, or a name stands twice."""
+    """Parse a manifest's file, YAML or JSON. Raises BadInput where it cannot be read, or has a field twice."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
@@ -56,7 +56,7 @@ def parse_manifest_file(path: Path) -> dict[str, Any]:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML in which no field may stand twice: the second would silently win."""
+    """Load YAML in which no field may occur twice: the second would silently win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -65,7 +65,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
-    """Describe one fault of a manifest, as `field: what; what to write`. known: the fields that there are."""
+    """Describe one fault of a manifest. fault: an error of pydantic's. known: the names of all fields."""
     field, kind, given = str(fault["loc"][0]) if fault["loc"] else "", fault["type"], fault["input"]
     if field in ("state", "server", "login") and len(fault["loc"]) > 1:
         field = f"{field}.{fault['loc'][1]}"
@@ -93,10 +93,10 @@ def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
     return f"{field}: {message[0].lower()}{message[1:]}" if field else message
 
 
-# Parts of a manifest: where a value is read, how the page's server is run, how one logs in.
+# Parts of a manifest: where a value is read, how the page's server is run, how a session logs in.
 
 Expression = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000)]
-Words = Annotated[tuple[str, ...], Field(min_length=1)]  # a command: no shell reads it
+Words = Annotated[tuple[str, ...], Field(min_length=1)]  # a command, run without a shell
 Side = Annotated[int, Field(ge=64, le=4096)]  # pixels
 Local = Annotated[str, StringConstraints(pattern=r"^/")]  # an address of the page's own server, without its origin
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -108,33 +108,35 @@ class ManifestPart(BaseModel):
 
 
 class SeedParameter(ManifestPart):
-    """The page takes its seed from its address: `?<parameter>=<seed>`."""
+    """Hand the seed to the page in its address: `?<parameter>=<seed>`."""
 
     parameter: str = Field(min_length=1, pattern=r"^[^&=#?\s]+$")
 
 
 class PageExpression(ManifestPart):
-    """A JavaScript expression, evaluated in the page."""
+    """Read a value by a JavaScript expression, evaluated in the page."""
 
     expression: Expression
 
 
 class CommandOutput(ManifestPart):
-    """What a command prints that is run in the session's folder; where it prints nothing, its exit status: 0 is 1 or
-    true, 1 is 0 or false."""
+    """Read a value from the output of a command, run in the session's folder.
+
+    Where it prints nothing, its exit status counts: 0 means 1 or true, 1 means 0 or false.
+    """
 
     command: Words
 
 
 class DatabaseValue(ManifestPart):
-    """The first value of the first row of a query to an SQLite database in the session's folder."""
+    """Read the first value of the first row of a query to an SQLite database in the session's folder."""
 
     sqlite: str = Field(min_length=1)
     query: Expression
 
 
 class ServerAnswer(ManifestPart):
-    """What the server answers to us, as JSON. value: the way into it, such as `rows.0.total` or `rows.length`."""
+    """Read a value from the server's JSON response. value: its path there, such as `rows.0.total` or `rows.length`."""
 
     address: Local
     value: str = ""
@@ -147,7 +149,7 @@ def _reading_form(value: Any) -> str | None:
     return forms.get(type(value), "text")
 
 
-OutsideReading = CommandOutput | DatabaseValue | ServerAnswer  # read by us, out of the reach of the page's scripts
+OutsideReading = CommandOutput | DatabaseValue | ServerAnswer  # read by us, out of reach of the page's scripts
 _Tagged = (
     Annotated[CommandOutput, Tag("command")]
     | Annotated[DatabaseValue, Tag("sqlite")]
@@ -159,37 +161,37 @@ Instruction = Annotated[_Told | _Tagged, Discriminator(_reading_form)]
 
 
 class ServerSpec(ManifestPart):
-    """A program that serves the page: one for each session, at a port and in a folder of its own.
+    """Describe a program that serves the page: one process for each session, with its own port and folder.
 
-    In command, setup, environment and the readings `{port}`, `{seed}`, `{variant}`, `{folder}` (the session's) and,
-    but for command and environment, `{manifest}` (the folder that the manifest lies in) stand for what they name.
+    `{port}`, `{seed}`, `{variant}` and `{folder}` (the session's) are filled in in command, setup, environment, ready
+    and in readings by a command or an address; `{manifest}` (the manifest's folder) only in setup, in such commands and
+    in the path of command's program.
     """
 
     command: Words
-    folder: str = ""  # copied for each session; relative to the manifest. Empty: an empty one
-    setup: tuple[Words, ...] = ()  # commands that are run in the session's folder before
-    # Of PyPI, which `flywheel env page fetch` installs in an environment of its own.
+    folder: str = ""  # copied for each session; relative to the manifest. "": a session's folder begins empty
+    setup: tuple[Words, ...] = ()  # commands that are run in the session's folder before the server starts
+    # Packages of PyPI, which `flywheel env page fetch` installs in a virtual environment of their own.
     packages: tuple[Requirement, ...] = ()
-    environment: dict[Variable, str] = {}  # nothing of ours is handed on but PATH
-    ready: Local = "/"  # it has started when this address answers
-    start_s: float = Field(60, gt=0, le=600)  # deadline of copy, setup and start
-    read_s: float = Field(10, gt=0, le=60)  # deadline of one reading
-    memory_mb: int = Field(2048, ge=64)  # of all its processes, and of what they write in memory
-    disk_mb: int = Field(2048, ge=1)  # of all files of its session
+    environment: dict[Variable, str] = {}  # variables; of ours it gets only PATH
+    ready: Local = "/"  # the server has started once this address answers
+    start_s: float = Field(60, gt=0, le=600)  # deadline in seconds of copying the folder, setup and start
+    read_s: float = Field(10, gt=0, le=60)  # deadline in seconds of reading one value
+    memory_mb: int = Field(2048, ge=64)  # MiB of all its processes, and of files that they write in memory
+    disk_mb: int = Field(2048, ge=1)  # MiB of all files of its session
     reads: tuple[str, ...] = ()  # more folders of this machine that it may read
 
 
 class LoginSpec(ManifestPart):
-    """What comes before the first page: cookies and headers that the browser sends, a form that is filled in, or
-    JavaScript."""
+    """Describe the login before the first page: cookies and headers that the browser sends, a form, or JavaScript."""
 
     cookies: dict[str, str] = {}
-    headers: dict[str, str] = {}  # sent with every request to the page's own server
-    address: Local | None = None  # of the page with the form; none: the first page
+    headers: dict[str, str] = {}  # sent with every request of the page, and with readings by an address
+    address: Local | None = None  # of the page with the form; None: the first page
     fill: dict[str, str] = {}  # CSS selector -> text
-    submit: str = ""  # CSS selector of what is clicked at last
+    submit: str = ""  # CSS selector of what is clicked after that
     run: Expression | None = None  # JavaScript in place of fill and submit
-    done: Expression | None = None  # true on the first page when one is logged in
+    done: Expression | None = None  # true on the first page once the login has worked
 
     @model_validator(mode="after")
     def _together(self) -> LoginSpec:
@@ -206,8 +208,8 @@ Split = Literal["train", "eval"]
 
 
 # The manifest, checked before anything is opened: a YAML or JSON file that says where a page comes from, how it is
-# reset with a seed, where its instruction, its reward and its end are read. It holds JavaScript expressions and
-# commands, in which `seed` and `variant` are known.
+# reset with a seed, and where its instruction, reward and end are read. Its JavaScript expressions and its commands can
+# use the seed and the variant.
 
 SHIPPED_MANIFESTS = Path(__file__).parent / "third_party"  # the manifests that ship with the project
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
@@ -219,45 +221,45 @@ PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE_PATTERN)]
 
 
 class PageManifest(ManifestPart):
-    """Describe one page and its tasks. What is left out has the default beside it."""
+    """Describe one page and its tasks; a comment is the field's description."""
 
-    once: ClassVar[bool] = False  # as of a TaskSuite
+    once: ClassVar[bool] = False  # as `TaskSuite.once`
     name: Name  # the tasks' `world`
     title: str = Field(min_length=1)
-    domain: Name = "sites"  # unless synthesis.domains names it in another
-    # Where the page comes from: one of url, folder, package (with `folder` a folder inside of the packages) and server.
-    url: str = ""  # a page that is served elsewhere; it must be reachable when tasks are played
+    domain: Name = "sites"  # unless synthesis.domains names the page in another
+    # Where the page comes from: one of url, folder, package (then `folder` is inside of the packages) and server.
+    url: str = ""  # of a page served elsewhere, which must be reachable when tasks are played
     folder: str = ""  # served on 127.0.0.1; relative to the manifest's own folder
     package: tuple[PackageName, ...] = ()  # unpacked one over another into one tree, which is served
-    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")  # of the packages' tree: `flywheel env page fetch` tells it
+    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")  # of the packages' tree; `flywheel env page fetch` prints it
     server: ServerSpec | None = None  # one for each session
     login: LoginSpec | None = None  # before the first page
-    # The first page, relative to what is served; a query and a #fragment may follow. A server's own: the root.
+    # The first page, relative to what is served; a query and a #fragment may follow. With `server` the default is /.
     start: str = "index.html"
-    alias: dict[str, str] = Field({})  # path asked for -> path that is served, for what the page expects elsewhere
-    files: str = ""  # a folder, relative to the manifest's own: what the page may be given where it asks for a file
+    alias: dict[str, str] = Field({})  # requested path -> served path, for files that the page expects elsewhere
+    files: str = ""  # a folder, relative to the manifest's own, whose files may be uploaded to the page
     variants: tuple[Name, ...] = Field(("page",), min_length=1)  # several tasks of one manifest: {variant} in start
-    # From a seed to a task.
-    ready: Expression | None = None  # true when reset may run; for pages that go on loading after their load event
-    reset: Literal["reload"] | SeedParameter | Expression = "reload"  # JavaScript may be statements, or give a promise
+    # How a seed makes a task.
+    ready: Expression | None = None  # true once reset may run; for pages that go on loading after their load event
+    reset: Literal["reload"] | SeedParameter | Expression = "reload"  # JavaScript statements may return a promise
     seeded: bool = True  # another seed gives another task
     splits: tuple[Split, ...] = Field(("train", "eval"), min_length=1)
-    instruction: Instruction  # a text, in which {variant} may stand, or what is read after the reset
-    # What the verifier reads: score = (reward - floor) / (success - floor), between 0 and 1. An expression is read in
-    # the page; what a server did is better read outside of it, where no script of the page can reach.
+    instruction: Instruction  # a text, which may contain {variant}, or a value read after the reset
+    # What the verifier reads: score = (reward - floor) / (success - floor), between 0 and 1. A text is an expression,
+    # read in the page; a server's state is better read outside of it, where no script of the page can reach.
     reward: Reading  # a number
     success: float | Expression  # the reward at which the task is solved
     floor: float = 0.0  # the reward that scores 0
-    end: Reading | None = None  # true when the page's own game or task is over; none: it never ends by itself
-    state: dict[Name, Reading] = Field({})  # what else is recorded at each step: JSON values
-    follow: bool | None = None  # read on pages that the first one leads to, too; none: unless reset is JavaScript
+    end: Reading | None = None  # true once the page's own game or task is over; None: it never ends itself
+    state: dict[Name, Reading] = Field({})  # further values recorded at each step: JSON values
+    follow: bool | None = None  # read values on later pages too; None: unless reset is JavaScript
     # How it is played.
     origins: tuple[str, ...] = ()  # more origins that navigation may not leave, such as https://example.org
-    viewport: tuple[Side, Side] | None = None  # width, height; none: the settings' own
+    viewport: tuple[Side, Side] | None = None  # width, height; None: the settings'
     max_steps: int = Field(ge=1, le=10_000)
     level: int = Field(1, ge=1)
-    step_ms: int | None = Field(None, ge=0, le=60_000)  # page time that passes in a step; none: the settings' own
-    exact: bool = True  # false: what its server does in its own time may show, so that a replay may differ
+    step_ms: int | None = Field(None, ge=0, le=60_000)  # page time that passes in a step; None: the settings'
+    exact: bool = True  # false: its server acts in real time, so that a replay may differ
     settle_ms: int = Field(100, ge=0, le=4_000)  # page time that passes after the reset, before the first screen
     path: Path  # of the manifest file; not written in it
 
@@ -309,12 +311,12 @@ class PageManifest(ManifestPart):
 
     @property
     def expressions(self) -> dict[str, str]:
-        """Every expression that is read in the page at each step, by the name of its field."""
+        """Return every expression that is read in the page at each step, by the name of its field."""
         return {field: what for field, what in self._read.items() if isinstance(what, str)}
 
     @property
     def readings(self) -> dict[str, OutsideReading]:
-        """What is read outside of the page at each step, by the name of its field."""
+        """Return what is read outside of the page at each step, by the name of its field."""
         return {field: what for field, what in self._read.items() if isinstance(what, get_args(OutsideReading))}
 
     @property
@@ -329,7 +331,7 @@ class PageManifest(ManifestPart):
 
     @property
     def programs(self) -> list[tuple[str, str]]:
-        """What the manifest runs on this machine, and what it may read there: (field, words), in their order."""
+        """List what the manifest runs on this machine and may read there: (field, words), in order."""
         if self.server is None:
             return []
         found = [("server.packages", " ".join(self.server.packages)), ("server.reads", " ".join(self.server.reads))]
@@ -342,34 +344,37 @@ class PageManifest(ManifestPart):
 
     @property
     def follows(self) -> bool:
-        """Whether documents that were not reset are read. Where JavaScript resets the page, one that was loaded anew
-        poses another task than was asked, so it counts only where the manifest says so."""
+        """Tell whether values are read in documents that were not reset.
+
+        Where JavaScript resets the page, a document loaded later has another task, so it is read only where the
+        manifest says so (`follow`).
+        """
         return not isinstance(self.reset, str) or self.reset == "reload" if self.follow is None else self.follow
 
     @property
     def origin(self) -> str | None:
-        """Origin of the address; None for what is served here."""
+        """Return the origin of `url`; None for a page that is served here."""
         return _parse_origin(self.url) if self.url else None
 
     @property
     def file_folder(self) -> Path | None:
-        """The folder of the session's files; None where there is none."""
+        """Return the folder of files that may be uploaded; None where there is none."""
         return (self.path.parent / self.files).resolve() if self.files else None
 
     @property
     def source(self) -> str:
-        """Where the page comes from, in words."""
+        """Say where the page comes from, in words."""
         own = " ".join(self.server.packages or self.server.command) if self.server else ""
         return self.url or " ".join(self.package) or own or self.folder
 
     @property
     def first(self) -> str:
-        """The first page, relative to what is served."""
+        """Return the path of the first page, relative to what is served."""
         return "" if self.server is not None and "start" not in self.model_fields_set else self.start.lstrip("/")
 
     @property
     def template(self) -> Path | None:
-        """The folder that each session of a server gets a copy of."""
+        """Return the folder that each session of a server gets a copy of; None for none."""
         return self.path.parent / self.server.folder if self.server and self.server.folder else None
 
     def instruct(self, variant: str) -> str:
@@ -380,9 +385,9 @@ class PageManifest(ManifestPart):
 def load_page_manifest(path: Path) -> PageManifest:
     """Read and check the manifest in the file `path`.
 
-    `files`, `folder` and `server.folder` count from its own folder; they must be there, and so must its first page,
-    where it has no package. Whether its packages are fetched, and what `server.reads` names, is not looked at. Raises
-    BadInput that names file, field and what to write.
+    `files`, `folder` and `server.folder` are relative to the manifest's folder; they must exist, and so must the first
+    page in `folder`, where there is no package. Fetched packages, and the folders of `server.reads`, are not checked.
+    Raises BadInput that names file, field and what to write.
     """
     raw = parse_manifest_file(path)
     if "path" in raw:
@@ -412,8 +417,8 @@ def load_page_manifest(path: Path) -> PageManifest:
 def find_page_manifest(name: str) -> Path:
     """Find a manifest by its path, or by the name of one that ships with the project.
 
-    name: a file of this path (relative to the current folder) goes before a shipped one of this name. Returns its path.
-    Raises BadInput, which lists the shipped ones, where there is neither.
+    name: a file of this path (relative to the current folder) goes before a shipped manifest of this name. Returns the
+    manifest's path. Raises BadInput, which lists the shipped ones, where there is neither.
     """
     if Path(name).is_file():
         return Path(name)
@@ -425,12 +430,12 @@ def find_page_manifest(name: str) -> Path:
 
 
 def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageManifest]:
-    """Load every manifest that `synthesis.manifests` names, by the name it gives itself, in their order.
+    """Load every manifest of `synthesis.manifests`; returns them by the name in the manifest, in order.
 
-    entries: files, folders whose manifests are all taken (not those of folders in them), names of shipped ones; a file
-    or folder goes before a shipped one of its name, and one named twice is loaded once. root: the folder that relative
-    paths count from; a file that is not there is looked for in the current one. Raises BadInput for an entry that is
-    none of these, a wrong manifest, a folder without manifests, or a name that two manifests have.
+    entries: files, folders whose manifests are all loaded (not those of subfolders), names of shipped manifests; a file
+    or folder goes before a shipped one of its name, and one named twice is loaded once. root: the folder from which
+    relative paths count; a file that is not there is looked for in the current one. Raises BadInput for an entry that
+    is none of these, a wrong manifest, a folder without manifests, or a name that two manifests have.
     """
     found: dict[str, PageManifest] = {}
     for entry in entries:
@@ -443,10 +448,10 @@ def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageMan
 
 
 def check_start_page(manifest: PageManifest, served: Path) -> None:
-    """Check that the first page of each variant of `manifest` is among what is served.
+    """Check that the first page of each variant of `manifest` is in the served folder.
 
-    served: the folder; of a folder in it the first page is index.html. Raises BadInput for a page that is not there, or
-    lies outside.
+    served: that folder; where `start` names a folder in it, the page is its index.html. Raises BadInput for a page that
+    does not exist or lies outside.
     """
     for variant in manifest.variants:
         address = manifest.start.replace("{variant}", variant)
@@ -466,7 +471,7 @@ def check_start_page(manifest: PageManifest, served: Path) -> None:
 
 
 def command_name(manifest: PageManifest) -> str:
-    """Name a manifest as a command does."""
+    """Return what names a manifest in a command: a shipped one's name, or the path."""
     return manifest.path.stem if manifest.path.parent == SHIPPED_MANIFESTS else str(manifest.path)
 
 
@@ -485,7 +490,7 @@ def _list_manifest_files(entry: str, root: Path) -> Iterator[Path]:
 
 
 def _parse_origin(url: str) -> str | None:
-    """`https://host:port` of an http address, lower case; None for anything else."""
+    """Return `scheme://host:port`, in lower case, of an http or https address; None for anything else."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s|@", parts.netloc):

@@ -1,4 +1,4 @@
-"""Fetch what a manifest's page is made of: packages of PyPI, npm and Debian, and its server's programs."""
+"""Fetch the packages of a manifest's page, from PyPI, npm and Debian, and install its server's programs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from flywheel.envs.browser.pages.manifest import PageManifest, command_name
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.files import atomic_folder
 
-# A page's packages, fetched by their registries' ordinary clients and unpacked one over another into one tree in a
-# cache folder. Nothing in them is installed or executed; only the browser runs what the page itself holds.
+# A page's packages are fetched by their registries' ordinary clients and unpacked, one over another, into one tree in a
+# cache folder. Nothing in them is installed or executed; only the browser runs the page's own scripts.
 
 FETCH_TIMEOUT_S = 300.0  # deadline of one package
-_CHECKSUM_FILE = "sha256"  # file beside a fetched tree: the checksum of what is served of it
+_CHECKSUM_FILE = "sha256"  # file beside a fetched tree, with the checksum of its served folder
 
 
 def find_served_folder(manifest: PageManifest) -> Path:
     """Find the folder that a manifest's page is served from: its own, an installed package's, or one in the cache.
 
-    Raises BadInput where its packages are not fetched, or are not those whose checksum the manifest gives.
+    Raises BadInput where its packages are not fetched, or do not have the checksum that the manifest gives.
     """
     if not manifest.package:
         return manifest.path.parent / manifest.folder
@@ -65,10 +65,10 @@ def has_page_files(manifest: PageManifest) -> bool:
 def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
     """Fetch a manifest's packages into the cache; returns the folder that is served, and its checksum.
 
-    The checksum is a sha256 in hexadecimal digits. A copy in the cache is replaced once the new one is whole. Raises
-    BadInput for a manifest without packages, with another checksum, or with a folder that they do not have; EnvError
-    where a registry does not give a package (not there, not reachable, not within FETCH_TIMEOUT_S) or it cannot be
-    unpacked, as on a full disk.
+    The checksum is a sha256 in hexadecimal digits. A copy in the cache is replaced once the new one is complete. Raises
+    BadInput for a manifest without packages, with another checksum, or with a folder that the packages do not have;
+    EnvError where a registry does not deliver a package (missing, unreachable, not within FETCH_TIMEOUT_S) or it cannot
+    be unpacked, as on a full disk.
     """
     if not manifest.package:
         raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
@@ -92,7 +92,7 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
 
 
 def hash_served_folder(folder: Path) -> str:
-    """Hash the files below `folder`, by name and content; a link counts by its target. Returns sha256 in hex."""
+    """Hash the files below `folder`, by name and content; of a link, its target's name. Returns sha256 in hex."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
@@ -103,7 +103,7 @@ def hash_served_folder(folder: Path) -> str:
 
 
 def _find_installed(manifest: PageManifest) -> Path | None:
-    """The served folder of a PyPI package where exactly that version is installed beside us."""
+    """Find the served folder of a PyPI package where exactly its version is installed in this environment."""
     kind, _, name = manifest.package[0].partition(":")
     if kind != "pypi" or len(manifest.package) > 1 or not manifest.folder:
         return None
@@ -121,7 +121,7 @@ def _package_folder(manifest: PageManifest) -> Path:
 
 
 def _cache_folder(kind: str, manifest: PageManifest, *content: str) -> Path:
-    """`$XDG_CACHE_HOME/flywheel/<kind>/<the manifest's name and a hash of content>`, by default in `~/.cache`."""
+    """Return `$XDG_CACHE_HOME/flywheel/<kind>/<manifest's name>-<hash of content>`, by default in `~/.cache`."""
     base, digest = os.environ.get("XDG_CACHE_HOME"), hashlib.sha256("\n".join(content).encode()).hexdigest()
     return (Path(base) if base else Path.home() / ".cache") / "flywheel" / kind / f"{manifest.name}-{digest[:12]}"
 
@@ -142,7 +142,7 @@ def _folder_in_tree(manifest: PageManifest, place: Path) -> Path:
 
 
 def _fetch_pypi(name: str, archive: Path, tree: Path) -> None:
-    # Wheels alone: pip would run the set-up script of a source package.
+    # Only wheels: pip would run the set-up script of a source package.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     _run_registry_client([*command, "--only-binary", ":all:", "--dest", str(archive), name], archive, f"pypi:{name}")
     with zipfile.ZipFile(_single_file(archive, "*.whl", f"pypi:{name}")) as wheel:
@@ -160,7 +160,7 @@ def _fetch_npm(name: str, archive: Path, tree: Path) -> None:
 
 
 def _fetch_deb(name: str, archive: Path, tree: Path) -> None:
-    # As root apt hands the download to a user of its own, who may write neither here nor in our temporary folder.
+    # As root, apt downloads as a user of its own, who may write neither here nor in our temporary folder.
     command = ["apt-get", "download", "--quiet", "--option", "APT::Sandbox::User=root", name]
     _run_registry_client(command, archive, f"deb:{name}")
     packed = _single_file(archive, "*.deb", f"deb:{name}")
@@ -199,12 +199,15 @@ def _run_registry_client(command: list[str], folder: Path, package: str) -> None
 
 
 _PIP_FOUND_NONE = re.compile(r"requirement ([\w.-]+)(?:\[[^]]*\])?==(\S+) \(from versions: ([^)]*)\)")
-_NEWEST = 3  # versions that are told
+_NEWEST = 3  # versions that the message lists
 
 
 def _explain_failure(registry: str, package: str, done: subprocess.CompletedProcess[str]) -> str:
-    """Say in one line why a registry's client failed: a version that is not there, with the newest ones that are; else
-    the last line that it calls an error. package: as the client was given it, or several."""
+    """Say in one line why a registry's client failed.
+
+    That is a version that does not exist, with the newest ones that do; else the client's last line of an error.
+    registry: pypi, npm or deb. package: name and version as the client got them. "" for both: an installation by pip.
+    """
     said = done.stderr + done.stdout
     if found := _PIP_FOUND_NONE.search(said):
         name, version, there = found.groups()
@@ -223,7 +226,7 @@ def _explain_failure(registry: str, package: str, done: subprocess.CompletedProc
 
 
 def _tell_versions(name: str, version: str, versions: list[str]) -> str:
-    """versions: those that there are, the newest last; releases are told before others."""
+    """Say that a version does not exist. versions: those that do, newest last; the message prefers releases."""
     if not versions:
         return f"there is no {name} {version}, nor any other version of that name"
     newest = ([one for one in versions if not re.search(r"\d(a|b|rc|\.dev|-\D)", one)] or versions)[-_NEWEST:]
@@ -231,7 +234,7 @@ def _tell_versions(name: str, version: str, versions: list[str]) -> str:
 
 
 def _list_versions(registry: str, name: str) -> list[str]:
-    """Of a package, the newest last; none where the registry names none."""
+    """List a package's versions, the newest last; empty where the registry names none."""
     command = ["npm", "view", name, "versions", "--json"] if registry == "npm" else ["apt-cache", "madison", name]
     with contextlib.suppress(FileNotFoundError, EnvError, ValueError):
         said = _run(command, command[0], name, FETCH_TIMEOUT_S).stdout
@@ -242,16 +245,16 @@ def _list_versions(registry: str, name: str) -> list[str]:
     return []
 
 
-# The programs of a manifest's server: in an environment of its own where the manifest names packages, else on PATH.
+# The programs of a manifest's server: in its own virtual environment where the manifest names packages, else on PATH.
 
 _INSTALL_TIMEOUT_S = 900.0
-_VENV_MARK = "whole"  # file in an environment that is made to its end
+_VENV_MARK = "whole"  # file in a complete virtual environment
 
 
 class ServerPrograms:
-    """Find the commands of a manifest's server. Raises BadInput where one is missing, with what to type.
+    """Find the programs of a manifest's server. Raises BadInput, with what to type, where one is missing.
 
-    manifest: one with a `server`. path: the PATH that they are looked for on.
+    manifest: one with a `server`. path: the PATH on which they are looked for.
     """
 
     def __init__(self, manifest: PageManifest) -> None:
@@ -266,8 +269,7 @@ class ServerPrograms:
             self.find(command[0])
 
     def find(self, name: str) -> Path:
-        """Find the program of a command. name: a path is relative to the manifest. Raises BadInput where it is not
-        there."""
+        """Find a command's program. name: a path is relative to the manifest. Raises BadInput where there is none."""
         if name == "python" and not self._manifest.server.packages:
             return Path(sys.executable)
         if "/" in name:
@@ -282,7 +284,7 @@ class ServerPrograms:
 def has_server_programs(manifest: PageManifest) -> bool:
     """Tell whether the programs of the server of `manifest` are here; True where it has no server.
 
-    False where its packages are not installed to the end, or one of its commands is not found.
+    False where its packages are not installed completely, or one of its commands is not found.
     """
     try:
         return manifest.server is None or bool(ServerPrograms(manifest))
@@ -291,7 +293,7 @@ def has_server_programs(manifest: PageManifest) -> bool:
 
 
 def server_venv(manifest: PageManifest) -> Path | None:
-    """Find the environment of a manifest's server; None where it has none of its own."""
+    """Return the folder of the virtual environment of a manifest's server; None where it needs none."""
     if manifest.server is None or not manifest.server.packages:
         return None
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -299,17 +301,17 @@ def server_venv(manifest: PageManifest) -> Path | None:
 
 
 def install_server_packages(manifest: PageManifest) -> Path:
-    """Install the Python packages of a manifest's server into an environment of its own; returns its folder.
+    """Install the Python packages of a manifest's server into a virtual environment of its own; returns its folder.
 
-    It lies in the cache (`server_venv`) and is made of wheels alone, so that no set-up script runs. One that is whole
-    is left as it is. Raises BadInput where no packages of a server are named, EnvError where PyPI does not give them,
-    the environment cannot be made, or either takes more than 900 s.
+    It lies in the cache (`server_venv`) and is made of wheels only, so that no set-up script runs. A complete one is
+    left unchanged. Raises BadInput where the manifest names no packages of a server, EnvError where PyPI does not
+    deliver them, the environment cannot be made, or either takes more than 900 s.
     """
     own = server_venv(manifest)
     if own is None:
         raise BadInput("its server names no packages", where=manifest.path, fix="there is nothing to fetch")
     if not _is_complete(own):
-        # At its place from the beginning, since its programs name their Python by its path; a mark says it is whole.
+        # It is made at its final place, since its programs name their Python by path; a mark says that it is complete.
         shutil.rmtree(own, ignore_errors=True)
         own.parent.mkdir(parents=True, exist_ok=True)
         _run_installer([sys.executable, "-m", "venv", "--without-pip", str(own)], manifest)

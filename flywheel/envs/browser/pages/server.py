@@ -1,4 +1,4 @@
-"""Run a page's server for one session; read reward, success and other values from it (command, SQL, HTTP)."""
+"""Run a page's server for one session; read reward, success and other values from it (by command, SQL, HTTP)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from flywheel.utils.child_processes import ChildProgram, PrivateFolder
 from flywheel.utils.errors import EnvError, EnvTimeout
 from flywheel.utils.local_ports import bind_free_port
 
-# Values that a manifest reads outside of the page, where no script of the page can reach. Errors name its field.
+# Values that a manifest reads outside of the page, where no script of the page can reach. Errors name the field.
 
 FIELD_KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "instruction": "a text"}
 MAX_VALUE_CHARACTERS = 20_000  # of a recorded value
-_SQLITE_STEPS = 10_000  # of SQLite's machine between two looks at the deadline
+_SQLITE_STEPS = 10_000  # of SQLite's virtual machine between two checks of the deadline
 SEE_PAGE_TRY = "see it with `flywheel env page try`"
 
 
 class _UnreadableField(Exception):
-    """Why a field cannot be read."""
+    """Report why a field cannot be read."""
 
 
 async def _read_field(manifest: PageManifest, field: str, what: OutsideReading, server: PageServer) -> Any:
@@ -114,9 +114,9 @@ def _parse_answer(address: str, status: int, body: bytes, way: str) -> Any:
 
 
 def _check_field_type(field: str, value: Any) -> Any:
-    """The value, of the kind that the field needs."""
+    """Return the value as the type that the field needs; raises _UnreadableField for another type."""
     if field in FIELD_KINDS:
-        if field == "end" and value in (True, False):  # 1 and 0 too: a database has no other
+        if field == "end" and value in (True, False):  # 1 and 0 too: SQLite has no booleans
             return bool(value)
         if field in ("reward", "success") and isinstance(value, bool | int | float) and math.isfinite(value):
             return float(value)
@@ -131,43 +131,43 @@ def _check_field_type(field: str, value: Any) -> Any:
     return value
 
 
-# The server of one session of a page, with a copy of its folder and a port of its own. Of our environment it gets PATH
-# alone. Where bubblewrap works it sees its own folder, the system's programs and no network: a relay
-# (`stream_relay.py`) joins its port with the one that the browser asks. It ends with its session and with this process.
+# The server of one session of a page, with its own copy of its folder and its own port. Of our environment variables it
+# gets only PATH. Where bubblewrap works it sees its own folder, the system's programs and no network: a relay
+# (`stream_relay.py`) joins its port with the one that the browser uses. It ends with its session and with this process.
 
 log = logging.getLogger(__name__)
-_READY_INTERVAL_S = 0.05  # between two questions whether it has started
-_READY_TIMEOUT_S = 2.0  # for such a question
-_WATCH_INTERVAL_S = 2.0  # between looks at its memory and its files
-_MAX_PROCESSES = 1024  # and threads, at once, where this user may make cgroups
-_INSIDE = Path("/session")  # the session's folder under bubblewrap: its random name would be on pages and screens
-_PYTHON = os.path.realpath(sys.executable)  # as it is without our environment
+_READY_INTERVAL_S = 0.05  # between two requests that test whether it has started
+_READY_TIMEOUT_S = 2.0  # of such a request
+_WATCH_INTERVAL_S = 2.0  # between checks of its memory and its files
+_MAX_PROCESSES = 1024  # processes and threads at once, where this user may create cgroups
+_INSIDE = Path("/session")  # the session's folder under bubblewrap; its random name here would show on pages
+_PYTHON = os.path.realpath(sys.executable)  # outside of our virtual environment
 _RELAY = Path(stream_relay.__file__)
 _EPOCH = 1767258000  # 2026-01-01 09:00 UTC, as in scripts/document/clock.js
-_MAX_ANSWER_BYTES = 10_000_000  # bytes
+_MAX_ANSWER_BYTES = 10_000_000
 _MAX_SOCKET_PATH = 100  # characters that the name of a socket file may have
 
 
 class PageServer:
-    """One server. `port` and `origin` are known from the beginning; `start` returns once it answers.
+    """Run one server. `port` and `origin` are known before `start`, which returns once the server answers.
 
-    programs: where its command is. Everything is freed by `stop`, which returns at once, and `gone`.
+    programs: find its commands. `stop` ends it and returns at once; `gone` waits until everything is freed.
     """
 
     def __init__(self, manifest: PageManifest, variant: str, seed: int, programs: ServerPrograms) -> None:
         self._manifest, self._said, self._programs = manifest, manifest.server, programs
         self._listener: socket.socket | None = bind_free_port()
         self.port = self._listener.getsockname()[1]
-        # Asked with `verify=False`: no certificate is met on this way, and reading the system's takes 20 ms of a core.
+        # Requests use `verify=False`: it is plain HTTP, and loading the system's certificates takes 20 ms of a core.
         self.origin = f"http://127.0.0.1:{self.port}"
-        self.limit_s = 1.5 * self._said.start_s  # of the start, its cleaning up included
+        self.limit_s = 1.5 * self._said.start_s  # of the start, cleaning up included
         self._child: ChildProgram | None = None
         self._guard: child_processes.ProcessGuard | None = None
         self._relay: asyncio.Server | None = None
-        self._joined: set[asyncio.Task[None]] = set()  # connections that are handed on
+        self._joined: set[asyncio.Task[None]] = set()  # one for each relayed connection
         self._watch: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._why = ""  # it was ended by us
+        self._why = ""  # why we ended it
         self._mark = f"FLYWHEEL_SERVER={secrets.token_hex(8)}"
         self._profile = PrivateFolder("server")
         self._group: cgroups.Cgroup | None = None
@@ -177,9 +177,9 @@ class PageServer:
         self._names = {"port": str(self.port), "seed": str(seed), "variant": variant, "folder": folder}
         self.seed, self.variant = seed, variant
 
-    # -- its life -------------------------------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Start it. Raises EnvError, with its last output, where it does not come up within `start_s`."""
+        """Start the server. Raises EnvError, with its last output, where it does not answer within `start_s`."""
         try:
             async with asyncio.timeout(self._said.start_s):
                 await self._prepare()
@@ -193,13 +193,13 @@ class PageServer:
         self._watch = asyncio.create_task(self._watch_limits())
 
     def stop(self) -> None:
-        """End it now; may be called twice. What is left of it is removed soon: `gone` waits for that."""
+        """Kill the server; may be called twice. Its files and processes are removed soon: `gone` waits for that."""
         if self._leaving is None:
             self._end()
             self._leaving = asyncio.create_task(self._leave())
 
     async def gone(self) -> None:
-        """Wait until nothing is left of it."""
+        """Stop the server, and wait until its processes and files are gone."""
         self.stop()
         await asyncio.wait([self._leaving])
 
@@ -207,10 +207,12 @@ class PageServer:
     def over(self) -> bool:
         return self._leaving is not None and self._leaving.done()
 
-    # -- what it is asked -----------------------------------------------------------------------------------------
+    # -- reading values -------------------------------------------------------------------------------------------
     async def read(self) -> dict[str, Any]:
-        """Read every field outside of the page, by its name. Raises EnvError naming the one at fault, or where the
-        server has ended."""
+        """Read all fields outside of the page; returns values by field.
+
+        Raises EnvError naming the field at fault, or where the server has ended.
+        """
         if self.fault:
             raise EnvError(self.fault, where=self._where)
         asked = self._manifest.readings
@@ -219,20 +221,20 @@ class PageServer:
 
     @property
     def fault(self) -> str:
-        """Tell why the server is gone, with its last words; "" while it runs."""
+        """Return why the server is gone, with its last output; "" while it runs, or before it starts."""
         if self._child is None or not (self._why or self._child.code is not None):
             return ""
         why = self._why or self._end_reason
         return f"the page's server is gone: {why}: {self._words}"
 
     async def output(self, command: Sequence[str]) -> tuple[int, str]:
-        """Run a command that sees the session's folder and cannot change it; gives status and output."""
-        # What the policy may have put into the folder, or into the server's home, is no part of the command.
+        """Run a command that sees the session's folder and cannot change it; returns exit status and output."""
+        # The command must not load code that the policy may have put into the folder, or into the server's home.
         safe = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "HOME": "/nonexistent", "TMPDIR": "/tmp"}
         return await self._run(command, {**self._environment, **safe}, {})
 
     async def answer(self, address: str) -> tuple[int, bytes]:
-        """Get an address of the server; gives status and body."""
+        """Request an address of the server, with the login's headers and cookies; returns status and body."""
         login = self._manifest.login
         headers, cookies = (login.headers, login.cookies) if login else ({}, {})
         s = self._said.read_s
@@ -248,7 +250,7 @@ class PageServer:
             return answer.status_code, body
 
     def fill(self, text: str, more: Mapping[str, str] | None = None) -> str:
-        """Fill in what stands in a text in braces."""
+        """Fill in a text's placeholders, such as `{port}`. more: further ones, text by name."""
         return fill_placeholders(text, {**self._names, **(more or {})})
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -303,13 +305,13 @@ class PageServer:
         program = self._programs.find(words[0])
         words[0] = str(program)
         if isolation.explain_missing_bwrap():
-            self._listener.close()  # the server takes its port
+            self._listener.close()  # the server itself listens on the port
         else:
             words = await self._behind_a_door(words, program)
         self._group = await asyncio.to_thread(cgroups.create_cgroup, self._said.memory_mb, _MAX_PROCESSES)
         words = self._group.entering(words) if self._group else words
         self._child = ChildProgram(words, self.folder, self._environment, self._said.memory_mb, self._said.disk_mb)
-        # Under bubblewrap its processes cannot leave it; elsewhere they are known by their environment.
+        # Processes cannot leave bubblewrap; without it they are found by a mark in their environment.
         mark = self._mark if isolation.explain_missing_bwrap() else ""
         self._guard = child_processes.ProcessGuard(self._child.pid, self._profile.path, mark)
 
@@ -350,7 +352,7 @@ class PageServer:
                 return
 
     def _explain_excess(self) -> str:
-        """Which limit it is above; "" for none. Files that were deleted and are open still are counted too."""
+        """Say which limit the server is above; "" for none. Deleted files that are still open count too."""
         pid, most = self._child.pid, self._said.memory_mb
         family = child_processes.measure_memory([pid], one_mb=most, all_mb=most)[pid]
         nameless = child_processes.measure_nameless_files(process.pid for process in family)
@@ -407,7 +409,7 @@ class PageServer:
 
 
 def _copy_template(template: Path, folder: Path) -> None:
-    """With one date for all files, since a page may show it: the one that page time begins with."""
+    """Copy the folder, and give all files the date at which page time begins, since a page may show it."""
     shutil.copytree(template, folder, symlinks=True)
     for path in (folder, *folder.rglob("*")):
         os.utime(path, (_EPOCH, _EPOCH), follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Open sessions of third-party pages: login, reset with a seed, and what the verifier reads."""
+"""Open sessions of third-party pages: log in, reset with a seed, and read the state for the verifier."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from flywheel.utils.errors import BadInput, EnvError
 if TYPE_CHECKING:
     from flywheel.envs.browser.pages.file_server import ServedFolder
 
-# Login: cookies and headers that the browser sends, a form filled in before the first page.
+# Login: cookies and headers that the browser sends, and a form filled in before the first page.
 
 _LOGIN_TIMEOUT_MS = 5_000  # page time after which a login has failed
 _LOGIN_SCRIPT = (Path(__file__).parent / "login.js").read_text(encoding="utf-8")
 
 
 def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:
-    """Build a manifest's login steps; None if it has none. names: values of `{seed}` and `{variant}` in its texts."""
+    """Build a manifest's login steps; None for no login. names: values of `{seed}` and `{variant}` in its texts."""
     login, fill = manifest.login, partial(fill_placeholders, values=names)
     if login is None:
         return None
@@ -46,9 +46,9 @@ def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, st
 
 
 # Task identity: a policy that may navigate can type another seed or variant into the address, in many spellings; and a
-# page that draws its task at random draws another one when it is loaded again. A score counts only on the task set.
+# page that draws its task at random draws another one when it is loaded again. A score counts only on the given task.
 
-_MAX_ENCODINGS = 5  # of percent signs
+_MAX_ENCODINGS = 5  # times that an address is percent-decoded
 
 
 class TaskIdentity:
@@ -67,7 +67,7 @@ class TaskIdentity:
         place = "{variant}" in template.replace(urlsplit(template).query, "")
         self._others = {_normalise_address(template.replace("{variant}", other)) for other in others if place}
         self._vouched = manifest.follow is True
-        # Where nothing but chance makes the task, it is another one in each document that draws from it.
+        # Where only random numbers make the task, each document that draws some has another task.
         texts = [*manifest.expressions.values(), manifest.server.model_dump_json() if manifest.server else ""]
         self._by_lot = manifest.reset == "reload" and manifest.seeded and not re.search(r"\bseed\b", "\n".join(texts))
         self._drew = False
@@ -106,7 +106,7 @@ def _count_mentions(url: str, name: str) -> int:
 
 
 def _normalise_address(url: str) -> str:
-    """Path and fragment, in one spelling."""
+    """Return an address's path and fragment in one normal spelling."""
     parts = urlsplit(url)
     path = re.sub(r"/+", "/", "/" + _decode_fully(parts.path))
     return re.sub(r"(^|/)index\.html?$", r"\1", path) + "#" + _decode_fully(parts.fragment)
@@ -120,13 +120,15 @@ def _decode_fully(text: str) -> str:
 
 # The state of a page: a manifest's JavaScript expressions and their values. Errors name the manifest's field.
 
-READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready is given up
+READY_TIMEOUT_MS = 5_000  # page time after which a page that is not ready has failed
 _READING_SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
 
 
 def _script_call(function: str, manifest: PageManifest, seed: int, variant: str, *more: object) -> str:
-    """A call of a function of `reading.js`: `prepare`, a promise that holds when the page is reset, or `read`, which
-    tells the state."""
+    """Return JavaScript that calls a function of `reading.js` with these arguments.
+
+    function: `prepare`, whose promise resolves once the page is reset, or `read`, which returns the page's values.
+    """
     fields = {field: {"kind": FIELD_KINDS.get(field), "text": text} for field, text in manifest.expressions.items()}
     reset = None if manifest.reset == "reload" or isinstance(manifest.reset, SeedParameter) else manifest.reset
     asked = {"fields": fields, "ready": manifest.ready, "reset": reset}
@@ -145,10 +147,10 @@ class PageStateReader:
     def __init__(self, manifest: PageManifest, identity: TaskIdentity) -> None:
         self._manifest, self._identity, self._follows = manifest, identity, manifest.follows
         self._last: dict[str, Any] | None = None
-        self._moved = False  # the document that was reset asks something else now
+        self._moved = False  # the last look found another instruction in the document that was reset
 
     def untold(self, page: str) -> dict[str, Any]:
-        """Return the state read last (before any: `floor` as reward), while a dialog blocks the page."""
+        """Return the state read last (before the first: `floor` as reward), for a page that a dialog blocks."""
         last = self._last or {}
         floor, success = self._manifest.floor, self._manifest.success
         numeric = success if isinstance(success, int | float) else floor + 1
@@ -167,7 +169,7 @@ class PageStateReader:
             told = {"values": {}, "faults": {}, "prepared": False}
         values, faults, strange, first = told["values"], told["faults"], "", self._last is None
         if first:
-            self._follows |= not told["prepared"]  # the reset itself went to another page
+            self._follows |= not told["prepared"]  # the reset itself led to another page
             self._identity.begins(seen.get("drawn", 0))
             self._last = {}
         elif strange := self._strange(told, seen):
@@ -190,7 +192,7 @@ class PageStateReader:
         asks, asked = told["values"].get("instruction"), self._last.get("instruction")
         other = asks is not None and asked is not None and asks.split() != asked.split()
         moved, self._moved = self._moved, other and reset
-        # A page that goes on to its next task as this one is solved tells both at once: that look counts.
+        # A page that goes on to its next task once this one is solved shows both at once: that observation counts.
         return strange or ("it asks something else" if other and (moved or not reset) else "")
 
     def _result(self, values: dict[str, Any], faults: Mapping[str, str], strange: str, page: str) -> dict[str, Any]:
@@ -214,16 +216,16 @@ class PageStateReader:
 
 
 def score_page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Score a manifest's task: how far the reward went from `floor` to `success`, in [0, 1].
+    """Score a manifest's task: the share of the way from `floor` to `success` that the reward went, in [0, 1].
 
-    params: not read. state: with `reward`, `floor` and `success`.
+    params: ignored. state: with `reward`, `floor` and `success`.
     """
     done = (state["reward"] - state["floor"]) / (state["success"] - state["floor"])
     return min(max(float(done), 0.0), 1.0)
 
 
 def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -> EnvError:
-    """The first fault in one line, with what speaks for a cause."""
+    """Build the error for the first fault, with a fix for its likely cause."""
     field, fault = next(iter(told["faults"].items()))
     more = f" (and {len(told['faults']) - 1} more fields)" if len(told["faults"]) > 1 else ""
     failed = ", ".join(told.get("failed", ()))
@@ -291,12 +293,12 @@ class ManifestSession:
 class ManifestPages:
     """Serve the pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
 
-    manifests: by name. others: opens the tasks of no manifest; None: they are refused. Raises BadInput where a package
-    is not fetched, a first page or a server's program is not there; EnvError where the files cannot be served.
+    manifests: by name. others: opens tasks that are of no manifest; None: they are refused. Raises BadInput where a
+    package is not fetched, or a first page or a server's program is missing; EnvError where files cannot be served.
     """
 
     def __init__(self, manifests: Mapping[str, PageManifest], others: PageSource | None = None) -> None:
-        from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder  # brings a web server
+        from flywheel.envs.browser.pages.file_server import FileServer, ServedFolder  # imports a web server
 
         self._manifests, self._others = dict(manifests), others
         self._served: dict[str, ServedFolder] = {}
@@ -323,7 +325,7 @@ class ManifestPages:
 
     @property
     def start_s(self) -> float:
-        """The longest that the start of a session's server may take."""
+        """Return the seconds that the start of a session's server may take, at most."""
         servers = [manifest.server for manifest in self._manifests.values() if manifest.server]
         return max((1.5 * server.start_s for server in servers), default=0.0)
 
@@ -332,11 +334,11 @@ class ManifestPages:
         return task.world in self._manifests
 
     def missed(self, name: str) -> list[str]:
-        """List the newest paths that the page of the manifest called `name` asked us for and that are not there."""
+        """List the newest paths that the page of the manifest `name` requested from us and that do not exist."""
         return list(self._served[name].missed) if name in self._served else []
 
     def open(self, task: Task, seed: int) -> PageSession:
-        """Open a session of a task. seed: of its reset. Raises BadInput for a task of no manifest, or of an unknown
+        """Open a session of a task. seed: of the reset. Raises BadInput for a task of no manifest, or of an unknown
         variant."""
         if self._others is not None and not self.knows(task):
             return self._others.open(task, seed)
@@ -374,7 +376,7 @@ class ManifestPages:
 
 
 def _add_seed_parameter(address: str, manifest: PageManifest, seed: int) -> str:
-    """The address with its seed parameter, where the page takes its seed from there."""
+    """Return the address, with the seed parameter where the page takes its seed from its address."""
     if not isinstance(manifest.reset, SeedParameter):
         return address
     parts = urlsplit(address)

@@ -1,1 +1,1 @@
-"""Play the tasks of OSWorld: read its JSON files, set them up and judge them as they say."""
+"""Play the tasks of OSWorld: read their JSON files, set them up in a machine and judge them."""

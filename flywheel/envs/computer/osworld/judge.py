@@ -1,4 +1,4 @@
-"""Judge a task of OSWorld by its metrics. It runs as a program by itself, where a checker runs."""
+"""Judge an OSWorld task by its metrics. This file runs as a program of its own, in a checker's sandbox."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ MetricOptions = Mapping[str, Any]
 class MetricFunction:
     """Declare one metric.
 
-    score: 0 to 1, from the result (a text, a file's path, a folder's tree), what is expected and the options. What it
-    raises counts as 0 where the result alone can be at fault. expected: what that is. keys: that its rules must have.
-    package: of Python, that it needs. unable: which of a task's rules and options it cannot judge, in words.
+    score: returns 0 to 1, from the result (a text, a file's path, a folder's tree), what is expected and the options;
+    an exception counts as 0 where the result alone can be at fault. expected: what kind of value is expected
+    (EXPECTS_*). keys: that its rules must have. package: Python package that it needs. unable: returns which of a
+    task's rules and options it cannot judge, in words; "" where it can.
     """
 
     score: Callable[[Any, Any, MetricOptions], float]
@@ -44,16 +45,16 @@ def read_lines(path: str) -> list[str]:
     return read_text(path).splitlines()
 
 
-# OSWorld's rules for one value: `{"method": "ge", "ref": 3}`.
+# OSWorld's rules for a single value, such as `{"method": "ge", "ref": 3}`.
 
 _COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "le", "lt", "ge", "gt")}
-_RANGE_METHOD = re.compile(r"range\.([te])([te])")  # whether the limits themselves are within: e, or not: t
+_RANGE_METHOD = re.compile(r"range\.([te])([te])")  # of each limit, whether it is within the range (e) or not (t)
 _APPROX_METHOD = re.compile(r"approx:[0-9.eE+-]+")
 _REGEX_METHOD = re.compile(r"re(\.[A-Z]+)*")
 
 
 def matches_rule(value: Any, rule: Mapping[str, Any]) -> bool:
-    """Tell whether a value keeps a rule. Raises TypeError, ValueError or the like for one the rule is not for."""
+    """Return whether a value satisfies a rule. Raises TypeError, ValueError or the like for one of a wrong type."""
     method, ref = rule["method"], rule["ref"]
     if method in _COMPARISONS:
         return bool(_COMPARISONS[method](value, ref))
@@ -80,21 +81,21 @@ def _unknown_method(rules: Any, _: MetricOptions) -> str:
     return ""
 
 
-# Metrics of texts: what a command printed, what a file says.
+# Metrics of texts: a command's output, a file's content.
 
 _CLOCK_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 _ENCODING_LINES = ("#!", "# -*- coding:", "# coding:", "# coding=")
-_N_HEAD_LINES = 3  # lines in which a program may say its encoding
+_N_HEAD_LINES = 3  # first lines of a program, where its encoding may be declared
 
 
 def score_include_exclude(result: str, rules: Any, _: MetricOptions) -> float:
-    """Score a text: 1 where it holds all texts of `include` and none of `exclude`."""
+    """Score a text: 1 where it contains all texts of `include` and none of `exclude`."""
     held = all(one in result for one in rules.get("include", ()))
     return float(held and not any(one in result for one in rules.get("exclude", ())))
 
 
 def score_literal(result: Any, expected: Any, options: MetricOptions) -> float:
-    """Score a value: 1 where it equals the expected one, as texts."""
+    """Score a value: 1 where it equals the expected one, both compared as texts or as lists of texts."""
 
     def read(value: Any) -> str:
         return str(value).lower() if options.get("ignore_case") else str(value)
@@ -118,7 +119,7 @@ def score_same_text(result: str, expected: str, options: MetricOptions) -> float
 
 
 def score_same_program(result: str, expected: str, _: MetricOptions) -> float:
-    """Score a program: 1 where it is the expected one but for empty lines, tabs, trailing space and encoding line."""
+    """Score a program: 1 where it is the expected one but for empty lines, tabs, trailing space, #! and encoding."""
 
     def read(path: str) -> list[str]:
         said = read_lines(path)
@@ -131,7 +132,7 @@ def score_same_program(result: str, expected: str, _: MetricOptions) -> float:
 
 
 def score_same_number(result: str, expected: str, _: MetricOptions) -> float:
-    """Score a number in a file: where a number is expected, it need only stand in the result."""
+    """Score a file: 1 where it contains the expected number or is within 0.0001 of it, or equals an expected text."""
     found, wanted = read_text(result).strip(), read_text(expected).strip()
     try:
         number = float(wanted)
@@ -141,14 +142,14 @@ def score_same_number(result: str, expected: str, _: MetricOptions) -> float:
 
 
 def score_patterns(result: str, rules: Any, _: MetricOptions) -> float:
-    """Score a file: 1 where a line matches each pattern of `expect`, and none one of `unexpect`."""
+    """Score a file: 1 where each pattern of `expect` is found in a line, and none of `unexpect` in any."""
     lines = read_lines(result)
     expected = all(any(re.search(one, line) for line in lines) for one in rules.get("expect", ()))
     return float(expected and not any(re.search(one, line) for one in rules.get("unexpect", ()) for line in lines))
 
 
 def score_clock_lines(result: str, rules: Any, _: MetricOptions) -> float:
-    """Score a file: 1 where the expected number of its lines hold a time of day."""
+    """Score a file: 1 where the expected number of its lines contain a time of day."""
     return float(sum(bool(_CLOCK_TIME.search(line)) for line in read_lines(result)) == int(rules["expected"]))
 
 
@@ -159,12 +160,12 @@ def _unknown_type(_: Any, options: MetricOptions) -> str:
 
 # Metrics of JSON (and YAML): files, and values that a command printed.
 
-_NO_VALUE = "__EVALUATION_FAILED__"  # a value by which OSWorld's getters say that they have none
+_NO_VALUE = "__EVALUATION_FAILED__"  # by which OSWorld's getters say that they have no value
 _MISSING = object()
 
 
 def score_json_values(result: str, rules: Any, options: MetricOptions) -> float:
-    """Score a JSON or YAML file: 1 where each expected value keeps its rule and no unexpected one does."""
+    """Score a JSON or YAML file: 1 where each value of `expect` satisfies its rule and no value of `unexpect` does."""
     if options.get("is_yaml"):
         import yaml
 
@@ -192,7 +193,7 @@ def _value_at(value: Any, keys: list) -> Any:
 
 
 def score_direct_json(result: Any, rules: Any, _: MetricOptions) -> float:
-    """Score an object against another, key by key; in a text, quotes of both kinds are taken for JSON's."""
+    """Score an object: 1 where its values are those expected, key by key. In a text, ' counts as a double quote."""
     found = json.loads(result.strip().replace("'", '"')) if isinstance(result, str) else result
     expected = rules["expected"]
     if _NO_VALUE in [value for value in expected.values() if isinstance(value, str)]:
@@ -219,7 +220,7 @@ def score_json_settings(result: str, rules: Any, _: MetricOptions) -> float:
 
 
 def score_keybindings(result: str, rules: Any, _: MetricOptions) -> float:
-    """Score a list of objects: 1 where it holds the expected one. A comment line may stand before it."""
+    """Score a JSON list of objects: 1 where it contains the expected one. Its first line may be a comment."""
     lines = read_lines(result)
     for part in (lines, lines[1:]):
         try:
@@ -232,13 +233,13 @@ def score_keybindings(result: str, rules: Any, _: MetricOptions) -> float:
 
 
 def score_included_json(result: str, expected: str, _: MetricOptions) -> float:
-    """Score a JSON file: 1 where all its keys and values stand in the file `expected` (OSWorld's order)."""
+    """Score a JSON file: 1 where the file `expected` has all its keys and values (the direction is OSWorld's)."""
     return score_json_settings(expected, {"expected": json.loads(read_text(result))}, {})
 
 
 # Metrics of tables: CSV, spreadsheets, databases.
 
-_DECIMAL_PLACES = 4  # decimal places in which numbers are compared
+_DECIMAL_PLACES = 4  # of numbers that are compared
 
 
 def score_csv_records(result: str, rules: Any, _: MetricOptions) -> float:
@@ -272,7 +273,7 @@ def score_sql_query(result: str, rules: Any, _: MetricOptions) -> float:
 
 
 def score_same_sheets(result: str, expected: str | None, options: MetricOptions) -> float:
-    """Score a spreadsheet: 1 where all of the options' rules hold, some against an expected one."""
+    """Score a spreadsheet: 1 where it satisfies all rules of the options; some need an expected spreadsheet."""
     import openpyxl
 
     books = {"R": openpyxl.load_workbook(result, data_only=True)}
@@ -282,7 +283,7 @@ def score_same_sheets(result: str, expected: str | None, options: MetricOptions)
 
 
 def _find_sheet(books: Any, index: str | int) -> Any:
-    """`RI0` is the first sheet of the result, `ENSums` the sheet Sums of what is expected; a number is the result's."""
+    """Return a sheet: `RI0` is the result's first, `ENSums` the expected file's Sums; a number is one of the result."""
     of, by, name = ("R", "I", index) if isinstance(index, int) else (index[0], index[1], index[2:])
     return books[of].worksheets[int(name)] if by == "I" else books[of][name]
 
@@ -321,14 +322,14 @@ _PIECE = 2**20
 
 
 def score_same_zip(result: str, expected: str, _: MetricOptions) -> float:
-    """Score an archive: 1 where it has the same files to the byte, PDFs too, which may differ in OSWorld."""
+    """Score a ZIP archive: 1 where it has the expected files to the byte. In OSWorld, PDFs may differ."""
     with zipfile.ZipFile(result) as found, zipfile.ZipFile(expected) as wanted:
         names = set(wanted.namelist())
         return float(set(found.namelist()) == names and all(_same_member(found, wanted, name) for name in names))
 
 
 def _same_member(found: zipfile.ZipFile, wanted: zipfile.ZipFile, name: str) -> bool:
-    """Piece by piece: who made the one may have packed any number of bytes."""
+    """Compare one file of two archives piece by piece: the agent's may unpack to any size."""
     if found.getinfo(name).file_size != wanted.getinfo(name).file_size:
         return False
     with found.open(name) as one, wanted.open(name) as other:
@@ -338,8 +339,8 @@ def _same_member(found: zipfile.ZipFile, wanted: zipfile.ZipFile, name: str) -> 
         return not one.read(1)
 
 
-# All metrics by OSWorld's names; what each compares follows OSWorld's description of it. This file imports nothing else
-# of flywheel, and what a metric needs beyond the standard library only where it is used.
+# All metrics by OSWorld's names; each compares what OSWorld's description of it says. This file imports nothing else of
+# flywheel, and packages outside the standard library only in the metrics that need them.
 
 _EXPECTED_KEY = ("expected",)
 METRICS: dict[str, MetricFunction] = {
@@ -390,12 +391,12 @@ METRICS: dict[str, MetricFunction] = {
 }
 
 
-# The program, which reads from standard input what was found in the machine. An agent may leave anything behind: a
-# metric that cannot read it gives 0. One that cannot read what is expected cannot judge, and that is an error.
+# The program, which reads the metrics and their inputs as JSON from standard input. An agent may leave anything behind:
+# a metric that cannot read the result gives 0. One that cannot read the expected file cannot judge, which is an error.
 
 _MAX_DEPTH, _MAX_ENTRIES = 64, 10_000
 _MAX_FILE_BYTES = 2**25  # bytes of a file that is read: a sparse file may claim any size
-_MAX_REASON_CHARACTERS = 200  # characters
+_MAX_REASON_CHARACTERS = 200  # of an exception in a reason
 
 
 def main() -> None:
@@ -410,14 +411,14 @@ def main() -> None:
 
 
 def combine_scores(scores: list[float], conj: str) -> float:
-    """Combine scores as OSWorld does: `or` takes the best; else the mean counts where none is 0."""
+    """Combine scores as OSWorld does: `or` takes the best; `and` takes the mean, or 0 where one is 0."""
     if conj == "or":
         return max(scores)
     return sum(scores) / len(scores) if all(scores) else 0.0
 
 
 def _judge_metric(func: str, result: Any, expected: Any, options: dict[str, Any]) -> tuple[float, str]:
-    """A score from 0 to 1, and what kept the metric from reading the result."""
+    """Return a score from 0 to 1, and why the metric could not read the result; "" where it could."""
     if result is None:
         return 0.0, "nothing is there that can be looked at"
     judged = METRICS[func].score
@@ -445,7 +446,7 @@ def _existing_file(path: str) -> str | None:
 
 
 def _folder_entry(path: str, depth: int, left: list[int]) -> dict[str, Any]:
-    """As OSWorld's server tells it."""
+    """Return a folder's tree as OSWorld's server does. depth, left: levels and entries that may still be listed."""
     children = []
     for entry in sorted(os.scandir(path), key=lambda one: one.name):
         left[0] -= 1

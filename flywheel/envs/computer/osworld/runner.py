@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 COMMAND_TIMEOUT_S = 10.0  # of a command
 _WINDOW_S = 5.0  # until a window is there
 _RETRY_S = 0.1
-_PASSWORD = "password"  # of OSWorld's user; there is nothing here that asks for it
+_PASSWORD = "password"  # of OSWorld's user; nothing in a machine asks for it
 
 
 async def run_osworld_steps(computer: Computer, steps: list[dict[str, Any]], *, after: bool = False) -> None:
-    """Run the set-up steps of an OSWorld task, as its JSON has them, in their order.
+    """Run steps of an OSWorld task, in order: those of its set-up, or those that precede its judging.
 
-    after: the agent has been there, and may have made a step impossible, which is then skipped, as OSWorld does. Else
-    raises EnvError for a step that cannot be done.
+    steps: as in `OsworldTask`. after: the agent has ended, and may have made a step impossible, which is then skipped,
+    as in OSWorld. Before, an impossible step raises EnvError.
     """
     for number, step in enumerate(steps):
         try:
@@ -57,12 +57,12 @@ class _StepRunner:
     async def _upload(self, said: Mapping[str, Any]) -> None:
         contents = decode_files({file["path"]: file["content"] for file in said["files"]})
         for file in said["files"]:
-            if self._after:  # a link or a pipe may lie there
+            if self._after:  # the agent may have put a link or a pipe there
                 await self._post("/execute", {"command": ["rm", "-rf", "--", file["path"]], "fresh": True})
             await self._machine.put(file["path"], contents[file["path"]])
 
     async def _execute(self, said: Mapping[str, Any]) -> None:
-        """A command that fails is passed over, as OSWorld does, but for one that is repeated `until` something."""
+        """Run a command. A failing one is ignored, as in OSWorld; one with `until` is repeated until that holds."""
         asked = {"command": self._filled(said["command"]), "shell": said["shell"], "fresh": self._after}
         until = said["until"]
         over = asyncio.get_running_loop().time() + COMMAND_TIMEOUT_S
@@ -82,12 +82,12 @@ class _StepRunner:
             raise MachineRefused(f"no program here opens {said['path']}")
 
     async def _shows(self, path: str, body: Mapping[str, Any]) -> bool:
-        """Begin something, and wait until it has a window; whether it shows one. Not all that is launched does."""
+        """Post a request that starts a program; returns whether a window appears in time. Some programs show none."""
         before = len((await self._desktop.state())["windows"])
         await self._post(path, body)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WINDOW_S):
-                while len((await self._desktop.state())["windows"]) <= before:  # noqa: ASYNC110 - none of ours tells it
+                while len((await self._desktop.state())["windows"]) <= before:  # noqa: ASYNC110 - no event tells it
                     await asyncio.sleep(_RETRY_S)
                 return True
         return False
@@ -128,14 +128,14 @@ def _is_reached(until: Mapping[str, Any], ran: Mapping[str, Any]) -> bool:
 
 
 _PACKAGE = Path(flywheel.__file__).parent
-_PACKAGE_IN_CHECKER = "/opt/flywheel"  # the package, where the judge runs
+_PACKAGE_IN_CHECKER = "/opt/flywheel"  # folder of the package in the judge's sandbox
 _JUDGE_PROGRAM = f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}/{Path(__file__).with_name('judge.py').relative_to(_PACKAGE)}"
 
 
 async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: bool) -> CheckerVerdict:
-    """Judge an OSWorld task after the episode, by its metrics. gave_up: the agent has said that it cannot be done.
+    """Judge an OSWorld task after the episode, by its metrics. gave_up: the agent has said that it is infeasible.
 
-    Raises CheckerFailed where nothing could be judged, EnvError where the machine is gone.
+    Raises CheckerFailed where the judge gives no verdict, EnvError where the machine is gone.
     """
     if not task.metrics:
         return CheckerVerdict(score=float(gave_up), reason="it cannot be done, and that is to be said")
@@ -160,7 +160,7 @@ async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: 
 
 
 async def _resolve_getter(computer: Computer, one: dict[str, Any]) -> dict[str, Any]:
-    """What the judge is told of it. A command that does not start, or does not end, has printed nothing."""
+    """Turn a metric's entry into an input of the judge. A command that does not start or end has no output (None)."""
     if "gold" in one:
         return {"file": f"{CHECKER_FOLDER}/{one['gold']}"}
     if "golds" in one:

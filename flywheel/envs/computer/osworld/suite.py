@@ -1,6 +1,6 @@
-"""Load task suites of OSWorld's files, named by a manifest (docs/computer.md#tasks-of-osworld).
+"""Load task suites from OSWorld's task files, which a manifest names (docs/computer.md#tasks-of-osworld).
 
-What cannot be played here is left out, and reported by name.
+Tasks that cannot be played here are left out, and reported by name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flywheel.utils.json_text import describe_first_fault, parse_foreign_json
 
 log = logging.getLogger(__name__)
 OSWORLD_VERIFIER = "osworld"
-_LEVEL = 1  # of all of them
+_LEVEL = 1  # of every task
 
 
 # Reasons why a task of OSWorld cannot be played here.
@@ -54,11 +54,11 @@ NEEDS_WHOLE_FILE = "a whole task file"
 
 
 class MalformedTask(Exception):
-    """The task file itself is wrong: in which field, and how."""
+    """Signal that a task file is wrong; the message names the field and its fault."""
 
 
 class UnsupportedTask(Exception):
-    """It needs something that is not here. reason: what, one of those above. detail: which."""
+    """Signal that a task needs something that is missing here. reason: one of the texts above. detail: what it is."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason, self.detail = reason, " ".join(detail.split())[:120]
@@ -69,9 +69,10 @@ MAX_TASK_FILES_BYTES = 2**23  # bytes that one task's files may have
 
 
 class DownloadCopies:
-    """Find copies of files that tasks download, since no machine here has the internet.
+    """Find copies of the files that a task downloads, since no machine has the internet.
 
-    folder: of one by each task's id, such as OSWorld's `cache`; what several tasks need may lie in itself. None: none.
+    folder: has a subfolder for each task's id, as OSWorld's `cache`; files of several tasks may lie in it directly.
+    None: there are no copies. task: its id.
     """
 
     def __init__(self, folder: Path | None, task: str) -> None:
@@ -79,11 +80,12 @@ class DownloadCopies:
         self._left = MAX_TASK_FILES_BYTES
 
     def of(self, url: str, name: str) -> str:
-        """Return as base64 the copy of what a URL gives, or of a file on this machine. name: as the task calls it.
+        """Return the copy of a file as base64.
 
-        Raises UnsupportedTask where there is no copy.
+        url: of a download, or the path of an upload. name: the file's name in the machine. Raises UnsupportedTask where
+        there is no copy, or the task's files are too large.
         """
-        kept = f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{name}"  # as OSWorld keeps what it has downloaded
+        kept = f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{name}"  # as in OSWorld's cache
         theirs = PurePosixPath(unquote(urlsplit(url).path)).name
         for folder in self._places:
             for one in (kept, name, theirs):
@@ -110,7 +112,7 @@ class OsworldStep(BaseModel):
 
 
 class OsworldEvaluator(BaseModel):
-    """Declare an evaluator. func: one metric, or several, to which the other lists' entries belong by their order."""
+    """Declare an evaluator. func: one metric, or a list; the other fields then have an entry for each metric."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     func: str | list[str]
@@ -137,7 +139,7 @@ class OsworldEvaluator(BaseModel):
 
     @property
     def metrics(self) -> list[tuple[str, OsworldGetter, OsworldGetter, dict[str, Any]]]:
-        """Each with its result, what is expected, its options; {} where nothing is said."""
+        """Return each metric's name, result, expected value and options; {} for what is not given."""
         if isinstance(self.func, str):
             return [(self.func, self.result, self.expected, self.options)]
         parts = [said or [{}] * len(self.func) for said in (self.result, self.expected, self.options)]
@@ -173,13 +175,15 @@ _SHELL_SIGNS = "();<>|&\n"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _ARITHMETIC = re.compile(r"\$\(\((?:[^()]|\([^()]*\))*\)\)")
 _REMOTE_ADDRESS = re.compile(r"(https?|ftp)://(?!localhost|127\.|0\.0\.0\.0)")
-_QUOTED_PROGRAM = re.compile(r"""["'](?:/[\w/]*/)?(\w[\w-]*)""")  # in code of another language
-_WRITABLE_FOLDERS = (MACHINE_HOME, *list_written_folders())  # the places of a machine that can be written
+_QUOTED_PROGRAM = re.compile(r"""["'](?:/[\w/]*/)?(\w[\w-]*)""")  # a program's name in code of another language
+_WRITABLE_FOLDERS = (MACHINE_HOME, *list_written_folders())  # that can be written in a machine
 
 
 def check_command(command: OsworldCommand, shell: bool, screen: bool, judges: bool = False) -> None:
-    """Check that a machine has what a command needs, in each command of it. screen: whether it has one. judges: by what
-    it prints the task is judged. Raises UnsupportedTask."""
+    """Check that a machine has what a command, and each command that it starts, needs. Raises UnsupportedTask.
+
+    shell: a shell interprets it. screen: the machine has one. judges: its output judges the task.
+    """
     text = command if isinstance(command, str) else shlex.join(command)
     for words in _list_commands(text if shell or isinstance(command, str) else command, shell):
         _check_program(words[0])
@@ -202,7 +206,10 @@ def _check_program(program: str) -> None:
 
 
 def _check_arguments(words: list[str], judges: bool) -> None:
-    """What it writes can be written; what is judged can have been changed: no place outside, no program to install."""
+    """Check a command's paths: it can write those that it writes, and an agent can change those that it judges by.
+
+    Programs that a judging command looks for must be installed, since an agent cannot install them.
+    """
     name, given = PurePosixPath(words[0]).name, [word for word in words[1:] if not word.startswith("-")]
     if judges and name in _FINDERS:
         for program in given:
@@ -215,11 +222,13 @@ def _check_arguments(words: list[str], judges: bool) -> None:
 
 
 def _list_commands(command: OsworldCommand, shell: bool) -> Iterator[list[str]]:
-    """The words of each command: of a shell's text, with what it substitutes and what wrappers start; of words, or a
-    text that no shell takes, likewise. A file that is written to by `>` is one of `tee`."""
+    """Yield the words of each command that `command` runs, those in substitutions and behind wrappers included.
+
+    shell: a shell interprets it. A redirection to a file (`> FILE`) is yielded as `tee FILE`.
+    """
     if not shell:
         words = shlex.split(command) if isinstance(command, str) else list(command)
-        if words[0] == "python":  # for which OSWorld's server takes its own
+        if words[0] == "python":  # OSWorld's server runs its own Python
             words[0] = "python3"
         yield from _unwrap_command(words)
         return
@@ -230,10 +239,10 @@ def _list_commands(command: OsworldCommand, shell: bool) -> Iterator[list[str]]:
     lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True
     try:
         words = list(lexer)
-    except ValueError:  # nested quotes: left to the shell
+    except ValueError:  # quotes that shlex cannot parse: not checked
         return
     simple: list[str] = []
-    sign = ""  # of a redirection, whose file comes next
+    sign = ""  # of a redirection, whose file is the next word
     for word in (*words, ";"):
         if word and set(word) <= set(_SHELL_SIGNS):
             sign = word if {"<", ">"} & set(word) else ""
@@ -251,7 +260,7 @@ def _list_commands(command: OsworldCommand, shell: bool) -> Iterator[list[str]]:
 
 
 def _list_substitutions(text: str) -> Iterator[str]:
-    """What stands in `$( )` and backquotes, within double quotes too, the outermost of nested ones; not in single."""
+    """Yield the texts in `$( )` and backquotes (the outermost of nested ones), but not those in single quotes."""
     place, quoted = 0, False
     while place < len(text):
         letter = text[place]
@@ -281,7 +290,7 @@ def _list_substitutions(text: str) -> Iterator[str]:
 
 
 def _unwrap_command(words: list[str]) -> Iterator[list[str]]:
-    """A command, and the one that it starts, in turn."""
+    """Yield a command's words, then those of each command that it starts."""
     while words and (_ASSIGNMENT.match(words[0]) or words[0] in _PREFIX_WORDS):
         words = words[1:]
     if not words or words[0].startswith(("$", "~", "`", "-")):
@@ -303,7 +312,7 @@ def _unwrap_command(words: list[str]) -> Iterator[list[str]]:
         for at, word in enumerate(rest):
             if word in ("-exec", "-execdir"):
                 yield from _unwrap_command(rest[at + 1 :])
-    elif {"-c", "-e"} & set(rest):  # code of another language, in which a service may be asked too
+    elif {"-c", "-e"} & set(rest):  # code of another language may start system programs too
         for program in _QUOTED_PROGRAM.findall(" ".join(rest)):
             if program in _SYSTEM_PROGRAMS - {"service"}:
                 yield [program]
@@ -313,10 +322,10 @@ INFEASIBLE_METRIC = "infeasible"  # the metric of tasks that cannot be done
 
 
 def convert_example(example: OsworldExample, copies: DownloadCopies, screen: bool, seconds: float) -> OsworldTask:
-    """Convert a task file to a task that is played here.
+    """Convert a task file to a task that can be played here.
 
-    screen: whether the machine has one. seconds: for judging it. Raises UnsupportedTask where a machine lacks what it
-    needs, MalformedTask where the file is wrong.
+    copies: of the files that it downloads. screen: the machine has one. seconds: for set-up and judging
+    (`OsworldTask`). Raises UnsupportedTask where a machine lacks what it needs, MalformedTask where the file is wrong.
     """
     if example.proxy:
         raise UnsupportedTask(NEEDS_INTERNET, "it asks for a proxy")
@@ -337,7 +346,7 @@ def convert_example(example: OsworldExample, copies: DownloadCopies, screen: boo
 class _ExampleConverter:
     def __init__(self, copies: DownloadCopies, screen: bool) -> None:
         self._copies, self._screen = copies, screen
-        self.gold: dict[str, str] = {}  # files to compare with, as they are met
+        self.gold: dict[str, str] = {}  # files to compare with, base64 by name, as found so far
 
     def step(self, field: str, step: OsworldStep) -> dict[str, Any]:
         carried: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -457,7 +466,7 @@ def _chosen_values(said: OsworldGetter, field: str) -> list[str]:
 
 
 def _path_from_home(path: str) -> str:
-    """Return a path relative to the home. Raises UnsupportedTask for one elsewhere, which is not read from outside."""
+    """Return a path relative to the home. Raises UnsupportedTask for one outside, which the host cannot read."""
     place = PurePosixPath(MACHINE_HOME, path[2:] if path.startswith("~/") else path)
     if ".." in place.parts or not place.is_relative_to(MACHINE_HOME):
         raise UnsupportedTask(NEEDS_PLACE_OUTSIDE_HOME, path)
@@ -467,10 +476,10 @@ def _path_from_home(path: str) -> str:
 class OsworldFiles(BaseModel):
     """Declare the block `osworld` of a manifest.
 
-    tasks: files, folders of files that end in .json, and lists of ids (`list_task_files`). files: a folder with copies
-    of what the tasks download (`DownloadCopies`); "": none. max_steps: of each. seconds: for the set-up of one, and
-    again for what judges it. allowed: by screen (gui), functions (sdk) or both. leave_out: why, by the file's name
-    without .json.
+    tasks: task files, folders, and lists of ids (`list_task_files`). files: folder with copies of the files that tasks
+    download (`DownloadCopies`); "": none. max_steps: step budget of each task. seconds: for a task's set-up, and again
+    for its judging. allowed: interface: screen (gui), functions (sdk) or both. leave_out: tasks to leave out: name of
+    the file without .json -> reason.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -483,10 +492,10 @@ class OsworldFiles(BaseModel):
 
 
 class OsworldSuite(TaskSuite):
-    """Hold a suite of which each template is one task.
+    """Hold a suite in which each template is one OSWorld task.
 
-    environment: terminal or computer. tasks: params by template. left_out: by template, why others are not played here.
-    reasons: how many for each. judging_s: seconds that judging one may take.
+    environment: terminal or computer. tasks: params by template. left_out: template -> why it cannot be played here.
+    reasons: reason -> number of tasks left out. judging_s: seconds that judging a task may take.
     """
 
     once: ClassVar[bool] = True
@@ -497,13 +506,13 @@ class OsworldSuite(TaskSuite):
     judging_s: float
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """Return the params of the task that `template` is, at its one level; `seed` changes nothing."""
+        """Return the params of the task `template`. seed: ignored. Raises BadInput for another template or level."""
         self.budget(template, level)
         return self.tasks[template]
 
     @property
     def told(self) -> str:
-        """How many are played, and how many are not for which reason, in a line."""
+        """Return a line that counts the tasks that are played, and those left out by reason."""
         why = ", ".join(f"{count} need {reason}" for reason, count in self.reasons.items())
         return f"{len(self.tasks)} of {len(self.tasks) + len(self.left_out)} tasks are played" + (why and f"; {why}")
 
@@ -512,7 +521,7 @@ def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFile
     """Load the OSWorld task files that a manifest names as a suite.
 
     manifest: its file. name, domain: of the suite. said: its block `osworld`. kind: terminal or computer. Raises
-    BadInput where two files are of one name, or no task can be played.
+    BadInput where a path is missing, two files give one template, or no task can be played.
     """
     folder = _path_beside(manifest, said.files) if said.files else None
     paths = [path for entry in said.tasks for path in list_task_files(_path_beside(manifest, entry))]
@@ -539,13 +548,12 @@ def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFile
 def read_task_files(
     paths: list[Path], copies: Path | None, screen: bool, said: OsworldFiles
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, int]]:
-    """Read OSWorld task files: params of those that can be played, why the others cannot, and counts by reason.
+    """Read OSWorld task files; returns params by template, reasons of those left out by template, and counts by reason.
 
-    The first two are by template, `<name of the file's folder>_<stem of the file>`, the third by
-    `UnsupportedTask.reason`, the commonest first. paths: the files; one that comes again is read once. copies: folder
-    of what they download; None if there is none. screen: whether the machine has one. said: the manifest's block
-    `osworld`. A file that cannot be read, is no task or a wrong one is one that cannot be played. Raises BadInput for
-    two files of one template.
+    A template is named `<name of the file's folder>_<stem of the file>`; counts are by `UnsupportedTask.reason`, the
+    largest first. paths: the files; a repeated one is read once. copies: folder with what they download, or None.
+    screen: the machine has one. said: the manifest's block `osworld`. A file that is unreadable or wrong is left out
+    like a task that cannot be played. Raises BadInput where two files give one template.
     """
     tasks: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
@@ -559,7 +567,7 @@ def read_task_files(
                 raise UnsupportedTask(LEFT_OUT_BY_MANIFEST, said.leave_out[path.stem])
             example = read_example(path)
             task = convert_example(example, DownloadCopies(copies, example.id), screen, said.seconds)
-        except Exception as fault:  # whatever it is, it is this file's
+        except Exception as fault:  # any fault is this file's, and must not stop the others
             said_why = str(fault) if isinstance(fault, MalformedTask) else f"{type(fault).__name__} {fault}"
             unfit = fault if isinstance(fault, UnsupportedTask) else UnsupportedTask(NEEDS_WHOLE_FILE, said_why)
             left_out[template] = str(unfit)
@@ -573,8 +581,9 @@ def read_task_files(
 def list_task_files(path: Path) -> list[Path]:
     """List the task files that a path stands for.
 
-    path: a folder (its JSON files and those below, sorted, but for lists of ids), a list of ids by folder as OSWorld's
-    `test_all.json` is, whose tasks lie in `examples` beside it or beside it, or a file, there or not.
+    path: a folder (all JSON files below it, sorted, except lists of ids); a list of ids by folder, such as OSWorld's
+    `test_all.json`, whose tasks lie in the folder `examples` beside it, or else beside it; or a task file, which need
+    not exist.
     """
     if path.is_dir():
         return [one for one in sorted(path.rglob("*.json")) if not _read_id_list(one)]
@@ -585,7 +594,7 @@ def list_task_files(path: Path) -> list[Path]:
 
 
 def _read_id_list(path: Path) -> dict[str, list[str]] | None:
-    """Ids by folder; None where the file is anything else."""
+    """Read a list of task ids by folder; None where the file is anything else."""
     with suppress(OSError, ValueError, ValidationError):
         return _LIST.validate_json(path.read_bytes())
     return None
@@ -596,7 +605,7 @@ _LIST = TypeAdapter(Annotated[dict[_ID, list[_ID]], Field(min_length=1)])
 
 
 def score_osworld_state(_: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return the score that judging put into `state` at the end; 0 before."""
+    """Return the score of the verdict in `state`, which the end of an episode adds; 0 before."""
     return state["checked"]["score"] if "checked" in state else 0.0
 
 

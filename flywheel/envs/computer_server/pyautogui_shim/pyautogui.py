@@ -1,6 +1,6 @@
-"""Stand in for PyAutoGUI, which OSWorld's set-ups and agents import, by XTEST.
+"""Replace PyAutoGUI, which OSWorld's set-ups and agents import, by XTEST.
 
-Names, orders and defaults of arguments are PyAutoGUI's. Nothing waits between two calls, and there is no fail-safe.
+Names, order and defaults of arguments are PyAutoGUI's. There is no pause between two calls, and no fail-safe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FAILSAFE, PAUSE = False, 0
 Point, Size = namedtuple("Point", "x y"), namedtuple("Size", "width height")
 _hands = X11Input(os.environ["DISPLAY"])
 _KEYS = {**KEY_NAMES["from_pyautogui"], **{f"f{number}": f"F{number}" for number in range(1, 25)}}
-_DRAG_MOVES = 8  # in between: a program begins to drag when the pointer has moved a little
+_DRAG_MOVES = 8  # steps of a drag: programs begin to drag only when the pointer has moved a little
 
 
 def size():

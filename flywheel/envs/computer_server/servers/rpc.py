@@ -1,4 +1,4 @@
-"""Serve MCP over standard input and output: JSON-RPC, a message a line, one after the other."""
+"""Serve MCP over standard input and output: JSON-RPC, one message a line, answered one after the other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TEXT = {"type": "string"}
 
 
 class ToolRefused(Exception):
-    """What a tool cannot do, in one line that its caller reads."""
+    """Signal that a tool cannot do what its caller wants; the message is one line for the caller."""
 
 
 class _RpcFault(Exception):
-    """A request that is none. code: of JSON-RPC."""
+    """Signal a request that is not valid. code: of JSON-RPC."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -27,8 +27,11 @@ class _RpcFault(Exception):
 
 @dataclass(frozen=True)
 class ServedTool:
-    """Declare a tool. about: what it does. takes: JSON Schema of each argument, by name. needs: those that must be
-    given. call: takes them by name, gives a text, raises ToolRefused."""
+    """Declare a tool.
+
+    about: its description. takes: JSON Schema of each argument, by name. needs: arguments that must be given. call:
+    takes the arguments by name, returns a text, raises ToolRefused.
+    """
 
     name: str
     about: str
@@ -51,7 +54,7 @@ def serve_tools(name: str, tools: Sequence[ServedTool]) -> None:
 
 
 def _answer_line(line: str, name: str, tools: dict[str, ServedTool]) -> dict[str, Any] | None:
-    """None to what wants no answer."""
+    """Answer one message; None for a message that wants no answer."""
     try:
         asked = json.loads(line)
     except (ValueError, RecursionError):
@@ -91,7 +94,7 @@ def _call_method(method: str, given: dict[str, Any], name: str, tools: dict[str,
 
 
 def _check_arguments(tool: ServedTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, each of its type. Raises ToolRefused where they are not those of the tool."""
+    """Return the arguments. Raises ToolRefused where one is missing, unknown or of a wrong type."""
     if lacking := [name for name in tool.needs if name not in arguments]:
         raise ToolRefused(f"{tool.name} needs {', '.join(lacking)}")
     if other := [name for name in arguments if name not in tool.takes]:

@@ -1,4 +1,4 @@
-"""Serve an MCP tool that searches an encyclopaedia: `search.py FOLDER`, where the module `facts` is."""
+"""Serve MCP tools that search an encyclopaedia: `search.py FOLDER`, the folder with the module `facts`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rpc import TEXT, ServedTool, ToolRefused, serve_tools
 
 _MOST = 20  # hits
 _UNITS = {"melting": "K", "boiling": "K", "density": "g/cm³", "area": "km²"}
-_TITLE = 4  # times what a word counts in the text it counts in the title, and as often again as the whole title
+_TITLE = 4  # weight of a word in the title against one in the text; twice that if the query has the whole title
 
 
 def main(folder: str) -> None:

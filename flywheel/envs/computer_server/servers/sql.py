@@ -14,7 +14,7 @@ from rpc import TEXT, ServedTool, ToolRefused, serve_tools
 _ROWS = 200
 _CELL = 500  # characters
 _STATEMENT_S = 5.0
-_LOOK = 10_000  # steps of SQLite's machine between two looks at the clock
+_LOOK = 10_000  # instructions of SQLite between two looks at the clock
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
 
 @contextmanager
 def _open_database(database: str, writes: bool) -> Iterator[sqlite3.Connection]:
-    """Raises ToolRefused for what is no database, and for what a statement may not do or does not end in time."""
+    """Open a database of the home. Raises ToolRefused where it is none, or a statement is refused, fails or is late."""
     home = Path.home().resolve()
     path = (home / database.replace("\0", "?")).resolve()
     if home not in path.parents or not path.is_file():

@@ -1,4 +1,4 @@
-"""Pages and forms of a card: what is on it, its checklist and comments, and where it goes."""
+"""Serve the pages and forms of a card: fields, checklist, comments, moving and archiving."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def _form(visit: Visit, heading: str, card: data.Card, target: str) -> Page:
 
 
 def _may_join(visit: Visit, key: str, card: data.Card) -> bool:
-    """A card may be put into sprints of its project that are not over; into one that is, where it is in it already."""
+    """Tell whether a card may be in a sprint: one of its project that is not over, or the one that it is in already."""
     sprint = visit.records["sprints"][key]
     return sprint["project"] == card["project"] and (sprint["state"] != "Done" or card["sprint"] == key)
 
 
 # -- forms -------------------------------------------------------------------------------------------------------------
 def _read(visit: Visit, card: data.Card) -> dict[str, Any]:
-    """The fields of the form of a card, checked."""
+    """Read and check the fields of the form of a card."""
     records = visit.records
     sprints = [key for key in records["sprints"] if _may_join(visit, key, card)]
     values = visit.read(
@@ -129,7 +129,7 @@ def move(visit: Visit, key: str) -> str | None:
 
 @site.form("card/<key>/next")
 def move_on(visit: Visit, key: str) -> str | None:
-    """From the board itself: one column to the right."""
+    """Move a card one column to the right, from the board."""
     if (one := _card(visit, key)) is None:
         return None
     columns = visit.records["projects"][one["project"]]["columns"]
@@ -174,7 +174,7 @@ def comment(visit: Visit, key: str) -> str | None:
 
 @site.form("comment/<key>/delete")
 def unsay(visit: Visit, key: str) -> str | None:
-    """Only what I said myself."""
+    """Delete a comment of the user's own."""
     one = visit.records["comments"].get(key)
     if one is None or one["by"] != ME:
         return None

@@ -1,4 +1,4 @@
-"""Data of the board: a team's projects, cards, sprints and members, generated anew for each session."""
+"""Generate the data of the board anew for each session: a team's projects, cards, sprints and members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Records = dict[str, Any]
 Card = dict[str, Any]
 
 TODAY = "2026-01-01"
-ME = "m1"  # whose session it is
+ME = "m1"  # the user of the session
 PRIORITIES = ("Low", "Normal", "High", "Urgent")
 LABELS = {"bug": "red", "feature": "green", "design": "purple", "text": "blue", "research": "orange", "chore": "gray"}
 POINTS = (0, 1, 2, 3, 5, 8)
@@ -167,7 +167,7 @@ SAID = (
 
 
 def make_records(rng: random.Random, language: str) -> Records:
-    """Records of a team: projects, cards, steps (of checklists), comments, sprints, members. English alone."""
+    """Draw the records of a team, in English only: projects, cards, steps of checklists, comments, sprints, members."""
     names = rng.sample(NAMES, 5)
     colours = rng.sample(_COLOURS, 5)
     members = {
@@ -209,7 +209,7 @@ def make_records(rng: random.Random, language: str) -> Records:
 
 
 def _sprints(rng: random.Random, records: Records, project: str) -> list[str]:
-    """One that is over, one that runs or is about to, one or two planned."""
+    """Add a project's sprints and return their keys: one over, one active or planned, one or two planned."""
     first, begun = rng.randint(3, 20), date(2025, 12, 1) + timedelta(days=rng.randint(0, 6))
     keys = []
     for n in range(rng.randint(3, 4)):
@@ -229,7 +229,7 @@ def _sprints(rng: random.Random, records: Records, project: str) -> list[str]:
 def _card(
     rng: random.Random, records: Records, key: str, thing: str, sprints: list[str], day: int, archived: bool
 ) -> None:
-    """One more card of a project, with what hangs on it. day: when it is due, from today on."""
+    """Add a card to the project `key`, with a checklist and comments. day: when it is due, in days from today."""
     project, members = records["projects"][key], list(records["members"])
     column = rng.choice(project["columns"])
     over = column == project["columns"][-1]
@@ -277,7 +277,7 @@ def blank(project: str, column: str) -> Card:
 
 
 def add_card(records: Records, card: Card) -> str:
-    """Put a card at the end of its column, with the next number of its project; its key."""
+    """Add a card at the end of its column, with the next number of its project; return its key."""
     project = records["projects"][card["project"]]
     project["_cards"] += 1
     key = f"k{fresh(records)}"
@@ -286,13 +286,13 @@ def add_card(records: Records, card: Card) -> str:
 
 
 def fresh(records: Records) -> int:
-    """Return a number that was not given to anything yet."""
+    """Return a number that nothing else has."""
     records["_next"] += 1
     return records["_next"]
 
 
 def _ordered(labels: list[str]) -> list[str]:
-    """As the site keeps them, whatever order they were chosen in."""
+    """Return labels in the order of LABELS, in which the site stores them."""
     return [label for label in LABELS if label in labels]
 
 
@@ -302,7 +302,7 @@ def _mail(name: str) -> str:
 
 # -- what follows from records -----------------------------------------------------------------------------------------
 def tag(records: Records, card: Card) -> str:
-    """How people call a card: WEB-14."""
+    """Return the short name of a card, such as WEB-14."""
     return f"{records['projects'][card['project']]['tag']}-{card['_number']}"
 
 
@@ -313,7 +313,7 @@ def cards_of(records: Records, project: str) -> dict[str, Card]:
 
 
 def is_done(records: Records, card: Card) -> bool:
-    """The last column of a board is where cards are done."""
+    """Tell whether a card is in the last column of its board."""
     return card["column"] == records["projects"][card["project"]]["columns"][-1]
 
 
@@ -322,6 +322,6 @@ def is_late(records: Records, card: Card) -> bool:
 
 
 def open_cards(records: Records, project: str, assignee: str) -> dict[str, Card]:
-    """What a member has still to do in a project."""
+    """Return the cards of a project that are assigned to a member and not done."""
     mine = cards_of(records, project).items()
     return {key: card for key, card in mine if card["assignee"] == assignee and not is_done(records, card)}

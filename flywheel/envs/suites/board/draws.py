@@ -1,4 +1,4 @@
-"""Draws that several task templates of the board share."""
+"""Draw what several task templates of the board need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Records = dict[str, Any]
 
 
 def card(d: Draw, fits: Callable[[data.Card], Any] = lambda one: True) -> Params:
-    """Return a card that is not archived."""
+    """Draw a card that is not archived and `fits`."""
     key, one = d.pick("cards", lambda one: not one["archived"] and fits(one))
     return {"key": key, "title": one["title"]}
 
@@ -39,7 +39,7 @@ def member(d: Draw, fits: Callable[[str], Any] = lambda key: True) -> Params:
 
 
 def sprint(d: Draw, *states: str) -> Params:
-    """Return a sprint, with its project."""
+    """Draw a sprint in one of `states`, with its project."""
     key, one = d.pick("sprints", lambda one: one["state"] in states)
     where = d.records["projects"][one["project"]]["name"]
     return {"sprint": key, "name": one["name"], "project": one["project"], "where": where}
@@ -54,14 +54,14 @@ def is_open(d: Draw) -> Callable[[data.Card], bool]:
 
 
 def other_column(d: Draw, key: str) -> str:
-    """Return a column that a card is not in."""
+    """Draw a column of its board that the card `key` is not in."""
     one = d.records["cards"][key]
     columns = d.records["projects"][one["project"]]["columns"]
     return d.rng.choice([column for column in columns if column != one["column"]])
 
 
 def title(d: Draw) -> str:
-    """Return the title of a card that is not there yet."""
+    """Draw the title of a new card."""
     verb, thing = (
         d.rng.choice(("Order", "Prepare", "Buy", "Plan", "Book")),
         d.rng.choice(
@@ -83,5 +83,5 @@ def title(d: Draw) -> str:
 
 
 def steps(d: Draw, key: str) -> dict[str, Any]:
-    """Return the checklist of a card."""
+    """Return the checklist of the card `key`."""
     return {name: one for name, one in d.records["steps"].items() if one["card"] == key}

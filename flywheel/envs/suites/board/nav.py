@@ -29,12 +29,12 @@ SAID = {
 
 
 def to(screen: Screen, page: str, element: str) -> Move | None:
-    """To a page that the menu leads to."""
+    """Go to a page by the menu's `element`."""
     return None if screen.page == page else screen.click(element, "I go there.", "I open this page.")
 
 
 def project(screen: Screen, key: str, tab: str = "board") -> Move | None:
-    """To one of the pages of a project, by the start page."""
+    """Go to the page `tab` of a project, through the start page."""
     if screen.page == f"{tab}/{key}":
         return None
     if screen.has(f"tab {tab}/{key}"):
@@ -45,7 +45,7 @@ def project(screen: Screen, key: str, tab: str = "board") -> Move | None:
 
 
 def card(screen: Screen, key: str) -> Move | None:
-    """To the page of a card, by the search."""
+    """Go to the page of a card: click it where it is shown, else search for its title."""
     if screen.page == f"card/{key}":
         return None
     if screen.has(f"card {key}"):
@@ -55,7 +55,7 @@ def card(screen: Screen, key: str) -> Move | None:
 
 
 def lane(screen: Screen, key: str, column: str) -> Move | None:
-    """To a column of a board; a small screen shows one at a time."""
+    """Go to a column of a board; a small screen shows one at a time."""
     if (move := project(screen, key)) is not None:
         return move
     if screen.has(f"column {column}") and screen.query.get("column") != column:
@@ -64,7 +64,7 @@ def lane(screen: Screen, key: str, column: str) -> Move | None:
 
 
 def on_board(screen: Screen, key: str) -> Move | None:
-    """To the page of a card, by the board."""
+    """Go to the page of a card, through its board."""
     if screen.page == f"card/{key}":
         return None
     one = screen.records["cards"][key]
@@ -72,21 +72,21 @@ def on_board(screen: Screen, key: str) -> Move | None:
 
 
 def edited(screen: Screen, key: str, wanted: Mapping[str, str | bool]) -> Move:
-    """Change fields of a card."""
+    """Change fields of a card in its form. wanted: values by field."""
     if screen.page == f"card/{key}/edit":
         return screen.fill(wanted, "save", SAID)
     return card(screen, key) or screen.click("edit", "I edit it.", "I click edit.")
 
 
 def moved(screen: Screen, key: str, column: str) -> Move:
-    """Put a card into another column."""
+    """Move a card to another column, on its page."""
     move = card(screen, key)
     said = {**SAID, "move": ("I move it.", "Now I click move.")}
     return move or screen.fill({"column": column}, "move", said)
 
 
 def listed(screen: Screen, key: str, sort: str) -> Move | None:
-    """To the list of a project, sorted: a second click on a head turns the order around."""
+    """Go to the list of a project and sort it; a second click on a column's head reverses the order."""
     if (move := project(screen, key, "list")) is not None:
         return move
     if screen.query.get("sort") == sort:
@@ -95,7 +95,7 @@ def listed(screen: Screen, key: str, sort: str) -> Move | None:
 
 
 def filtered(screen: Screen, key: str, wanted: Mapping[str, str]) -> Move | None:
-    """Return a board by its filters: beside it, or on a small screen in a dialog."""
+    """Go to a board and set its filters, which are beside it, or in a dialog on a small screen."""
     if (move := project(screen, key)) is not None:
         return move
     if all(screen.query.get(name) == value for name, value in wanted.items()):
@@ -110,7 +110,7 @@ def filtered(screen: Screen, key: str, wanted: Mapping[str, str]) -> Move | None
 
 
 def confirmed(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks back, and say yes."""
+    """Press a button that asks for confirmation, and confirm."""
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
     return screen.click(button, *said)

@@ -1,4 +1,4 @@
-"""Pages of the board that only show: projects, boards, lists, a report, search; and values for all pages."""
+"""Serve the pages of the board that only show: projects, boards, lists, report, search."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
 
 
 def short(day: str) -> str:
-    """Return a day as tiles show it: 14 Feb."""
+    """Format a day as tiles show it: 14 Feb."""
     return f"{int(day[8:])} {date.fromisoformat(day):%b}"
 
 
@@ -54,7 +54,7 @@ def steps_of(records: data.Records, card: str) -> dict[str, dict[str, Any]]:
 
 
 def mine(visit: Visit) -> dict[str, data.Card]:
-    """What I have to do, the earliest first, what has no date last."""
+    """Return the user's open cards in projects that are not archived, by due date, those without one last."""
     open_ones = {
         key: card
         for project, one in visit.records["projects"].items()
@@ -73,7 +73,7 @@ def project_page(visit: Visit, template: str, key: str, **values: Any) -> Page |
 
 
 def people(visit: Visit, *before: tuple[str, str]) -> list[tuple[str, str]]:
-    """Members as options."""
+    """List the members as options of a `<select>`, after those in `before`."""
     return [*before, *((key, one["name"]) for key, one in visit.records["members"].items())]
 
 
@@ -113,7 +113,7 @@ def my_work(visit: Visit) -> Page:
 
 @site.page("search")
 def search(visit: Visit) -> Page:
-    """Cards whose name, title or text holds every word; archived ones too."""
+    """Show the cards whose name, title or text contains every word; archived ones too."""
     words = visit.query.get("q", "").casefold().split()
     rows = [
         (key, card)
@@ -140,7 +140,7 @@ def _text(records: data.Records, card: data.Card) -> str:
 
 # -- one project -------------------------------------------------------------------------------------------------------
 def _asked(visit: Visit) -> dict[str, str]:
-    """The filters of a board or a list."""
+    """Read the filters of a board from the query."""
     return {
         "q": visit.query.get("q", ""),
         "who": visit.option("who", ("", "nobody", *visit.records["members"])),
@@ -159,7 +159,7 @@ def _fits(visit: Visit, card: data.Card, asked: dict[str, str]) -> bool:
 
 
 def _filters(visit: Visit) -> dict[str, list[tuple[str, str]]]:
-    """Name of a filter -> its options."""
+    """Map the name of each filter to its options."""
     return {
         "who": people(visit, ("", visit.t("Anyone")), ("nobody", visit.t("Nobody"))),
         "label": [("", visit.t("Any label")), *((label, visit.t(label)) for label in LABELS)],
@@ -192,7 +192,7 @@ def board(visit: Visit, key: str) -> Page | None:
 
 @site.page("list/<key>")
 def table(visit: Visit, key: str) -> Page | None:
-    """All cards of a project as a table: open ones, those of no sprint, done ones, archived ones."""
+    """Show the cards of a project as a table: the open ones, the backlog (in no sprint), the done, or the archived."""
     if key not in visit.records["projects"]:
         return None
     show = visit.option("show", SHOWN)
@@ -207,7 +207,7 @@ def table(visit: Visit, key: str) -> Page | None:
     ]
     rows.sort(key=lambda row: _rank(visit.records, row[1], sort.lstrip("-")), reverse=sort.startswith("-"))
     if sort == "-due":
-        rows.sort(key=lambda row: not row[1]["due"])  # what has no date comes last either way
+        rows.sort(key=lambda row: not row[1]["due"])  # cards without a date come last in both orders
     count = max(1, -(-len(rows) // A_PAGE))
     number = visit.number("page", 1, 1, count)
     return project_page(
@@ -233,7 +233,7 @@ def _is_shown(records: data.Records, card: data.Card, show: str) -> bool:
 
 
 def _rank(records: data.Records, card: data.Card, name: str) -> Any:
-    """What a column of the list sorts by."""
+    """Return what a card sorts by in the list's column `name`."""
     if name == "column":
         return records["projects"][card["project"]]["columns"].index(card["column"])
     if name == "assignee":

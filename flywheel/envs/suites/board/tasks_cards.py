@@ -1,4 +1,4 @@
-"""Task templates of the board on cards: made, changed, moved, archived, talked about."""
+"""Define the board's task templates on cards: create, change, move, archive, comment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Records = dict[str, Any]
 
 # -- from column to column ---------------------------------------------------------------------------------------------
 def _draw_next(d: Draw) -> Params:
-    """A card of the board's first columns, to be moved by its own button."""
+    """Draw an open card, to be moved on by its button on the board."""
     drawn = draws.card(d, draws.is_open(d))
     one = d.records["cards"][drawn["key"]]
     project = d.records["projects"][one["project"]]
@@ -45,7 +45,7 @@ def _steps_move(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_clear_column(d: Draw) -> Params:
-    """A column that holds two cards."""
+    """Draw a column that holds two cards, and another one to move them to."""
     drawn = draws.project(d)
     cards = data.cards_of(d.records, drawn["project"])
     columns = d.records["projects"][drawn["project"]]["columns"]
@@ -63,7 +63,7 @@ def _clear_column(records: Records, p: Params) -> None:
 
 
 def _steps_clear_column(screen: Screen, p: Params) -> Move | None:
-    """Each from the board; back to it after each."""
+    """Move each card on its page, opened from the board."""
     left = [key for key in p["keys"] if screen.records["cards"][key]["column"] != p["column"]]
     if not left:
         return None
@@ -179,7 +179,7 @@ def _steps_restore(screen: Screen, p: Params) -> Move | None:
 
 # -- checklists and comments -------------------------------------------------------------------------------------------
 def _draw_step(d: Draw) -> Params:
-    """A step of a checklist that is not done."""
+    """Draw a step of a checklist that is not done."""
     key, one = d.pick("steps", lambda one: not one["done"] and not d.records["cards"][one["card"]]["archived"])
     return {"step": key, "text": one["text"], "key": one["card"], "title": d.records["cards"][one["card"]]["title"]}
 
@@ -220,7 +220,7 @@ def _steps_comment(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_wrap_up(d: Draw) -> Params:
-    """An open card with a checklist of which one or two steps are left."""
+    """Draw an open card with a checklist of which one or two steps are left."""
     drawn = draws.card(d, draws.is_open(d))
     left = [name for name, one in draws.steps(d, drawn["key"]).items() if not one["done"]]
     if not 1 <= len(left) <= 2:

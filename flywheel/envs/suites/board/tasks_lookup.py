@@ -1,4 +1,4 @@
-"""Task templates of the board that look around: pages, lists, filters, and questions."""
+"""Define the board's task templates that only look things up: pages, lists, filters, questions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def _labels(records: Records, p: Params) -> list[str]:
 
 
 def _in_report(place: str, answer):
-    """The report of the project says it; place: the element that does, a format string over the params."""
+    """Return the expert's steps: read the answer in the report of the project.
+
+    place: the element that shows it, a format string over the params. answer(records, params): returns it.
+    """
 
     def steps(screen: Screen, p: Params) -> Move | None:
         move = nav.project(screen, p["project"], "report") or screen.seen(place.format(**p))
@@ -101,7 +104,7 @@ def _load(records: Records, p: Params) -> int:
 
 
 def _busiest(records: Records, p: Params) -> str:
-    """Who has most open cards; Redraw where two have as many."""
+    """Return the name of the member with most open cards. Raises Redraw where two have as many."""
     load = {key: len(data.open_cards(records, p["project"], key)) for key in records["members"]}
     first, second = sorted(load.values(), reverse=True)[:2]
     if first == second:

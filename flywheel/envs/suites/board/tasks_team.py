@@ -1,4 +1,4 @@
-"""Task templates of the board on sprints, members and projects."""
+"""Define the board's task templates on sprints, members and projects."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _steps_new_sprint(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_join(count: int):
-    """Cards of the backlog, and a sprint that is planned or runs."""
+    """Return a draw of `count` backlog cards and a sprint that is planned or, for one card, planned or active."""
 
     def draw(d: Draw) -> Params:
         drawn = _draw_start(d) if count > 1 else draws.sprint(d, "Planned", "Active")
@@ -109,7 +109,7 @@ def _steps_invite(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_other(d: Draw) -> Params:
-    """A member beside me who leads no project."""
+    """Draw a member, other than the user, who leads no project."""
     leads = {one["lead"] for one in d.records["projects"].values()}
     return draws.member(d, lambda key: key != data.ME and key not in leads)
 
@@ -138,7 +138,7 @@ def _steps_remove(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_hand_over(d: Draw) -> Params:
-    """Two open cards of a member, for another one."""
+    """Draw a member with exactly two open cards in a project, and another member to take them."""
     drawn = {**draws.project(d), **draws.member(d)}
     other = draws.member(d, lambda key: key != drawn["member"])
     keys = list(data.open_cards(d.records, drawn["project"], drawn["member"]))
@@ -153,7 +153,7 @@ def _hand_over(records: Records, p: Params) -> None:
 
 
 def _steps_hand_over(screen: Screen, p: Params) -> Move | None:
-    """The board by its filter shows which; each is then given away."""
+    """Filter the board to find the cards, then reassign one after the other."""
     cards = screen.records["cards"]
     left = [key for key in p["keys"] if cards[key]["assignee"] != p["other"]]
     if not left:

@@ -1,4 +1,4 @@
-"""Pages and forms of sprints, members and projects."""
+"""Serve the pages and forms of sprints, members and projects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flywheel.envs.suites.board.pages import people, project_page, site
 from flywheel.envs.suites.forms import Field, Invalid, day, email, one_of
 from flywheel.envs.suites.site import Page, Visit
 
-COLUMNS = 6  # a board has at most
+COLUMNS = 6  # most columns of a board
 _DATES = (Field("name", longest=40), Field("start", check=day), Field("end", check=day))
 
 
@@ -122,7 +122,7 @@ def finish(visit: Visit, key: str) -> str | None:
 
 
 def finish_sprint(records: data.Records, key: str) -> None:
-    """A sprint is over; what is not done in it goes back to the backlog."""
+    """End a sprint; its cards that are not done go back to the backlog."""
     records["sprints"][key]["state"] = "Done"
     for card in records["cards"].values():
         if card["sprint"] == key and not data.is_done(records, card):
@@ -189,7 +189,7 @@ def remove(visit: Visit, key: str) -> str | None:
 
 
 def remove_member(records: data.Records, key: str) -> None:
-    """A member goes; nobody has the cards then. What was said stays."""
+    """Delete a member and unassign their cards; their comments stay."""
     del records["members"][key]
     for card in records["cards"].values():
         if card["assignee"] == key:
@@ -246,7 +246,7 @@ def save_project(visit: Visit, key: str) -> str | None:
 
 @site.form("settings/<key>/columns")
 def save_columns(visit: Visit, key: str) -> str | None:
-    """All columns at once: renamed, or taken off where the field is empty and no card is in it."""
+    """Save all columns at once: rename them, or remove those whose field is empty and that hold no card."""
     if (one := visit.records["projects"].get(key)) is None:
         return None
     fields = [f"column{n}" for n in range(len(one["columns"]))]

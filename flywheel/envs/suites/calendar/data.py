@@ -1,4 +1,4 @@
-"""Data of the calendar: calendars and events, generated anew for each session; today is a working day of 2026."""
+"""Generate the data of the calendar anew for each session: calendars and events. Today is a working day of 2026."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MONTHS = (
     "December",
 )
 LENGTHS = (30, 60, 90, 120)
-# calendar -> what stands in it: title and minutes
+# calendar -> (title, minutes) of its events
 TITLES = {
     "Work": (
         ("Interview", 60),
@@ -126,7 +126,7 @@ _NOTES = ("", "", "Bring the papers.", "Ask about the price.", "Take the bus.", 
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
-    """Records of a session: events, calendars, settings; `_people` whom one can invite, with what keeps them busy."""
+    """Draw the records of a session: events, calendars, settings, and `_people` to invite, with their busy times."""
     today = date(2026, 2, 2) + timedelta(days=rng.randrange(36) * 7 + rng.randrange(5))
     colours = rng.sample(COLOURS, len(TITLES))
     calendars = {f"c{n}": {"name": name, "colour": colours[n - 1], "shown": True} for n, name in enumerate(TITLES, 1)}
@@ -153,7 +153,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
 
 
 def blank(**values: Any) -> dict[str, Any]:
-    """Return an event of which nothing is said but these."""
+    """Return an event with these `values` and defaults in all other fields."""
     return {
         "title": "",
         "calendar": "",
@@ -183,7 +183,7 @@ def minutes(time: str) -> int:
 
 
 def _busy(rng: random.Random, today: date) -> dict[str, list[list[str]]]:
-    """Of somebody: what is taken on the days around today, [from, to] each."""
+    """Draw the times at which a person is busy: day -> (from, to) of each appointment, for some weeks around today."""
     busy = {}
     for number in range(-7, 35):
         times = sorted(rng.sample(range(8 * 60, 18 * 60, 30), 4))
@@ -194,7 +194,7 @@ def _busy(rng: random.Random, today: date) -> dict[str, list[list[str]]]:
 
 
 class _Events:
-    """Draws events so that few of one's own overlap."""
+    """Draw the user's events so that few of them overlap."""
 
     def __init__(self, rng: random.Random, today: date, calendars: dict[str, str], people: dict[str, Any]) -> None:
         self.rng, self.today, self.calendars, self.people = rng, today, calendars, people
@@ -237,7 +237,7 @@ class _Events:
         ) | {"_from": host}
 
     def _add(self, title: str, calendar: str, length: int, offset: int, **values: Any) -> None:
-        """At a time of that day that is free, or on one of the days after it."""
+        """Add an event of `length` minutes at a free time of the day `offset` days from today, or of a day after it."""
         for later in range(20):
             day = self._day(offset + later)
             if calendar == "Work" and date.fromisoformat(day).weekday() > 4:

@@ -1,4 +1,4 @@
-"""Draws that the task templates of the calendar share."""
+"""Draw what several task templates of the calendar need."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Records = dict[str, Any]
 
 
 def words(d: Draw, day: str) -> str:
-    """2026-05-13 -> Wednesday, May 13."""
+    """Spell a day: 2026-05-13 as Wednesday, May 13."""
     one = date.fromisoformat(day)
     return f"{d.t(WEEKDAYS[one.weekday()])}, {d.t(MONTHS[one.month - 1])} {one.day}"
 
 
 def event(d: Draw, fits: Callable[[dict[str, Any]], Any] = lambda one: True) -> Params:
-    """Return an event of one's own that happens once, at a time."""
+    """Draw an event of the user's own that happens once, has a time, and `fits`."""
     key, one = d.pick("events", lambda one: plain(one) and fits(one))
     return {"key": key, "title": one["title"], "day": one["day"], "when": words(d, one["day"])}
 
@@ -30,7 +30,7 @@ def plain(one: dict[str, Any]) -> bool:
 
 
 def series(d: Draw) -> Params:
-    """Return a series, and a day of it within the next weeks."""
+    """Draw a weekly series, and a day of it within the next five weeks."""
     key, one = d.pick("events", lambda one: one["repeat"] == "weekly")
     days = [day for day in times.days(d.records["_today"], 35) if times.occurs(one, day)]
     if not days:
@@ -40,12 +40,12 @@ def series(d: Draw) -> Params:
 
 
 def coming(d: Draw, most: int = 30) -> str:
-    """Return a day from tomorrow on."""
+    """Draw a day from tomorrow on, at most `most` days away."""
     return times.shift(d.records["_today"], d.rng.randint(1, most))
 
 
 def span(d: Draw) -> tuple[str, str]:
-    """From and until: from half an hour to three."""
+    """Draw a start and an end, half an hour to three hours apart."""
     begin = d.rng.randrange(7 * 60, 19 * 60, 15)
     return clock(begin), clock(begin + d.rng.choice((30, 45, 60, 75, 90, 120, 180)))
 
@@ -59,5 +59,5 @@ def place(d: Draw, *taken: str) -> str:
 
 
 def person(d: Draw, *taken: str) -> tuple[str, str]:
-    """Key and name of somebody to invite."""
+    """Draw a person to invite who is not in `taken`; return key and name."""
     return d.rng.choice([(key, one["name"]) for key, one in d.records["_people"].items() if key not in taken])

@@ -1,4 +1,4 @@
-"""Pages and forms that change something: events, answers to invitations, calendars, settings."""
+"""Serve the pages and forms that change events, answers to invitations, calendars and settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def event(visit: Visit, key: str) -> Page | None:
 
 @site.page("new")
 def new(visit: Visit) -> Page:
-    """Return an empty form; `day`, `start`, `end` and `guest` fill some of it in, `copy` takes all of another event."""
+    """Show the form of a new event. Its query fills in fields (day, start, end, guest) or copies an event (copy)."""
     records, query = visit.records, visit.query
     begin = query.get("start", "")
     begin = begin if not time_of_day(begin) else "09:00"
@@ -76,7 +76,7 @@ def _editor(visit: Visit, heading: str, action: str, one: dict[str, Any], hidden
 
 
 def _read(visit: Visit) -> dict[str, Any]:
-    """The event that was typed. Raises Invalid."""
+    """Read and check the posted event. Raises Invalid."""
     whole = bool(visit.form.get("all_day"))
     values: dict[str, Any] = visit.read(
         Field("title", longest=100),
@@ -132,7 +132,7 @@ def save(visit: Visit, key: str) -> str | None:
 
 
 def part(records: Records, key: str, on: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Take one day out of a series, as an event of its own with these values."""
+    """Split the day `on` off a series, into an event of its own with these `values`; return its key and fields."""
     series = records["events"][key]
     series["skipped"][on] = True
     alone = series | {"day": on, "repeat": "none", "until": "", "skipped": {}} | values
@@ -212,7 +212,7 @@ def save_calendar(visit: Visit, key: str) -> str | None:
 
 @site.form("calendars/<key>/toggle")
 def toggle(visit: Visit, key: str) -> str | None:
-    """Show it or not; then back to the view that the button stood on."""
+    """Show or hide a calendar, then go back to the view that the button stood on."""
     if (one := visit.records["calendars"].get(key)) is None:
         return None
     one["shown"] = not one["shown"]
@@ -238,7 +238,7 @@ def delete_calendar(visit: Visit, key: str) -> str | None:
 
 
 def drop_calendar(records: Records, key: str) -> None:
-    """A calendar, with what stands in it."""
+    """Delete a calendar with its events."""
     del records["calendars"][key]
     for name in [name for name, one in records["events"].items() if one["calendar"] == key]:
         del records["events"][name]

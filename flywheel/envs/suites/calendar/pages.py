@@ -1,4 +1,4 @@
-"""The views of the calendar, its search, and the search for free time."""
+"""Serve the views of the calendar, its search, and the search for free time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flywheel.envs.suites.site import Page, Records, Site, Visit
 
 FIRST_HOUR, LAST_HOUR = 7, 22  # of the columns of a day
 AGENDA_DAYS = 10
-FREE_DAYS, FREE_SLOTS = 7, 6  # days that the search for free time shows, and times of each
+FREE_DAYS, FREE_SLOTS = 7, 6  # days that the search for free time shows, and times of each at most
 _A_CELL = 3  # events that a day of the month view shows
 _RESULTS = 20
 
@@ -68,7 +68,7 @@ def is_day(text: str) -> bool:
 
 
 def say_day(visit: Visit, text: str) -> str:
-    """2026-05-13 -> Wednesday, May 13, 2026."""
+    """Spell a day: 2026-05-13 as Wednesday, May 13, 2026."""
     one = date.fromisoformat(text)
     return f"{visit.t(WEEKDAYS[one.weekday()])}, {visit.t(MONTHS[one.month - 1])} {one.day}, {one.year}"
 
@@ -83,7 +83,7 @@ def _weekdays(visit: Visit) -> list[str]:
 
 
 def _weeks(records: Records, month: str) -> list[list[str]]:
-    """The weeks of a month, all days of them; days before the year 1 are left out."""
+    """List the whole weeks that a month is in, as lists of days; days before the year 1 are left out."""
     first = f"{month}-01"
     start = times.week_of(first, records["settings"]["week_start"])
     length = almanac.monthrange(int(month[:4]), int(month[5:7]))[1]
@@ -93,14 +93,15 @@ def _weeks(records: Records, month: str) -> list[list[str]]:
 
 
 def view_path(records: Records, view: str, day: str) -> str:
-    """Where a view shows a day: the month of it, the first day of its week, itself."""
+    """Return the path at which a view shows a day: the day's month, the first day of its week, or the day itself."""
     if view == "month":
         return f"month/{day[:7]}"
     return f"{view}/{times.week_of(day, records['settings']['week_start']) if view == 'week' else day}"
 
 
 def _view(visit: Visit, view: str, day: str, heading: str, earlier: str, later: str, **values: Any) -> Page:
-    """A view with its bar. day: what the other views show; earlier, later: days that the arrows lead to."""
+    """Return the page of a view with its bar. day: where the other views open. earlier, later: where the arrows
+    lead."""
     records = visit.records
     tabs = [(name, visit.t(title), view_path(records, name, day)) for name, title in VIEWS.items()]
     return Page.of(
@@ -133,7 +134,7 @@ def _month(visit: Visit, month: str) -> Page:
     found: dict[str, list[Occurrence]] = {}
     for one in times.occurrences(times.shown(records), [day for week in weeks for day in week]):
         found.setdefault(one.day, []).append(one)
-    # a view of another month speaks of its first day, that of this month of today
+    # the other views open at today, or at the first day of another month
     day = records["_today"] if records["_today"].startswith(month) else f"{month}-01"
     return _view(
         visit,
@@ -189,7 +190,7 @@ def day_view(visit: Visit, day: str) -> Page | None:
 
 
 def _columns(visit: Visit, days: list[str]) -> list[dict[str, Any]]:
-    """Of each day: events of the whole day, and the others as blocks, in hours from the top and shares of the width."""
+    """Lay out each day: whole-day events, and the others as blocks, in hours from the top and shares of the width."""
     records, columns = visit.records, []
     settings = records["settings"]
     for day in days:
@@ -234,7 +235,7 @@ def agenda(visit: Visit, day: str) -> Page | None:
 
 @site.form("go")
 def go(visit: Visit) -> str:
-    """To a day that was typed, in the view that is shown."""
+    """Go to the typed day, in the view that is shown."""
     target = visit.read(Field("go", check=a_day))["go"]
     view = visit.form.get("view", "")
     return view_path(visit.records, view if view in VIEWS else "day", target)
@@ -243,7 +244,7 @@ def go(visit: Visit) -> str:
 # -- searches ----------------------------------------------------------------------------------------------------------
 @site.page("search")
 def search(visit: Visit) -> Page:
-    """Events whose title, place, notes or guests hold every word, the first to come first; hidden calendars too."""
+    """Show the events with every word in title, place, notes, host or guests; coming ones first, hidden ones too."""
     asked = visit.query.get("q", "")
     words, people, found = asked.casefold().split(), visit.records["_people"], []
     for key, one in visit.records["events"].items():
@@ -259,7 +260,7 @@ def search(visit: Visit) -> Page:
 
 @site.page("free")
 def free(visit: Visit) -> Page:
-    """Times when nobody has anything else, of oneself and of one other."""
+    """Show the times within working hours at which the user, and a guest if one is chosen, are free."""
     records = visit.records
     guest = visit.option("guest", ("", *records["_people"]))
     length = visit.number("length", 60, 30, 480)

@@ -1,4 +1,4 @@
-"""Task templates of the calendar: the calendars of the user, and settings."""
+"""Define the calendar's task templates on the user's calendars and on settings."""
 
 from __future__ import annotations
 

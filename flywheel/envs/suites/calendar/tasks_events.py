@@ -1,4 +1,4 @@
-"""Task templates of the calendar: events changed, moved, repeated, copied and deleted."""
+"""Define the calendar's task templates that change, move, repeat, copy and delete events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 # -- changes of one event ----------------------------------------------------------------------------------------------
 def _changed(draw):
-    """A template's draw that gives `wanted`: the fields to be changed, and what the instruction says of them."""
+    """Wrap `draw`, which returns `wanted` (fields to change) and words of the instruction, into a draw of an event."""
 
     def drawn(d: Draw) -> Params:
         p = draws.event(d)
@@ -37,7 +37,7 @@ def _day(d: Draw, one: dict[str, Any]) -> Params:
 
 
 def _later(d: Draw, one: dict[str, Any]) -> Params:
-    """So much later, on the same day: begin and end are to be worked out."""
+    """Draw one or two hours by which the event moves on the same day; start and end are to be worked out."""
     hours = d.rng.randint(1, 2)
     begin, end = minutes(one["start"]) + 60 * hours, minutes(one["end"]) + 60 * hours
     if end >= 23 * 60:
@@ -154,7 +154,7 @@ def _draw_series_time(d: Draw) -> Params:
 
 
 def _draw_full_day(d: Draw) -> Params:
-    """A day with two or three events, each of which happens once."""
+    """Draw a day with two or three events, each of which happens once and has a time."""
     found: dict[str, list[str]] = {}
     for key, one in d.records["events"].items():
         found.setdefault(one["day"], []).append(key)

@@ -1,4 +1,4 @@
-"""Task templates of the calendar: invitations, guests, free time."""
+"""Define the calendar's task templates on invitations, guests and free time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _steps_all(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_clash(d: Draw) -> Params:
-    """An invitation that is on the day of an event of one's own: which one, is to be found out."""
+    """Draw an open invitation that is the only one on its day; the instruction names the day alone."""
     events = d.records["events"]
     asked = [key for key, one in events.items() if one["answer"] == "open"]
     days = [events[key]["day"] for key in asked]

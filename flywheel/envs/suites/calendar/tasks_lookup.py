@@ -1,4 +1,4 @@
-"""Task templates of the calendar: views, searches, questions."""
+"""Define the calendar's task templates that only look things up: views, searches, questions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _steps_week(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_go(screen: Screen, p: Params) -> Move | None:
-    """By typing the day below a day view."""
+    """Type the day into the field below a day view."""
     if not screen.page.startswith("day/"):
         return screen.click("view day", "First the day view.", "I change the view.")
     return screen.fill({"go to": p["day"]}, "go button", {"go to": ("I type the day.",)})
@@ -65,7 +65,7 @@ def _fact(name: str):
 
 
 def _steps_fact(name: str, element: str):
-    """Open the event and read it there."""
+    """Return the expert's steps: open the event, scroll to `element`, answer with the field `name`."""
 
     def steps(screen: Screen, p: Params) -> Move | None:
         move = nav.event(screen, p["key"]) or screen.seen(element)
@@ -87,7 +87,7 @@ def _draw_count(d: Draw) -> Params:
 
 
 def _steps_count(screen: Screen, p: Params) -> Move | None:
-    """In the agenda of that day, where everything stands below one another."""
+    """Count in the agenda of the day, which lists all events below one another."""
     records: Any = screen.records
     if screen.page != f"agenda/{p['day']}":
         return nav.day(screen, p["day"]) or screen.click("view agenda", "I open the list.", "I want to see a list.")
@@ -142,7 +142,7 @@ def _steps_guests(screen: Screen, p: Params) -> Move | None:
 
 # -- free time ---------------------------------------------------------------------------------------------------------
 def _draw_free(d: Draw) -> Params:
-    """Somebody, and a day on which there is time for both."""
+    """Draw a person, and a day on which both they and the user have time."""
     guest, name = draws.person(d)
     length = d.rng.choice((60, 90))
     days = [
@@ -155,7 +155,7 @@ def _draw_free(d: Draw) -> Params:
 
 
 def searched(screen: Screen, p: Params) -> Move | None:
-    """To the free times of a day, with somebody."""
+    """Search for the free times of a day together with somebody."""
     if screen.page == "free" and screen.query.get("guest") == p["guest"] and screen.query.get("from") == p["day"]:
         return None
     said = {"guest": ("I choose who comes.",), "length": ("I choose how long.",), "from": ("I type the day.",)}

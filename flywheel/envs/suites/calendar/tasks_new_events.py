@@ -1,4 +1,4 @@
-"""Task templates of the calendar that make new events."""
+"""Define the calendar's task templates that create events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from flywheel.envs.suites.calendar.draws import Records
 from flywheel.envs.suites.screen import Move, Screen
 from flywheel.envs.suites.site_tasks import Draw, Params, SiteTask
 
-_FIRST = "c1"  # the calendar that a new event is put into, unless another one is chosen
+_FIRST = "c1"  # the form's default calendar of a new event
 
 
 def _draw_new(d: Draw) -> Params:
-    """wanted: what is typed; all else stays as the form has it."""
+    """Draw a new event. `wanted`: the fields to type; all others keep the form's defaults."""
     start, end = draws.span(d)
     day = draws.coming(d, 20)
     wanted = {"title": draws.title(d), "start": start, "end": end}

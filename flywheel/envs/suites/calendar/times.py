@@ -1,4 +1,4 @@
-"""Times of events: occurrences of a series, lanes of overlapping events, free time. Pure functions."""
+"""Compute occurrences of a series, lanes of overlapping events, and free time, in pure functions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from flywheel.envs.suites.calendar.data import clock, minutes
 
-_MOST = 400  # days that a view ever looks at
+_MOST = 400  # most days that `days` lists
 STEP = 30  # minutes between the times that the search for free time offers
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """One event on one day."""
+    """Hold an event on one of its days."""
 
     key: str
     day: str
@@ -23,12 +23,12 @@ class Occurrence:
 
     @property
     def when(self) -> tuple[str, bool, str, str]:
-        """What a list sorts by: whole days first."""
+        """Return the sort key of a list: by day, whole-day events first, then by time and title."""
         return self.day, not self.event["all_day"], self.event["start"], self.event["title"]
 
 
 def occurs(event: Mapping[str, Any], day: str) -> bool:
-    """Tell whether an event, or one of its series, takes place on a day."""
+    """Tell whether an event, or an event of a series, takes place on a day."""
     if day < event["day"] or day in event["skipped"] or (event["until"] and day > event["until"]):
         return False
     if day == event["day"]:
@@ -51,13 +51,13 @@ def days(first: str, count: int) -> list[str]:
 
 
 def occurrences(events: Mapping[str, Mapping[str, Any]], on: Iterable[str]) -> list[Occurrence]:
-    """What takes place on these days, in order."""
+    """List what takes place on the days `on`, sorted by day and time."""
     found = [Occurrence(key, day, one) for day in on for key, one in events.items() if occurs(one, day)]
     return sorted(found, key=lambda one: one.when)
 
 
 def shown(records: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the events that views show: of calendars that are turned on, and not declined."""
+    """Return the events that views show: those of visible calendars that are not declined."""
     calendars = records["calendars"]
     return {
         key: one
@@ -67,7 +67,10 @@ def shown(records: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lanes(timed: list[Occurrence]) -> list[tuple[Occurrence, int, int]]:
-    """Of a day's events with their times: each with its lane and how many lanes stand side by side there."""
+    """Give each event of a day its lane, and the number of lanes side by side there: (occurrence, lane, count).
+
+    timed: the day's events that have a time.
+    """
     found: list[tuple[Occurrence, int, int]] = []
     group: list[tuple[Occurrence, int]] = []
     ends: list[str] = []
@@ -82,7 +85,10 @@ def lanes(timed: list[Occurrence]) -> list[tuple[Occurrence, int, int]]:
 
 
 def free(records: Mapping[str, Any], day: str, length: int, guest: str = "") -> list[tuple[str, str]]:
-    """Times of a day within working hours that are free for so many minutes, (from, to) each; for a guest too."""
+    """List the times of a day within working hours that are free for `length` minutes, (from, to) each.
+
+    guest: key of a person who has to be free too, "" for none.
+    """
     settings = records["settings"]
     if not settings["work_days"][str(date.fromisoformat(day).weekday())]:
         return []
@@ -95,19 +101,19 @@ def free(records: Mapping[str, Any], day: str, length: int, guest: str = "") -> 
 
 
 def week_of(day: str, start: str) -> str:
-    """Return the first day of the week of a day. start: "monday" or "sunday"."""
+    """Return the first day of the week that `day` is in. start: "monday" or "sunday"."""
     this = date.fromisoformat(day)
     back = this.weekday() if start == "monday" else (this.weekday() + 1) % 7
     return (this - timedelta(days=min(back, this.toordinal() - 1))).isoformat()
 
 
 def shift(day: str, by: int) -> str:
-    """So many days later, within the years that there are."""
+    """Return the day `by` days later, clipped to the years 1 to 9999."""
     number = min(max(date.fromisoformat(day).toordinal() + by, 1), date.max.toordinal())
     return date.fromordinal(number).isoformat()
 
 
 def shift_month(month: str, by: int) -> str:
-    """2026-05 -> 2026-06, from the year 1 to 9999."""
+    """Return the month `by` months later, as 2026-06, clipped to the years 1 to 9999."""
     number = min(max(int(month[:4]) * 12 + int(month[5:7]) - 1 + by, 12), 9999 * 12 + 11)
     return f"{number // 12:04d}-{number % 12 + 1:02d}"

@@ -1,4 +1,4 @@
-"""Calendars: month, week, day and agenda, events that repeat, invitations, free time, working hours."""
+"""Define the site `calendar`: views, repeating events, invitations, free time, working hours."""
 
 from flywheel.envs.suites.calendar import (
     editing,

@@ -1,5 +1,5 @@
-"""Draw tasks with files, tables, settings, code and services, each template a family of tasks.
+"""Draw tasks with files, tables, settings, code and services; each template is a family of tasks.
 
-A family draws what is there at the beginning and what is wanted at the end, and has an expert that brings it about.
-What is wanted is worked out here, never by running what the expert runs.
+A family draws the state at the beginning and the one that is wanted at the end, and has an expert that gets there. The
+wanted state is computed here in Python, never by running what the expert runs.
 """

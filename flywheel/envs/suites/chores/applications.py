@@ -1,4 +1,4 @@
-"""Applications on the screen, and the same questions by the screen alone, by functions alone, or by either."""
+"""Draw chores in applications on the screen, and questions by screen alone, by functions alone, or by either."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flywheel.envs.suites.chores.family import (
 
 
 def _calculate(level: int, rng: random.Random) -> dict[str, Any]:
-    """So many operations as the level says."""
+    """Draw a calculation of `level` operations."""
     numbers = [rng.randint(11, 99) for _ in range(1 + level)]
     signs = [rng.choice("+-*") for _ in range(level)] if level < 3 else [rng.choice("+-") for _ in range(level)]
     text = str(numbers[0]) + "".join(f"{sign}{number}" for sign, number in zip(signs, numbers[1:], strict=True))
@@ -27,7 +27,7 @@ def _calculate(level: int, rng: random.Random) -> dict[str, Any]:
 
 
 def _value(text: str) -> int:
-    """Of whole numbers with signs between them, products first."""
+    """Compute a sum and difference of products of whole numbers, such as 12*3-40."""
     total = 0
     for term in text.replace("-", "+-").split("+"):
         product = 1
@@ -53,7 +53,7 @@ def _csv(rows: list[tuple[str, int]]) -> str:
 
 
 def _sheet(level: int, rng: random.Random) -> dict[str, Any]:
-    """Of more rows with each level."""
+    """Draw a spreadsheet whose amounts are to be summed; higher levels have more rows."""
     path, rows = _table(level, rng)
     return {"files": {path: _csv(rows)}, "apps": [["gnumeric", path]], "allowed": "gui", "path": path,
             "answer": str(sum(amount for _, amount in rows))}  # fmt: skip
@@ -66,7 +66,8 @@ def _play_sheet(p: ChoreParams) -> ExpertSteps:
 
 
 def _ask(allowed: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: an amount; 2: the largest; 3: how many are above a number. The table is open in an editor."""
+    """Draw a question on a table open in an editor: an amount (level 1), the largest (2), how many are above a limit
+    (3)."""
     path, rows = _table(level, rng)
     name, limit = rng.choice(rows)[0], rng.randint(30, 60)
     most = max(rows, key=lambda row: row[1])
@@ -88,7 +89,7 @@ _COLOURS = ("black", "blue", "brown", "cyan", "gray", "green", "orange", "pink",
 
 
 def _colours(allowed: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Two more colours than the level says, to be written into a text that is open in an editor."""
+    """Draw `level` + 2 colours, to be written into a text that is open in an editor."""
     chosen = rng.sample(_COLOURS, 2 + level)
     text = "".join(f"{colour}\n" for colour in chosen)
     return {"files": {"note.txt": ""}, "apps": [["mousepad", "note.txt"]], "allowed": allowed,

@@ -1,4 +1,4 @@
-"""Chores on archives: packed and unpacked."""
+"""Draw chores that pack and unpack archives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build_tar(files: Mapping[str, str]) -> bytes:
 
 
 def _pack(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: a folder as a zip; 2: as a compressed tar; 3: the texts of a folder alone."""
+    """Draw files to pack: a folder as a zip (level 1), as a compressed tar (2), its .txt files alone as a zip (3)."""
     folder, archive, inner, *words = draw_words(rng, 8)
     paths = [f"{folder}/{words[0]}.txt", f"{folder}/{words[1]}.txt", f"{folder}/{inner}/{words[2]}.txt"]
     files = {path: draw_text(rng, 2) for path in paths[: max(2, level)]}
@@ -68,7 +68,7 @@ def _play_pack(p: ChoreParams) -> ExpertSteps:
 
 
 def _unpack(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: a zip; 2: a tar into a folder that is not there; 3: a zip in a zip."""
+    """Draw an archive to unpack: a zip (level 1), a tar (2), a zip in a zip (3)."""
     folder, archive, inner, *words = draw_words(rng, 8)
     files = {f"{word}.txt": draw_text(rng, 2) for word in words[: 1 + level]}
     name = f"{archive}.{'tar' if level == 2 else 'zip'}"

@@ -1,4 +1,4 @@
-"""Chores on code: small programs mended and written, checked by calls that the agent does not see."""
+"""Draw chores on code: small programs to repair and to write, tested by calls that the agent does not see."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from flywheel.agent.actions import Finished, ReadFile, Terminal, WriteFile
 from flywheel.envs.suites.chores.family import ChoreFamily, ChoreParams, ExpertSteps, draw_words, step_budgets
 
-# Of each level: name, what it says of itself, its body, the same with a mistake, and two calls with what they give.
+# By level: name, what the docstring says, right body, body with a mistake.
 _FUNCTIONS: dict[int, tuple[tuple[str, str, str, str], ...]] = {
     1: (
         ("double", "twice n", "return 2 * n", "return n + 2"),
@@ -41,7 +41,7 @@ _ASKED = (9, 10, 16, 17, 25, 29, 49, 60)
 
 
 def _values(name: str, body: str, numbers) -> list[Any]:
-    """What the right body gives. It is one of ours, above."""
+    """Return what the right body gives for each of `numbers`. exec is safe: the body is one of those above."""
     space: dict[str, Any] = {}
     exec(f"def {name}(n):\n    {body}\n", space)
     return [space[name](n) for n in numbers]

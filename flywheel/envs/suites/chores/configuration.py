@@ -1,4 +1,4 @@
-"""Chores on settings files in the three commonest forms: ini, JSON, and lines of name = value."""
+"""Draw chores on settings files in three common formats: ini, JSON, and lines of name = value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEYS = ("port", "timeout", "workers", "retries", "limit", "interval", "size", "
 
 
 def _ini(level: int, rng: random.Random) -> dict[str, Any]:
-    """A key that stands in so many sections as the level says, of which one is meant."""
+    """Draw a key that is in `level` + 1 sections, of which one is to be changed."""
     path, *sections = draw_words(rng, 2 + level)
     key, *others = rng.sample(_KEYS, 3)
     values = {section: {one: rng.randint(1, 900) for one in (key, *others)} for section in sections[: level + 1]}
@@ -40,7 +40,7 @@ def _play_ini(p: ChoreParams) -> ExpertSteps:
 
 
 def _json(level: int, rng: random.Random) -> dict[str, Any]:
-    """So deep as the level says."""
+    """Draw a key nested `level` deep."""
     path, *way = draw_words(rng, level)
     key, *others = rng.sample(_KEYS, 4)
     changed = rng.randint(1000, 9000)
@@ -61,7 +61,7 @@ def _play_json(p: ChoreParams) -> ExpertSteps:
 
 
 def _lines(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: change one; 2: one that is switched off by #; 3: and add one that is not there."""
+    """Draw lines to change: one (level 1); one that is commented out (2); that, and a new one to add (3)."""
     path = f"{draw_words(rng, 1)[0]}.conf"
     keys = rng.sample(_KEYS, 5)
     values = {key: rng.randint(1, 900) for key in keys[:4]}

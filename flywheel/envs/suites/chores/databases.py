@@ -1,4 +1,4 @@
-"""Chores on databases: SQLite queried, results written down."""
+"""Draw chores that query SQLite databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERED_THINGS = ("book", "chair", "clock", "lamp", "phone", "plant", "radio", "
 
 
 def create_database_command(path: str) -> list[str]:
-    """Return a command that makes the database of what is in the file orders.sql, and removes that."""
+    """Return commands that create the database `path` from the file orders.sql, and then remove that file."""
     program = f"import sqlite3; c = sqlite3.connect('{path}'); c.executescript(open('orders.sql').read()); c.close()"
     return [f'python3 -c "{program}" && rm orders.sql']
 
@@ -35,7 +35,7 @@ def orders_sql(people: list[str], orders: list[tuple[int, str, int]]) -> str:
 
 
 def _query(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: how many orders; 2: what one person paid; 3: who paid most."""
+    """Draw a question: how many orders there are (level 1), what the person who paid most paid (2), who that is (3)."""
     path = f"{draw_words(rng, 1)[0]}.db"
     people = rng.sample(PEOPLE_NAMES, 3 + 2 * level)
     orders = [

@@ -1,4 +1,4 @@
-"""Define a family of tasks, and draw words and texts for one."""
+"""Define families of tasks, and draw words and texts for them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ ExpertSteps = Iterator[tuple[str, Action]]
 class ChoreFamily:
     """Declare a family of tasks.
 
-    instruction: a format string over the params. draw: the params of a level. play: an expert's thoughts and actions.
-    steps: the step budget by level.
+    instruction: a format string over the params. draw: returns the params of a level. play: yields an expert's thoughts
+    and actions. steps: the step budget by level. alike: families with the same one draw the same from the same seed.
 
-    Params beside the instruction's words: `files` (text by path; a folder ends in /), `binary` (base64 by path) and
-    `setup` (commands) make the beginning. Of the end, those that are there must all hold: `wanted` (text by path, None
-    where it must be gone), `answer`, `served` (text by port, None where nothing may answer; `ports` says what is asked
-    there), `packed` (an archive's files by its path), `received` (the last form that the site was sent), `printed`
-    (what the commands `probe` print).
+    Params in addition to the instruction's words: those of `ComputerTaskSpec` make the beginning, such as `files` (text
+    by path; a folder ends in /), `binary` (base64 by path) and `setup` (commands). Those of the following that are
+    there must all hold at the end: `wanted` (text by path, None where it must be gone), `answer`, `served` (text by
+    port, None where nothing may answer; `ports` says what is requested there), `packed` (an archive's files by its
+    path), `received` (the last form sent to the site), `printed` (what the commands `probe` print). Other files must
+    stay, except those in `free`.
     """
 
     instruction: str
     draw: Callable[[int, random.Random], dict[str, Any]]
     play: Callable[[ChoreParams], ExpertSteps]
     steps: Mapping[int, int]
-    alike: str = ""  # families of one such name draw the same from the same seed
+    alike: str = ""
 
 
 class ChoreFamilySuite(TaskSuite):
-    """Hold families of tasks, each a template of its own name; a subclass says what they are and where they are
-    played."""
+    """Hold families of tasks, each a template named as in `families`; a subclass sets these and the environment."""
 
     families: ClassVar[Mapping[str, ChoreFamily]]
 
@@ -51,14 +51,12 @@ class ChoreFamilySuite(TaskSuite):
         return family.draw(level, random.Random(f"{self.name} {family.alike or template} {level} {seed}"))
 
     def play(self, template: str, params: ChoreParams) -> ExpertSteps:
-        """Yield what an expert does in a task of the family `template`: a thought and an action at each step.
-        params: as drawn."""
+        """Yield a thought and an action for each step of the expert of the family `template`. params: as drawn."""
         return self.families[template].play(params)
 
     @classmethod
     def made(cls, name: str) -> Self:
-        """Make the suite under the name `name`; its checksum is of the files of this folder, since a task is what
-        they draw."""
+        """Make the suite under the name `name`. Its checksum is that of this folder's files, which draw its tasks."""
         digest = hashlib.sha256()
         for path in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(path.read_bytes())
@@ -70,7 +68,7 @@ class ChoreFamilySuite(TaskSuite):
 
 
 def step_budgets(*budgets: int) -> dict[int, int]:
-    """Budgets of levels 1, 2, 3."""
+    """Map the levels 1, 2, 3 to their step budgets."""
     return dict(enumerate(budgets, 1))
 
 
@@ -93,15 +91,15 @@ CHORE_WORDS, PEOPLE_NAMES = _WORDS.split(), _PEOPLE.split()
 
 
 def draw_words(rng: random.Random, count: int) -> list[str]:
-    """Different words."""
+    """Draw `count` different words."""
     return rng.sample(CHORE_WORDS, count)
 
 
 def draw_text(rng: random.Random, lines: int, words: int = 5) -> str:
-    """Lines of words."""
+    """Draw `lines` lines of `words` words each."""
     return "".join(" ".join(rng.choices(CHORE_WORDS, k=words)) + "\n" for _ in range(lines))
 
 
 def join_with_and(items: Sequence[str]) -> str:
-    """As a sentence lists them: a, b and c."""
+    """Join items as a sentence lists them: a, b and c."""
     return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))

@@ -1,4 +1,4 @@
-"""Chores on logs: what happened, how often, to whom."""
+"""Draw chores on logs: what happened, how often, to whom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SERVICES = ("api", "auth", "cache", "db", "mail", "web")
 
 
 def _errors(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: in all; 2: of a service; 3: which service has most."""
+    """Draw a log and a question: how many errors in all (level 1), of one service (2), which service has most (3)."""
     path = f"{draw_words(rng, 1)[0]}.log"
     lines, counted = [], Counter()
     for n in range(20 + 20 * level):
@@ -42,7 +42,8 @@ def _play_errors(p: ChoreParams) -> ExpertSteps:
 
 
 def _visitors(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: who asked most often; 2: what was asked for most; 3: the first three, written down."""
+    """Draw a log of requests and ask for the most frequent address (level 1), page (2), three addresses in a file
+    (3)."""
     path, out = draw_words(rng, 2)
     who = [f"10.0.{rng.randrange(256)}.{rng.randrange(256)}" for _ in range(6)]
     pages = [f"/{word}" for word in draw_words(rng, 6)]
@@ -79,7 +80,7 @@ def _play_visitors(p: ChoreParams) -> ExpertSteps:
 
 
 def _slow(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: the slowest; 2: the mean; 3: the mean of one page."""
+    """Draw a log of durations and a question: the longest (level 1), the mean (2), the mean of one page (3)."""
     path, *pages = draw_words(rng, 5)
     found = [(rng.choice(pages), rng.randint(10, 900)) for _ in range(12 + 8 * level)]
     times = [time for page, time in found if level < 3 or page == pages[0]]
@@ -89,7 +90,7 @@ def _slow(level: int, rng: random.Random) -> dict[str, Any]:
     ask = ("How long did the slowest request take", "How long did a request take on average",
            f"How long did a request of /{pages[0]} take on average")[level - 1]  # fmt: skip
     whole = "" if level == 1 else ", rounded to a whole number"
-    if level > 1 and abs(answer % 1 - 0.5) < 0.02:  # where people would round in two ways
+    if level > 1 and abs(answer % 1 - 0.5) < 0.02:  # both roundings would be right
         return _slow(level, rng)
     log = "".join(f"GET /{page} {time}ms\n" for page, time in found)
     return {"files": {f"{path}.log": log}, "answer": str(round(answer)), "path": f"{path}.log", "ask": ask,

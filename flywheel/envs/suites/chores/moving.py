@@ -1,4 +1,4 @@
-"""Chores on files: moved, renamed, copied, removed."""
+"""Draw chores that move, rename, copy and remove files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = ("txt", "csv", "md", "log", "json")
 
 
 def _kept(files: dict[str, str], moved: dict[str, str | None]) -> dict[str, str | None]:
-    """What is wanted where files get other places: None of each old one."""
+    """Return the `wanted` of files that get new paths: each content at its new path, None at the old one."""
     gone = {old: None for old, new in moved.items() if new != old}
     return {**gone, **{new: files[old] for old, new in moved.items() if new is not None}}
 

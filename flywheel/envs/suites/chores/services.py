@@ -1,4 +1,4 @@
-"""Chores on services: started, ended, changed. A request to their port tells whether they run."""
+"""Draw chores that start, end and change services. A request to their port tells whether they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _PORTS = range(8000, 9000)
 
 
 def _serve(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: a folder at a port; 2: the port stands in a file; 3: a folder among others, by what its page says."""
+    """Draw a folder to serve: at a given port (level 1), a port named in a file (2), chosen by what its page says
+    (3)."""
     folder, other, page, *_ = draw_words(rng, 4)
     port, content = str(rng.choice(_PORTS)), draw_text(rng, 1)
     files = {f"{folder}/{page}.html": content}
@@ -46,13 +47,13 @@ def _ask(p: ChoreParams) -> str:
 
 
 def _started(command: str, port: str) -> str:
-    """A command that starts a service and waits until it answers."""
+    """Return a shell command that starts a service in the background and waits until its port accepts connections."""
     answers = f"(: </dev/tcp/127.0.0.1/{port}) 2>/dev/null"
     return f"setsid {command} >/dev/null 2>&1 & for n in $(seq 100); do {answers} && break; sleep 0.1; done; {answers}"
 
 
 def _end(level: int, rng: random.Random) -> dict[str, Any]:
-    """So many services as the level says, of which one is to end."""
+    """Draw `level` services, of which one is to be ended."""
     words = draw_words(rng, level)
     ports = [str(port) for port in rng.sample(_PORTS, level)]
     contents = [draw_text(rng, 1) for _ in words]
@@ -70,7 +71,7 @@ def _play_end(p: ChoreParams) -> ExpertSteps:
 
 
 def _change(level: int, rng: random.Random) -> dict[str, Any]:
-    """A program that serves by its settings: another port; 2: another text; 3: both."""
+    """Draw a service whose settings are to be changed: its port (level 1), its text (2), both (3)."""
     port, new = (str(one) for one in rng.sample(_PORTS, 2))
     old_text, new_text = draw_words(rng, 2)
     changed_port, changed_text = new if level != 2 else port, new_text if level != 1 else old_text

@@ -1,4 +1,4 @@
-"""Chores on tables in CSV: cleaned, filtered, summed, joined, converted."""
+"""Draw chores that clean, filter, sum, join and convert CSV tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WRITE = "with open({out!r}, 'w', newline='') as file:\n    csv.writer(file).wri
 
 
 def _clean(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: rows that lack something; 2: and those that come twice; 3: and space around values."""
+    """Draw a table to clean of rows that lack a value (level 1), of repeated rows (2), of space around values (3)."""
     path, out = (f"{name}.csv" for name in draw_words(rng, 2))
     rows = _people(rng, 6 + 2 * level)
     dirty = [list(row) for row in rows]
@@ -88,7 +88,7 @@ def _play_filter(p: ChoreParams) -> ExpertSteps:
 
 
 def _total(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: a sum; 2: of some rows; 3: which city has the largest."""
+    """Draw a table and a question: the sum (level 1), the sum of one city (2), which city has the largest sum (3)."""
     path = f"{draw_words(rng, 1)[0]}.csv"
     rows = [
         [name, rng.choice(_CITIES[: 2 + level]), rng.randint(5, 500)]
@@ -117,7 +117,7 @@ def _play_total(p: ChoreParams) -> ExpertSteps:
 
 
 def _as_json(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: a list of objects; 2: numbers as numbers; 3: an object by name."""
+    """Draw a table to convert to JSON: objects of texts (level 1), with numbers (2), one object by name (3)."""
     path, out = draw_words(rng, 2)
     rows = _people(rng, 2 + 2 * level)
     items = [{"name": name, "city": city, "age": age if level > 1 else str(age)} for name, city, age in rows]
@@ -141,7 +141,7 @@ def _play_as_json(p: ChoreParams) -> ExpertSteps:
 
 
 def _joined(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: the same rows in both; 2: in another order; 3: some lack a city."""
+    """Draw two tables to join: in the same order (level 1), in another order (2), with some cities missing (3)."""
     left, right, out = (f"{name}.csv" for name in draw_words(rng, 3))
     rows = _people(rng, 4 + 2 * level)
     keys = rng.sample(range(100, 999), len(rows))

@@ -1,4 +1,4 @@
-"""Chores on texts: written, changed, searched, joined."""
+"""Draw chores that write, change, search and join texts."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _play_join(p: ChoreParams) -> ExpertSteps:
 
 
 def _unique(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: sorted; 2: each line once; 3: of several files."""
+    """Draw lines to sort (level 1), each to be kept once (2), of several files (3)."""
     out, *titles = draw_words(rng, 4)
     titles = titles[: max(1, level - 1) if level < 3 else 3]
     lines = {title: rng.sample(CHORE_WORDS, 6) for title in titles}

@@ -1,4 +1,4 @@
-"""Chores that MCP tools answer: an encyclopaedia searched and read, a database queried in SQL."""
+"""Draw chores that MCP tools answer: search and read an encyclopaedia, query a database in SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _FACTS = {"symbol": "symbol", "number": "atomic number", "group": "group", "year
 
 
 def _lookup(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: a fact of one article; 2: over two, by a link; 3: two capitals compared."""
+    """Draw a question: a fact of an article (level 1), one over two articles by a link (2), two capitals compared
+    (3)."""
     if level == 1:
         fact = rng.choice(list(_FACTS))
         one = rng.choice([element for element in of_kind("elements") if element.facts[fact]])
@@ -57,7 +58,7 @@ def _play_lookup(p: ChoreParams) -> ExpertSteps:
 
 
 def _note(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: one capital; 2: a table of three; 3: of four, with their people, in order."""
+    """Draw a note to write: one capital (level 1), a table of three (2), of four with populations, sorted (3)."""
     countries = _countries(rng, (1, 3, 4)[level - 1])
     name = draw_words(rng, 1)[0]
     titles = [country.title for country in countries]
@@ -81,7 +82,7 @@ def _play_note(p: ChoreParams) -> ExpertSteps:
 
 
 def _ledger(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: how many there are; 2: what was paid for them; 3: who paid most for them."""
+    """Draw a question on the orders of a thing: how many (level 1), the sum paid (2), who paid most (3)."""
     path = f"{draw_words(rng, 1)[0]}.db"
     people, things = rng.sample(PEOPLE_NAMES, 2 + 2 * level), rng.sample(ORDERED_THINGS, 4)
     orders = [(rng.randint(1, len(people)), rng.choice(things), rng.randint(5, 200)) for _ in range(10 + 10 * level)]
@@ -115,7 +116,7 @@ def _reads(titles: list[str]) -> ExpertSteps:
 
 
 def _countries(rng: random.Random, count: int) -> list[Article]:
-    """Different ones, whose capitals are known; with names that need no quotes in a table."""
+    """Draw different countries with known capitals, whose names need no quotes in CSV."""
     return rng.sample([one for one in of_kind("countries") if _capital(one) and "," not in one.title], count)
 
 
@@ -124,13 +125,13 @@ def _capital(country: Article) -> Article | None:
 
 
 def _place(element: Article) -> Article | None:
-    """Where it was discovered, if that is one country."""
+    """Return the country where an element was discovered; None where it is not exactly one."""
     places = element.links["Discovered in"]
     return articles()[places[0]] if len(places) == 1 else None
 
 
 def _name(city: Article) -> str:
-    """A title without what tells it from another: Singapore (city) is Singapore."""
+    """Return an article's title without its disambiguation: Singapore for Singapore (city)."""
     return city.title.removesuffix(" (city)")
 
 

@@ -1,4 +1,4 @@
-"""Score the end of a chore by what was seen from outside of the machine."""
+"""Score the end of a chore by what was observed from outside of the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CHORES_VERIFIER = "as_wanted"
 
 
 def score_chore_state(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Score the end of a chore: 1 where all that is wanted holds and nothing that was there is spoilt.
+    """Score the end of a chore: 1.0 where all that is wanted holds and no file that has to stay is spoilt.
 
-    params: of the task. state: what was seen from outside of the machine. Else half of the share of parts that hold,
-    less those that are spoilt: 0.5 at most, so that no threshold above takes a half for a whole. Where a checker
-    judges, its score at most, and 0 before the end; what may be spoilt is its own matter.
+    params: of the task. state: what was observed from outside of the machine. Otherwise the score is half of (parts
+    that hold - files spoilt) / parts, at least 0: at most 0.5, so that no higher threshold accepts a half. Where the
+    params name a `checker`, the score is at most its score, and 0 before it ran; it also judges what is spoilt.
     """
     parts = list(_part_results(params, state))
     if "checker" in params:
@@ -47,7 +47,7 @@ def _part_results(params: Mapping[str, Any], state: Mapping[str, Any]) -> Iterat
 
 
 def _count_spoilt_files(params: Mapping[str, Any], state: Mapping[str, Any]) -> int:
-    """How many files that are to stay as they are do not."""
+    """Count the files that have to stay as they are and do not."""
     now, wanted = state.get("files", {}), params.get("wanted", {})
     free = params.get("free", ())
     stay = {path: text for path, text in params["files"].items() if path not in free and wanted.get(path, text) == text}
@@ -55,8 +55,10 @@ def _count_spoilt_files(params: Mapping[str, Any], state: Mapping[str, Any]) -> 
 
 
 def file_matches(path: str, wanted: str | None, found: str | None) -> bool:
-    """Tell whether a file says what is wanted: JSON and tables by their values, other texts to the letter but for
-    space at the end of lines and of the file."""
+    """Tell whether the text `found` is that `wanted` at `path`; None stands for no file.
+
+    JSON and CSV are compared by their values, other texts exactly but for space at the end of lines and of the file.
+    """
     if wanted is None or found is None:
         return wanted is found
     try:
@@ -74,7 +76,7 @@ def _parse_file(path: str, text: str) -> Any:
 
 
 def answer_matches(wanted: str, said: str) -> bool:
-    """Tell whether it is the answer: numbers by their value, words whatever their case; a full stop may follow."""
+    """Tell whether `said` is the answer `wanted`: numbers by value, words in any case; a full stop may follow."""
     wanted, said = (" ".join(one.split()).rstrip(".").casefold() for one in (wanted, said))
     try:
         return wanted == said or float(wanted) == float(said.replace(",", ""))

@@ -1,5 +1,4 @@
-"""What needs a browser and a shell: downloaded and processed, made and uploaded, looked up and filled in, started and
-looked at."""
+"""Draw chores for a browser and a shell: download and process, make and upload, fill in a form, serve and look."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def _tab(count: int) -> ExpertSteps:
 
 
 def _download(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: the one table; 2: one of three; 3: and it lies behind a second page."""
+    """Draw tables to download from a page: the only one (level 1), one of three (2), behind a second page (3)."""
     tables = draw_words(rng, 1 if level == 1 else 3)
     asked = rng.randrange(len(tables))
     rows = {
@@ -62,7 +61,7 @@ def _play_download(p: ChoreParams) -> ExpertSteps:
 
 
 def _upload(level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: a file that is there; 2: its lines sorted; 3: and each once."""
+    """Draw a file to upload: as it is (level 1), its lines sorted (2), sorted and each once (3)."""
     source, out, *words = draw_words(rng, 8)
     lines = [rng.choice(words) for _ in range(4 + 2 * level)] if level == 3 else words[: 3 + level]
     rng.shuffle(lines)
@@ -89,14 +88,14 @@ def _play_upload(p: ChoreParams) -> ExpertSteps:
     yield "I choose a file.", Hotkey(("enter",))
     yield "The dialog opens.", Wait()
     yield "I type where it is.", Type(f"/home/user/{p['name']}")
-    yield "I open it.", Click(Point(0.9375, 0.953))  # by its key the dialog stays until something else moves
+    yield "I open it.", Click(Point(0.9375, 0.953))  # after a key the dialog stays until something else moves
     yield "The dialog closes.", Wait()
     yield from _tab(1)
     yield "I send it.", Hotkey(("enter",))
 
 
 def _fill(level: int, rng: random.Random) -> dict[str, Any]:
-    """So many fields and one as the level says; the values stand in a file."""
+    """Draw a form of `level` + 1 fields, whose values are in a file."""
     path = f"{draw_words(rng, 1)[0]}.txt"
     fields = ["name", "city", "age", "note"][: 1 + level]
     values = {"name": rng.choice(PEOPLE_NAMES), "city": rng.choice(_CITIES), "age": str(rng.randint(18, 80))}
@@ -104,7 +103,7 @@ def _fill(level: int, rng: random.Random) -> dict[str, Any]:
     inputs = "".join(f"<p><label>{field}: <input name={field} autocomplete=off></label>" for field in fields)
     form = f"<form method=post action=send>{inputs}<p><button>Send</button></form>"
     sent = {field: values[field] for field in fields}
-    order = rng.sample(fields, len(fields))  # not as the form has them
+    order = rng.sample(fields, len(fields))  # not in the order of the form
     text = "".join(f"{field}: {values[field]}\n" for field in order)
     return {"site": {"index.html": _page("Form", form)}, "apps": _OPEN, "files": {path: text}, "received": sent,
             "path": path}  # fmt: skip
@@ -119,7 +118,7 @@ def _play_fill(p: ChoreParams) -> ExpertSteps:
 
 
 def _look(level: int, rng: random.Random) -> dict[str, Any]:
-    """A page that works something out when it is shown. Level 1: it is open; 2: behind a link; 3: to be served."""
+    """Draw a page whose script computes a code: it is open (level 1), behind a link (2), served by the agent (3)."""
     code = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=6))
     key = rng.randint(1, 30)
     hidden = [ord(letter) ^ key for letter in code]

@@ -1,4 +1,4 @@
-"""Define the suites `chores`, for a shell, and `errands`, for a screen beside it."""
+"""Define the suites `chores`, for a shell, and `errands`, for a shell with a screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of settings: switches, boxes, radios, colours, lists, numbers by steps, stars, days."""
+"""Draw pages of settings: switches, check boxes, radio buttons, colours, lists, numbers by steps, stars, days."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _toggle(s: Sketch) -> Params:
 
 
 def _check(s: Sketch) -> Params:
-    """Boxes, and a button that sends them."""
+    """Draw check boxes, and a button that submits them."""
     labels = s.some(vocabulary.THINGS, s.of(3, 5, 6))
     height = min(34, 168 / len(labels))
     s.add("ground", place(10, 8, 204, len(labels) * height + 46))
@@ -83,7 +83,7 @@ def _radio(s: Sketch) -> Params:
 
 
 def _swatch(s: Sketch) -> Params:
-    """Colours to choose from: of one thing, or of two."""
+    """Draw colours to choose from, for one thing or for two."""
     count, keys = s.of(4, 6, 8), s.of(("page",), ("page",), ("page", "text"))
     goal = {}
     for number, key in enumerate(keys):
@@ -102,7 +102,7 @@ def _swatch(s: Sketch) -> Params:
 
 
 def _drop_down(s: Sketch) -> Params:
-    """A list that opens on a click; in the last level two of them."""
+    """Draw a list that opens on a click; at the last level two of them."""
     keys = s.of(("item",), ("item",), ("item", "name"))
     goal, later = {}, []
     for number, key in enumerate(keys):
@@ -132,7 +132,7 @@ def _drop_down(s: Sketch) -> Params:
 
 
 def _stepper(s: Sketch) -> Params:
-    """A number between a minus and a plus."""
+    """Draw a number between a minus and a plus; at the last level two of them."""
     keys = s.of(("items",), ("items",), ("items", "pages"))
     goal = {}
     for number, key in enumerate(keys):
@@ -168,7 +168,7 @@ def _rating(s: Sketch) -> Params:
 
 
 def _date(s: Sketch) -> Params:
-    """A month of days; the month that is asked for is some months away from the second level on."""
+    """Draw a month of days; from level 2 on, the wanted month is one or two months away."""
     first = s.rng.randint(3, 8)
     away = s.of(0, s.one((-1, 1)), s.one((-2, 2)))
     wanted = first + away
@@ -191,7 +191,7 @@ def _date(s: Sketch) -> Params:
 
 
 def _tabs_of_size(s: Sketch) -> Params:
-    """One of a row of joined buttons, for one or two things."""
+    """Draw rows of joined buttons, of which one button is chosen; a row for one to three things."""
     keys = s.of(("text",), ("text", "page"), ("text", "page", "list"))
     goal = {}
     for number, key in enumerate(keys):

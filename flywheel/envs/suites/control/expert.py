@@ -1,7 +1,7 @@
-"""The expert of all control pages: it reads the things on the page, and makes the next step towards the goal.
+"""Play all control pages as an expert: read the items of the page and make the next step towards the goal.
 
-Each call plans from the state alone, so it finds its way from any state: what is not shown is opened first, what is not
-in view is scrolled to, what was changed by mistake is mended.
+Each call plans from the state alone, so the expert finds its way from any state: it opens what is hidden, scrolls to
+what is out of view, and corrects what was changed by mistake.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DOES = {"click": "click", "double": "double click", "right": "right click"}
 
 
 def step(params: Mapping[str, Any], state: Mapping[str, Any], rng: random.Random) -> Move | None:
-    """Thought and action; None where the page is over. Raises DataError for a page with no way to its goal."""
+    """Return thought and action; None where the page is over. Raises DataError for a page with no way to its goal."""
     if state["terminated"]:
         return None
     return _Expert(params, state, rng).next()
@@ -103,7 +103,7 @@ class _Expert:
         return operation == "toggle" or given[:1] == [value]
 
     def perform(self, item: Item, how: str) -> Move:
-        """The gesture, or what has to come before it."""
+        """Make the gesture `how` on an item, or the move that has to come first: wait, open or scroll."""
         if item.get("after", 0) > self.state["ticks"]:
             return self.say("I wait.", "I wait for it."), Wait()
         if item.get("when"):
@@ -119,7 +119,7 @@ class _Expert:
         return self.say(f"I {does} {thing}.", f"Now I {does} {thing}."), _HANDS[how](self.at(item))
 
     def open(self, key: str, wanted: list) -> Move:
-        if isinstance(wanted[0], int | float) and key in self.params["view"]:  # a page of several, by steps
+        if isinstance(wanted[0], int | float) and key in self.params["view"]:  # one of several pages: step towards it
             for item in self.items:
                 for how in _HANDS:
                     if how in item and item[how][1:2] == [key] and self.leads(item[how], key, wanted[0]):
@@ -158,7 +158,7 @@ class _Expert:
                 return self.perform(paste, "click")
         if self.state["focus"] != item["key"]:
             if "first" in self.params and self.values[self.params["first"][0]] != self.params["first"][1]:
-                return self.open(self.params["first"][0], self.params["first"][1:])  # it has to be read
+                return self.open(self.params["first"][0], self.params["first"][1:])  # read what is to be typed
             return self.perform(item, "click")
         now = self.values[item["key"]]
         if self.params.get("source") and not now:
@@ -259,7 +259,7 @@ def _text(value: Any) -> Any:
 
 
 def _apart(one: list[str], other: list[str]) -> int:
-    """Pairs that stand in another order."""
+    """Count the pairs that are in another order in `one` than in `other`."""
     place = {word: number for number, word in enumerate(other)}
     order = [place[word] for word in one]
     return sum(order[i] > order[j] for i in range(len(order)) for j in range(i + 1, len(order)))

@@ -1,4 +1,4 @@
-"""Pages on which something has to be opened, turned to, scrolled to, answered or waited for before it can be used."""
+"""Draw pages on which something has to be opened, turned to, scrolled to, answered or waited for before its use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PICTURES = ("mug", "hat", "shirt", "shoe", "lamp", "ball", "bag", "book", "star
 
 
 def _rows_of(s: Sketch, labels: list[str], width: float, height: float) -> list[Item]:
-    """Coloured cards with words, for the inside of a scroller."""
+    """Return coloured cards with these `labels`, one below the other, for the inside of a scroller."""
     rows = []
     for number, label in enumerate(labels):
         name = s.one(("red", "green", "blue", "yellow", "purple", "orange"))
@@ -33,7 +33,7 @@ def _rows_of(s: Sketch, labels: list[str], width: float, height: float) -> list[
 
 
 def _scroll_page(s: Sketch) -> Params:
-    """A list longer than the page."""
+    """Draw a list longer than the page."""
     height, count = s.of(44, 36, 30), s.of(8, 14, 24)
     labels = s.some(vocabulary.THINGS, count)
     rows = _rows_of(s, labels, 212, height)
@@ -43,7 +43,7 @@ def _scroll_page(s: Sketch) -> Params:
 
 
 def _scroll_box(s: Sketch) -> Params:
-    """A list in a box of the page; much longer in the last level."""
+    """Draw a list in a scrolling box; much longer at the last level."""
     height, count = 30, s.of(9, 14, 20)
     x, y = s.rng.uniform(8, 60), s.rng.uniform(34, 60)
     label = s.one(("item", "page", "order", "name"))
@@ -54,7 +54,7 @@ def _scroll_box(s: Sketch) -> Params:
 
 
 def _tabs(s: Sketch) -> Params:
-    """Tabs with things on them."""
+    """Draw tabs with things on them."""
     count, things = s.of(2, 3, 4), s.of(1, 3, 5)
     labels = s.some([label for label in _PLACES if len(label) <= 24 // count], count)
     s.view["tab"] = labels[0]
@@ -78,7 +78,7 @@ def _tabs(s: Sketch) -> Params:
 
 
 def _accordion(s: Sketch) -> Params:
-    """Parts that fold: one is open at a time."""
+    """Draw sections that fold, of which one is open at a time."""
     labels = s.some(_PLACES, s.of(3, 4, 4))
     inner = s.of(1, 2, 3)
     folded, space = 30, 36
@@ -107,7 +107,7 @@ def _accordion(s: Sketch) -> Params:
 
 
 def _menu(s: Sketch) -> Params:
-    """A bar of menus; in the last level some entries open another menu."""
+    """Draw a bar of menus; at the last level some entries open another menu."""
     heads = s.some([one for one in _MENUS if len(one) <= 5], s.of(2, 3, 3))
     entries = s.of(2, 4, 4)
     s.view["open"], s.start["picked"] = "", ""
@@ -156,7 +156,7 @@ def _entry(s: Sketch, at: list[float], word: str, **fields: Any) -> Item:
 
 
 def _context(s: Sketch) -> Params:
-    """Things that have a menu of their own, opened by a right click."""
+    """Draw things that each have a menu of their own, opened by a right click."""
     count, entries = s.of(2, 4, 6), s.of(2, 3, 4)
     nouns, names = s.some(_PICTURES[:8], count), s.some(vocabulary.COLOURS, count)
     labels = s.some([one for one in _ENTRIES if len(one) < 6], entries)
@@ -175,7 +175,7 @@ def _context(s: Sketch) -> Params:
 
 
 def _dialog(s: Sketch) -> Params:
-    """A box over the page: to close, to answer, or (last level) to bring up first."""
+    """Draw a dialog over the page: to close, to answer, or (last level) to open first."""
     nouns = s.some(vocabulary.THINGS, 3)
     s.view["dialog"], s.start["picked"] = "" if s.level == 3 else nouns[0], ""
     for number, noun in enumerate(nouns):
@@ -226,7 +226,7 @@ def _dialog(s: Sketch) -> Params:
 
 
 def _pages(s: Sketch) -> Params:
-    """A list in pages, with their numbers below; in the last level with arrows alone."""
+    """Draw a list in pages, with page numbers below; at the last level with arrows alone."""
     count, rows = s.of(2, 4, 5), s.of(2, 3, 4)
     labels = s.some(vocabulary.THINGS, count * rows)
     s.view["page"] = 1
@@ -266,7 +266,7 @@ def _pages(s: Sketch) -> Params:
 
 
 def _info(s: Sketch) -> Params:
-    """A sign beside each word tells a number on a click; the number is asked for."""
+    """Draw words, each with a sign that shows a number on a click; one of the numbers is to be typed."""
     labels = s.some(vocabulary.THINGS, s.of(2, 3, 4))
     numbers = s.some(range(*s.of((2, 10), (10, 100), (10, 100))), len(labels))
     s.view["open"], s.start["number"] = "", ""
@@ -289,7 +289,7 @@ def _info(s: Sketch) -> Params:
 
 
 def _wait(s: Sketch) -> Params:
-    """A button that comes by itself; what is there before is not it."""
+    """Draw a button that appears after a while, among others that are not the target."""
     ticks = s.rng.randint(*s.of((5, 8), (8, 14), (10, 20)))
     labels = s.words(s.of(1, 3, 5))
     places = s.spots([(wide(label), 30) for label in labels])

@@ -1,4 +1,4 @@
-"""Pages of drags: pieces to outlines and boxes, sliders, rows to put in order, lines to draw."""
+"""Draw pages of drags: pieces into outlines and boxes, sliders, rows to put in order, lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORMS = ("square", "circle", "triangle", "diamond", "cross", "star", "heart", "
 
 
 def _outline(s: Sketch) -> Params:
-    """Coloured pieces, and an outline of each one's shape elsewhere."""
+    """Draw coloured pieces, and elsewhere an outline of each one's shape."""
     count, side = s.of(1, 2, 3), s.of(46, 42, 36)
     places = s.spots([(side, side)] * 2 * count)
     forms, colours = s.some(_FORMS, count), s.some([name for name in vocabulary.COLOURS if name != "white"], count)
@@ -28,7 +28,7 @@ def _outline(s: Sketch) -> Params:
 
 
 def _box(s: Sketch) -> Params:
-    """Things to put into one of some boxes."""
+    """Draw things, of which one or two go into boxes."""
     count, boxes = s.of(2, 3, 4), s.of(1, 2, 3)
     colours = s.some(("red", "green", "blue", "purple", "orange"), boxes)
     width = min(90.0, (212 - 8 * boxes) / boxes)
@@ -74,14 +74,14 @@ def _slider(s: Sketch) -> Params:
 
 
 def _reorder(s: Sketch) -> Params:
-    """Rows to drag: one to the top or the bottom, or all into the order of their numbers."""
+    """Draw rows to drag: one to the top or the bottom, or all into the order of their numbers."""
     count = s.of(3, 5, 5)
     height, top = s.stack(count, low=30, high=38)
     at = place(30, top, 164, count * height)
     if s.level == 3:
         goal = [str(number) for number in range(1, count + 1)]
         now = goal[:]
-        for _ in range(2):  # two rows out of their places
+        for _ in range(2):  # move two rows out of their places
             now.insert(s.rng.randrange(count), now.pop(s.rng.randrange(count)))
         asked = "Drag the rows into the order of their numbers."
     else:
@@ -96,7 +96,7 @@ def _reorder(s: Sketch) -> Params:
 
 
 def _connect(s: Sketch) -> Params:
-    """Dots to draw a line between."""
+    """Draw dots, two of which are to be joined by a line."""
     count, side = s.of(2, 4, 7), s.of(36, 30, 24)
     colours = s.some(("red", "green", "blue", "yellow", "purple", "orange", "black", "pink"), count)
     s.start["line"] = []
@@ -109,7 +109,7 @@ def _connect(s: Sketch) -> Params:
 
 
 def _sort(s: Sketch) -> Params:
-    """Pieces of two kinds, each to the box with its word."""
+    """Draw pieces of two kinds, each to go into the box with its word."""
     nouns = s.some(("star", "heart", "moon", "drop", "key"), 2)
     many = s.of(2, 3, 4)
     kinds = [nouns[number % 2] for number in range(many)]

@@ -1,4 +1,4 @@
-"""Pages of one place to point at: by colour, shape, word, number, order, size, side; and clicks of other kinds."""
+"""Draw pages with one place to point at (by colour, shape, word, number, order, size, side), and other clicks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _block(s: Sketch) -> Params:
 
 
 def _color(s: Sketch) -> Params:
-    """Cards of different colours with nothing on them."""
+    """Draw cards of different colours with nothing on them."""
     count = s.of(4, 6, 9)
     sizes = [(s.rng.uniform(34, 56), s.rng.uniform(26, 44)) for _ in range(count)]
     cards = []
@@ -80,7 +80,7 @@ _SIDES = {
 
 
 def _side(s: Sketch) -> Params:
-    """Things that look the same, told by where they stand."""
+    """Draw things that look the same and differ only by where they are."""
     chosen = s.of(s.one((("left", "right"), ("top", "bottom"))), ("left", "right", "top", "bottom"), tuple(_SIDES))
     name, noun, side = s.one(("red", "green", "blue", "purple")), s.one(("circle", "star", "square")), s.of(44, 38, 30)
     drawn = []
@@ -144,7 +144,7 @@ def _cell(s: Sketch) -> Params:
 
 
 def _beside(s: Sketch) -> Params:
-    """The same sign beside every word."""
+    """Draw the same sign beside every word."""
     labels, sign = s.some(vocabulary.THINGS, s.of(3, 5, 6)), s.one(("star", "heart", "bell", "key", "leaf"))
     height, top = s.stack(len(labels), low=30, high=42)
     right, name = s.rng.random() < 0.7, s.one(("red", "green", "blue", "purple", "orange"))
@@ -161,13 +161,13 @@ def _beside(s: Sketch) -> Params:
 
 
 def _link(s: Sketch) -> Params:
-    """Some words of a text are links."""
+    """Draw a text of which some words are links."""
     text = s.some([word for word in vocabulary.READING if word not in vocabulary.COLOURS], s.of(8, 14, 20))
     places = s.rng.sample(range(len(text)), s.of(2, 4, 6))
     s.add("ground", place(8, 8, 208, 208))
     s.add("words", place(18, 14, 188, 196), list=text, links=sorted(places))
     number = s.one(places)
-    links = [{"name": f"word {n}"} for n in places]  # found by name; they stand in the text
+    links = [{"name": f"word {n}"} for n in places]  # the text lays them out, the expert finds them by name
     s.items += [{"kind": "spot", "box": [0, 0, 0, 0], "name": one["name"]} for one in links]
     for item in s.items[2:]:
         item["click"] = ["set", "picked", item["name"]]
@@ -177,7 +177,7 @@ def _link(s: Sketch) -> Params:
 
 
 def _labelled(s: Sketch, count: int) -> list[Item]:
-    """Things with their names below, as on a desktop."""
+    """Draw things with their names below, as on a desktop."""
     nouns = s.some(FIRST_ICONS if s.level == 1 else icon_names(), count)
     columns = s.of(2, 3, 4)
     side = s.of(48, 40, 32)
@@ -204,7 +204,7 @@ def _right(s: Sketch) -> Params:
 
 
 def _all(s: Sketch) -> Params:
-    """Every one of a shape; one more or one less is not it."""
+    """Draw things of which all of one shape are to be clicked, and no other."""
     count, many = s.of(5, 7, 10), s.of(2, 3, 4)
     nouns = s.some(("square", "circle", "triangle", "star", "heart"), 3)
     colours = s.some(vocabulary.COLOURS, count)

@@ -1,8 +1,9 @@
-"""A control page under construction: its look, the things on it, and the question.
+"""Build a control page: its look, the items on it, and the question.
 
-A page is data: `items` (what stands where, and what a click on it does), `start` (the values that are asked for, as
-they are at first), `view` (what is open or shown), `goal` (the values that are wanted) and `end` (when it is over).
-The script draws and plays it, the expert (`expert.py`) reads it. Boxes are in units of a page of 224 x 224.
+A page is data: `items` (what is where, and what a click on it does), `start` (the values that the goal is about, as
+they are at first), `view` (what is open or shown), `goal` (the wanted values) and `end` (when the page is over). The
+script draws and plays it, the expert (`expert.py`) reads it. A box is [x, y, width, height] in units of which a page
+has 224 x 224.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ ACCENTS = ("green", "blue", "purple", "orange")
 
 
 class Again(Exception):
-    """What was drawn does not fit the page: draw another."""
+    """Report that what was drawn does not fit; the caller draws another page."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A template. instruction: a format string over the params; steps: the budget of each level."""
+    """Define a template. instruction: a format string over the params. steps: the step budget of each level."""
 
     name: str
     instruction: str
@@ -43,6 +44,8 @@ class Kind:
 
 @dataclass
 class Sketch:
+    """Collect the items and values of a page while it is drawn. level: 1 to 3. rng: of all that is drawn."""
+
     level: int
     rng: random.Random
     items: list[Item] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Sketch:
 
     # -- chance -----------------------------------------------------------------------------------------------------
     def of(self, *by_level: T) -> T:
-        """What belongs to this level."""
+        """Return the argument of this level."""
         return by_level[self.level - 1]
 
     def some(self, pool: Sequence[T], count: int) -> list[T]:
@@ -72,7 +75,7 @@ class Sketch:
         return self.rng.choice(list(pool))
 
     def pairs(self, count: int, *, icons: bool = False) -> list[tuple[str, str]]:
-        """Different (colour, shape or thing); in the last level they share both."""
+        """Draw `count` different pairs (colour, shape or icon); at the last level pairs share colours and shapes."""
         nouns = (
             (FIRST_ICONS if self.level == 1 else icon_names()) if icons else self.of(FIRST_SHAPES, FIRST_SHAPES, SHAPES)
         )
@@ -82,14 +85,14 @@ class Sketch:
         return self.some(vocabulary.BUTTONS if self.level == 1 else (*vocabulary.BUTTONS, *vocabulary.THINGS), count)
 
     def spots(self, sizes: Sequence[tuple[float, float]]) -> list[list[float]]:
-        """Places for all of these sizes, none over another. Raises Again where they do not fit."""
+        """Place boxes of these (width, height), none over another. Raises Again where they do not fit."""
         found = scatter_boxes(self.rng, list(sizes))
         if len(found) < len(sizes):
             raise Again
         return [box(found[number]) for number in range(len(sizes))]
 
     def grid(self, count: int, columns: int, side: float, gap: float = 6) -> list[list[float]]:
-        """Squares in rows, somewhere on the page."""
+        """Place `count` squares in rows, somewhere on the page."""
         rows = -(-count // columns)
         wide, high = columns * (side + gap) - gap, rows * (side + gap) - gap
         left, top = self.rng.uniform(4, SCENE_SIDE - 4 - wide), self.rng.uniform(4, SCENE_SIDE - 4 - high)
@@ -97,17 +100,17 @@ class Sketch:
         return [place(left + col * (side + gap), top + row * (side + gap), side, side) for col, row in cells]
 
     def stack(self, count: int, *, low: float = 26, high: float = 40, room: float = 210) -> tuple[float, float]:
-        """Height and top of `count` rows that stand one over another."""
+        """Draw the height of each of `count` rows, and the top of the first, so that they fit below one another."""
         height = self.rng.uniform(low, max(low, min(high, room / count)))
         return height, self.rng.uniform(6, SCENE_SIDE - 8 - count * height)
 
     def paint(self, name: str) -> str:
-        """The colour, a little off."""
+        """Vary the colour `name` a little; return it as hex."""
         return vary_colour(name, self.rng)
 
     # -- things -----------------------------------------------------------------------------------------------------
     def add(self, kind: str, at: Sequence[float], /, **fields: Any) -> Item:
-        """A thing on top of those that are there."""
+        """Add an item on top of those that are there. at: its box."""
         self.items.append({"kind": kind, "box": [round(value, 1) for value in at], **fields})
         return self.items[-1]
 
@@ -131,7 +134,7 @@ class Sketch:
         return self.add("button", at, **{**paint, **about, **fields})
 
     def text(self, at: Sequence[float], label: str, /, **fields: Any) -> Item:
-        """labels: the name of the thing that it is a part of: a click on it is a click on that."""
+        """Add a text. labels: name of the item that it belongs to, on which a click on the text counts."""
         return self.add("text", at, words=label, **fields)
 
     def field(self, at: Sequence[float], key: str, label: str, value: str = "", /, **fields: Any) -> Item:
@@ -140,7 +143,7 @@ class Sketch:
 
     # -- the whole --------------------------------------------------------------------------------------------------
     def pick(self, candidates: Sequence[Item], how: str = "click", target: Item | None = None, **said: Any) -> dict:
-        """A click (double, right) on any of them ends the page; on one of them, as asked."""
+        """Return the params of a page that a click (or `how`) on any candidate ends; one of them is the target."""
         for item in candidates:
             item[how] = ["set", "picked", item["name"]]
         chosen = target or self.one(candidates)
@@ -148,9 +151,9 @@ class Sketch:
         return self.done({"picked": chosen["name"]}, "pick", **{"target": chosen["name"], **said})
 
     def done(self, goal: dict[str, Any], end: End = "goal", **said: Any) -> dict[str, Any]:
-        """The params. said: what the instruction and the script want beside."""
+        """Return the page's params. said: more, for the instruction and the script. Raises Again if already done."""
         if all(self.start[key] == value for key, value in goal.items()):
-            raise Again  # it is so already
+            raise Again  # the goal holds already
         page = {"look": self.look, "items": self.items, "start": self.start, "view": self.view}
         return {**page, "goal": goal, "end": end, **said}
 
@@ -164,12 +167,12 @@ def box(one: SceneBox) -> list[float]:
 
 
 def wide(label: str, slack: float = 22) -> float:
-    """Width of a button with these words."""
+    """Return the width of a button with these words."""
     return 9.5 * len(label) + slack
 
 
 def days(item: Item) -> list[Item]:
-    """The cards of a `month`, one a day, which the script lays out in the same way."""
+    """Return the cards of the days of a `month` item; the script lays them out in the same way."""
     x, y, cards = item["box"][0], item["box"][1], []
     for number in range(1, item["days"] + 1):
         cell, name = number + item["before"] - 1, f"{item['month']} {number}"

@@ -1,4 +1,4 @@
-"""Pages of words and keys: fields to fill, texts to mend, to copy, to select, and keys to press."""
+"""Draw pages of words and keys: fields to fill, texts to correct, copy and select, keys to press."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LABELS = ("name", "page", "item", "search", "price", "order")
 
 
 def _fields(s: Sketch, labels: list[str], values: list[str], *, enter: bool = False) -> None:
-    """Fields one below the other, each under its label."""
+    """Add fields one below the other, each under its label."""
     gap = min(70.0, 200 / len(labels))
     top, x = s.rng.uniform(8, 212 - gap * len(labels)), s.rng.uniform(8, 70)
     for number, (label, value) in enumerate(zip(labels, values, strict=True)):
@@ -39,7 +39,7 @@ def _number(s: Sketch) -> Params:
 
 
 def _search(s: Sketch) -> Params:
-    """A field with a button; in the last level something stands there already."""
+    """Draw a search field with a button; at the last level it holds a text already."""
     word = s.one(vocabulary.THINGS)
     y, x = s.rng.uniform(20, 170), s.rng.uniform(6, 20)
     s.text(place(x, y - 20, 100, 18), "Search")
@@ -58,7 +58,7 @@ def _form(s: Sketch) -> Params:
         *(str(s.rng.randint(2, 99)) if label == "page" else s.one(vocabulary.THINGS) for label in labels[1:]),
     ]
     gap, x = s.of(66, 66, 54), s.rng.uniform(8, 70)
-    filled = [new[0], ""] if s.level == 1 else [""] * len(labels)  # at first
+    filled = [new[0], ""] if s.level == 1 else [""] * len(labels)  # values at the start
     for number, (label, value) in enumerate(zip(labels, filled, strict=True)):
         s.text(place(x, 8 + number * gap, 120, 18), label.capitalize())
         s.field(place(x, 28 + number * gap, 130, 28), label, label, value, enter=True)
@@ -68,7 +68,7 @@ def _form(s: Sketch) -> Params:
 
 
 def _backspace(s: Sketch) -> Params:
-    """Letters too many at the end of a field that has the focus already, or (last level) has not."""
+    """Draw a field with letters too many at its end; it has the focus, except at the last level."""
     word, many = s.one([word for word in vocabulary.THINGS if len(word) > 3]), s.of(2, 3, 3)
     extra = "".join(s.one("abdegilmnorstu") for _ in range(many))
     s.text(place(30, s.rng.uniform(10, 60), 150, 18), "Name")
@@ -85,7 +85,7 @@ def _press(s: Sketch, pool: tuple[str, ...], count: int) -> Params:
     s.add("ground", place(x - 14, y - 30, 160, 96))
     s.text(place(x, y - 26, 130, 20), "Keys", font=13)
     width = 40 if count == 3 else 62
-    for number in range(count):  # they show the keys that were pressed
+    for number in range(count):  # boxes that show the keys pressed so far
         s.add("key", place(x + number * (width + 6), y, width, 36), index=number)
     return s.done({"pressed": asked}, "list", listens=True, asked=", then ".join(names))
 
@@ -105,7 +105,7 @@ def _hotkey(s: Sketch) -> Params:
 
 
 def _tab(s: Sketch) -> Params:
-    """The mouse does nothing here: fields are reached by keys."""
+    """Draw fields that the keyboard alone reaches: the mouse does nothing."""
     labels = s.some(_LABELS, s.of(3, 4, 4))
     _fields(s, labels, [""] * len(labels))
     s.start["focus"], s.view["focused"] = labels[0], labels[0]
@@ -114,7 +114,7 @@ def _tab(s: Sketch) -> Params:
 
 
 def _copy_word(s: Sketch) -> Params:
-    """Read a word on a card, type it."""
+    """Draw words on cards, one of which is to be typed."""
     count = s.of(1, 3, 4)
     shown = [
         s.one(vocabulary.READING) if s.level < 3 or number else str(s.rng.randint(10, 999)) for number in range(count)
@@ -134,7 +134,7 @@ def _copy_word(s: Sketch) -> Params:
 
 
 def _copy_paste(s: Sketch) -> Params:
-    """A word that no one could type from memory, by buttons or by keys."""
+    """Draw a random code to copy and paste, by buttons (level 1) or by keys."""
     code = "".join(s.one("abcdefghkmnprstuvwxyz") for _ in range(s.of(6, 8, 8)))
     s.start["text"] = ""
     if s.level == 1:
@@ -156,7 +156,7 @@ def _copy_paste(s: Sketch) -> Params:
 
 
 def _select(s: Sketch) -> Params:
-    """A word of a text, or some that stand side by side."""
+    """Draw a text of which one word, or several neighbouring ones, are to be selected."""
     text = s.some([word for word in vocabulary.READING if len(word) > 2], s.of(6, 12, 20))
     s.add("ground", place(8, 8, 208, 208))
     s.add("words", place(18, 14, 188, 196), list=text)
@@ -169,7 +169,7 @@ def _select(s: Sketch) -> Params:
 
 
 def _marker(s: Sketch) -> Params:
-    """A marker on a field of squares that the arrow keys move."""
+    """Draw a board of squares with a marker that the arrow keys move."""
     cells = s.of(4, 6, 8)
     side = 200 / cells
     x = y = 12.0
@@ -191,7 +191,7 @@ def _marker(s: Sketch) -> Params:
 
 
 def _hold(s: Sketch) -> Params:
-    """A bar that grows while a key is held, two units a step; it must end in the coloured part."""
+    """Draw a bar that grows by a unit each 100 ms while a key is held; it must end in the coloured part."""
     key = s.one(vocabulary.KEYS if s.level > 1 else ("right",))
     most, width = 20, s.of(8, 6, 5)
     low = s.rng.randint(4, most - width - 2)

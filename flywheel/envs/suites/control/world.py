@@ -1,7 +1,7 @@
-"""Small pages for grounding and control alone: one thing to do on each, by screen actions. The first steps of a policy.
+"""Define the suite `control`: small pages with one thing to do by screen actions, the first steps of a policy.
 
-The templates stand in families: `pointing`, `choosing`, `typing`, `moving`, `finding`. A page is data that `sketch`
-makes, `page.js` plays, and `expert` reads.
+The modules `pointing`, `choosing`, `typing`, `moving` and `finding` each hold a family of templates. A page is data:
+`sketch` makes it, `page.js` plays it, and `expert` reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flywheel.envs.suites.control import choosing, expert, finding, moving, poin
 from flywheel.envs.suites.control.sketch import LEVELS, Again, Kind, Sketch
 
 FAMILIES = (pointing, choosing, typing, moving, finding)
-# The families in turn, so that any few templates that follow one another are of several.
+# One template of each family in turn, so that a few neighbouring templates are of several families.
 KINDS: dict[str, Kind] = {
     kind.name: kind for turn in zip_longest(*(family.KINDS for family in FAMILIES)) for kind in turn if kind
 }
@@ -33,7 +33,7 @@ TEMPLATES: dict[str, dict[str, Any]] = {
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """A page of the template. Level 1 has few things, large and plain; the last one many, small and alike."""
+    """Draw a page of the template. Level 1 has few, large and plain things, level 3 many, small and similar ones."""
 
     def attempt() -> dict[str, Any] | None:
         try:
@@ -45,8 +45,10 @@ def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
 
 
 def reached(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """1 where the page's values are those asked for, and sent where they have to be; before, the share of changes asked
-    for and made, over all asked for or made, 0.9 at most."""
+    """Verify a page: 1.0 where its values are those asked for, and are submitted where they have to be.
+
+    Before, the score is the share of changes that were asked for and made, among all asked for or made, 0.9 at most.
+    """
     start, now = params["start"], state["values"]
     goal = {**start, **params["goal"]}
     if all(_same(now.get(key), value) for key, value in goal.items()):
@@ -58,7 +60,7 @@ def reached(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal; a box that is ticked is not the number 1."""
+    """Tell whether two values are equal in type too: a ticked box (True) is not the number 1."""
     return type(one) is type(other) and (one.strip() == other.strip() if isinstance(one, str) else one == other)
 
 

@@ -1,4 +1,4 @@
-"""Define the suite `desk`: small works with files, in the applications of a desktop."""
+"""Define the suite `desk`: small tasks on files, in the applications of a desktop."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 from flywheel.agent.actions import Action, Hotkey, Type
 from flywheel.envs.base import TaskSuite, TaskTemplate, Verifier
 
-# Each begins with another letter: a file manager finds a name by its first ones.
+# Each begins with a different letter, since the file manager finds a name by its first letters.
 _WORDS = ("apple", "bread", "candle", "door", "engine", "flower", "garden", "house", "island", "jacket")
 _WORDS += ("kettle", "lemon", "mirror", "needle", "orange", "paper", "river", "silver", "table", "window")
 _STEPS = {1: 8, 2: 10, 3: 12}
 
 
 class DeskSuite(TaskSuite):
-    """Templates: write in the text editor, rename in the file manager, type commands in the terminal.
+    """Hold three templates: write in the text editor, rename in the file manager, type commands in the terminal.
 
     Params: `files` at the beginning and `wanted` at the end, text by path, folders ending in /; `apps` that are open;
-    `allowed`, the screen alone; what the instruction names.
+    `allowed`: the screen alone; and what the instruction names.
     """
 
     environment: ClassVar[str] = "computer"
@@ -33,7 +33,7 @@ class DeskSuite(TaskSuite):
 
 
 def _write(level: int, words: list[str]) -> dict[str, Any]:
-    """A line to add at the end of a text of so many lines as the level says."""
+    """Draw a line to add at the end of a text of `level` lines."""
     lines = [f"{words[n]} {words[n + 1]}" for n in range(level)]
     line = " ".join(words[5 : 6 + level])
     before = {"notes.txt": "\n".join(lines) + "\n"}
@@ -42,7 +42,7 @@ def _write(level: int, words: list[str]) -> dict[str, Any]:
 
 
 def _rename(level: int, words: list[str]) -> dict[str, Any]:
-    """One file among others."""
+    """Draw a file to rename, among others from level 2 on."""
     names = [f"{word}.txt" for word in words[: 1 + 2 * (level - 1)]]
     old, new = names[0], f"{words[7]}.txt"
     before = {name: f"{name}\n" for name in names}
@@ -51,7 +51,7 @@ def _rename(level: int, words: list[str]) -> dict[str, Any]:
 
 
 def _sort(level: int, words: list[str]) -> dict[str, Any]:
-    """A folder to make, and files to move into it."""
+    """Draw a folder to make, and files to move into it."""
     folder, names = words[0], [f"{word}.txt" for word in words[1 : 1 + level]]
     before = {name: f"{name}\n" for name in names} | {f"{words[8]}.csv": "1\n"}
     moved = {f"{folder}/{name}" if name in names else name: text for name, text in before.items()}
@@ -66,8 +66,10 @@ _DRAWS = {"write": _write, "rename": _rename, "sort": _sort}
 
 
 def score_desk_files(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """1 where the files are as wanted and no other is there. Else half of the share that is done, less what else has
-    changed."""
+    """Return 1.0 where the files are exactly as wanted.
+
+    Otherwise return half of (changes made - other files changed) / changes asked for, at least 0.
+    """
     before, wanted, now = params["files"], params["wanted"], state["files"]
     if now == wanted:
         return 1.0
@@ -82,7 +84,7 @@ DESK_VERIFIERS: dict[str, Verifier] = {"files_are": score_desk_files}
 
 
 def play_desk_task(template: str, params: Mapping[str, Any]) -> Iterator[tuple[str, Action]]:
-    """What an expert does: a thought and an action at each step, by keys alone."""
+    """Yield a thought and an action for each step of an expert, by keys alone."""
     yield from _PLAYS[template](params)
 
 

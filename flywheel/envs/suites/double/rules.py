@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from flywheel.envs.suites.search import Way, beam
 
-NEXT = -1  # where a number comes from that is none of a column's: the next one
-_WIDTHS = (10, 100, 600)  # of the search; the wider ones are for a board on which somebody else has played
-_BURIED = 1.6  # what a number costs that lies on a smaller one
-_CHAINED = 0.4  # what one is worth that lies on its double
-_USED = 0.9  # what a drop is worth: the target needs many
+NEXT = -1  # in place of a source column: the next coming number
+_WIDTHS = (10, 100, 600)  # of the beam search; the wider ones are for boards on which another player has moved
+_BURIED = 1.6  # cost of a number that lies on a smaller one
+_CHAINED = 0.4  # value of a number that lies on its double
+_USED = 0.9  # value of a drop: the target needs many
 
 Column = tuple[int, ...]
-Move = tuple[int, int]  # the column whose uppermost number goes, or NEXT; the column that it goes to
+Move = tuple[int, int]  # the column whose top number moves, or NEXT; the column that it moves to
 
 
 class State(NamedTuple):
@@ -46,7 +46,7 @@ class Level:
         return self._coming[state.used] if state.used < len(self._coming) else None
 
     def moves(self, state: State) -> Iterator[tuple[Move, State]]:
-        """Yield each drop of the next number, and each number that can be put onto an equal one."""
+        """Yield (move, state after it): drops of the next number, and numbers that can be put onto an equal one."""
         columns, number = state.columns, self.next(state)
         for to, column in enumerate(columns):
             if number is not None and len(after := dropped(column, number)) <= self._high:
@@ -73,7 +73,10 @@ class Level:
         return worth
 
     def solve(self, state: State | None = None, widths: Sequence[int] = _WIDTHS) -> Way | None:
-        """Moves that make the target from `state` (the start where None); None where none are found."""
+        """Find moves that make the target from `state` (None: the start); None where no search finds any.
+
+        widths: of the beam search, tried in order.
+        """
         for width in widths:
             way = beam(self.start if state is None else state, self.moves, self.won, self.value, width)
             if way is not None:

@@ -1,4 +1,4 @@
-"""Merge and double: columns of numbers, those to come, and a number that can be made of them."""
+"""Define the game `double` (merge and double): columns of numbers that merge into a target number."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flywheel.envs.suites.number_words import cardinal, ordinal
 from flywheel.envs.suites.search import Plans, Way
 from flywheel.envs.suites.steps import click_at, drag, say
 
-# level: (columns, most numbers in one, most at the start, numbers that come are 2 to the power of at most, the target
-# is 2 to the power of, fewest and most moves, whether the best move each time must not be enough)
+# level: (columns, most numbers in one, most in one at the start, largest exponent of 2 of the coming numbers, exponent
+# of the target, fewest moves, most moves, whether greedy play must not win)
 _LEVELS = {
     1: (3, 4, 2, 3, 5, 3, 4, False),
     2: (3, 4, 2, 3, 6, 5, 6, False),
@@ -31,7 +31,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: columns and numbers to come of which the target can be made in so many drops."""
+    """Draw columns and coming numbers from which the target can be made in the level's number of moves."""
     return first_winnable(lambda: _attempt(level, rng), f"double level {level}")
 
 
@@ -41,7 +41,7 @@ def solve(params: Mapping[str, Any]) -> Way | None:
 
 def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     count, high, filled, largest, target, fewest, most, thought = _LEVELS[level]
-    # None of them lies on a smaller one at the start.
+    # At the start no number lies on a smaller one.
     columns = [
         sorted({2 ** rng.randint(1, largest + 1) for _ in range(rng.randint(1, filled))}, reverse=True)
         for _ in range(count)
@@ -58,7 +58,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next drop or join of a way to the target."""
+    """Return thought and action of the expert: the next drop or join of a way to the target."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))
@@ -86,7 +86,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def _word(number: int) -> str:
-    """A number below ten thousand as one says it in short: one twenty eight, ten twenty four."""
+    """Spell a number below ten thousand in short: one twenty eight, ten twenty four."""
     return f"{_word(number // 100)} {_word(number % 100)}" if number >= 100 else cardinal(number)
 
 

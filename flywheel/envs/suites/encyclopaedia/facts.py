@@ -31,15 +31,14 @@ CONTINENTS = ("Africa", "Asia", "Europe", "North America", "Oceania", "South Ame
 
 
 def slug(name: str) -> str:
-    """Return a name as the last part of an address: ASCII letters, digits and hyphens."""
+    """Convert a name to the last part of an address: ASCII letters, digits and hyphens."""
     bare = unicodedata.normalize("NFKD", name.replace("ø", "o").replace("Ø", "O").replace("ł", "l").replace("ı", "i"))
     return re.sub(r"[^a-z0-9]+", "-", bare.encode("ascii", "ignore").decode().lower()).strip("-")
 
 
 @dataclass(frozen=True)
 class Article:
-    """Hold one page. links: label -> slugs of other articles; facts: what is asked for and sorted by, None: not
-    known."""
+    """Hold one page. links: label -> slugs of articles. facts: values for questions and tables; None: not known."""
 
     slug: str
     title: str
@@ -50,14 +49,14 @@ class Article:
     texts: Mapping[str, str]
 
     def link(self, label: str) -> str:
-        """Return the slug of the only link under `label`."""
+        """Return the slug of the only link under `label`. Raises ValueError where there is not exactly one."""
         (one,) = self.links[label]
         return one
 
 
 @functools.cache
 def articles() -> dict[str, Article]:
-    """Slug -> article, in the order of elements, countries, cities, discoverers."""
+    """Map slugs to articles, in the order of elements, countries, cities, discoverers."""
     raw = json.loads((Path(__file__).parent / "facts.json").read_text(encoding="utf-8"))
     elements, countries, cities = raw["elements"], raw["countries"], raw["cities"]
     of_country = {code: slug(one["name"]) for code, one in countries.items()}

@@ -9,7 +9,7 @@ from flywheel.envs.suites.screen import Move, Screen
 
 
 def article(screen: Screen, key: str) -> Move | None:
-    """To an article, by the search."""
+    """Go to an article through the search."""
     if screen.page == f"wiki/{key}":
         return None
     if screen.page == "search" and screen.has(f"result {key}"):
@@ -18,7 +18,7 @@ def article(screen: Screen, key: str) -> Move | None:
 
 
 def follow(screen: Screen, chain: list[str]) -> Move | None:
-    """From the first article of a chain to its last, by the links."""
+    """Go from the first article of `chain` (slugs) to its last, by the links."""
     if screen.page == f"wiki/{chain[-1]}" and screen.query.get("tab") != "note":
         return None
     for here, there in itertools.pairwise(chain):
@@ -28,7 +28,7 @@ def follow(screen: Screen, chain: list[str]) -> Move | None:
 
 
 def listed(screen: Screen, kind: str, only: str = "", sort: str = "", order: str = "up") -> Move | None:
-    """To the table of a kind, narrowed and sorted."""
+    """Go to the table of a kind, narrow it to the series or continent `only`, and sort it."""
     if screen.page != f"list/{kind}":
         return screen.click(f"menu list/{kind}", "I open this category.", "I go to the category.")
     by = "series" if kind == "elements" else "continent"
@@ -41,7 +41,7 @@ def listed(screen: Screen, kind: str, only: str = "", sort: str = "", order: str
 
 
 def unit(screen: Screen, **wanted: str) -> Move | None:
-    """Units as wanted, by their page."""
+    """Set the units as wanted, on their page."""
     if all(screen.records["units"][name] == value for name, value in wanted.items()):
         return None
     if screen.page != "settings":

@@ -1,4 +1,4 @@
-"""Pages and forms of the encyclopaedia."""
+"""Serve the pages and forms of the encyclopaedia."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flywheel.envs.suites.encyclopaedia.facts import CONTINENTS, KINDS, SERIES, 
 from flywheel.envs.suites.forms import Field, one_of
 from flywheel.envs.suites.site import Page, Site, Visit
 
-ROWS = 12  # of a table
-HITS = 8  # of a search
+ROWS = 12  # of a page of a table
+HITS = 8  # of a page of search results
 UNITS = {"temperature": ("kelvin", "celsius"), "area": ("kilometers", "miles")}
 _MILE = 2.589988  # square kilometres
 # kind -> what its tables show and sort by
@@ -53,7 +53,7 @@ LABELS = {
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
-    """What a reader keeps: a reading list, notes, units; and what the start page shows today."""
+    """Draw what a reader has saved (reading list, notes, units), and what the start page features."""
     keys = rng.sample(list(articles()), 11)
     return {
         "reading": {key: True for key in keys[:4]},
@@ -64,7 +64,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
 
 
 def shown(name: str, value: Any, units: dict[str, str]) -> str:
-    """Return a fact as the pages write it."""
+    """Format the value of the fact `name` as the pages show it."""
     if value is None:
         return "–"
     if name in ("melting", "boiling"):
@@ -127,7 +127,7 @@ def article(visit: Visit, key: str) -> Page | None:
 
 
 def _links(one: Article) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Links with the name that an expert knows each by: a second link to the same article has none."""
+    """Return the links by label, each with its element's name; a second link to an article has none, ""."""
     seen: set[str] = set()
     groups = []
     for label, keys in one.links.items():
@@ -140,7 +140,7 @@ def _links(one: Article) -> list[tuple[str, list[tuple[str, str]]]]:
 
 @site.page("list/<kind>")
 def table(visit: Visit, kind: str) -> Page | None:
-    """All articles of a kind, narrowed by series or continent, in the order asked for; what is not known comes last."""
+    """Show the articles of a kind, narrowed by series or continent, sorted; those with an unknown value come last."""
     if kind not in KINDS:
         return None
     parts = {
@@ -186,7 +186,7 @@ def ordered(rows: list[Article], sort: str, order: str) -> list[Article]:
 
 @site.page("search")
 def search(visit: Visit) -> Page:
-    """Articles whose title or symbol is asked for first, then those whose title, then those whose text holds it."""
+    """Show the articles with the query as title or symbol, then those with its words in the title, then in the text."""
     asked = visit.query.get("q", "")
     found = found_by(asked)
     count = max(1, -(-len(found) // HITS))
@@ -215,14 +215,14 @@ def found_by(asked: str) -> list[Article]:
 
 
 def _bare(text: str) -> str:
-    """In small letters, without accents."""
+    """Fold a text to lower case without accents."""
     plain = unicodedata.normalize("NFKD", text)
     return "".join(one for one in plain if not unicodedata.combining(one)).casefold()
 
 
 @site.page("compare")
 def compare(visit: Visit) -> Page:
-    """Two articles side by side, by their titles."""
+    """Show two articles side by side, found by their titles."""
     sides = []
     for name in ("a", "b"):
         title = visit.query.get(name, "")
@@ -266,7 +266,7 @@ def save(visit: Visit, key: str) -> str | None:
 
 @site.form("wiki/<key>/note")
 def write(visit: Visit, key: str) -> str | None:
-    """An empty note is no note."""
+    """Save the note of an article; an empty text deletes it."""
     if key not in articles():
         return None
     text = visit.read(Field("text", required=False, longest=1000))["text"]

@@ -1,7 +1,7 @@
-"""Shared parts of the encyclopaedia's question templates: articles drawn, links followed, answers read.
+"""Share parts of the encyclopaedia's question templates: draw articles, follow links, read answers.
 
-Whoever answers may change the units on the way. What is asked is drawn so that the answer is one: a chain goes only
-over links that are alone under their label.
+Answering may change the units on the way. Draws are such that each question has one answer: mostly, a chain follows
+only links that are the only one under their label.
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ from flywheel.envs.suites.encyclopaedia.facts import Article, articles, of_kind
 from flywheel.envs.suites.screen import Move, Screen
 from flywheel.envs.suites.site_tasks import Answer, Draw, Params, SiteTask
 
-ANY_UNITS = ("units/*",)  # what may change on the way to an answer
+ANY_UNITS = ("units/*",)  # paths of records that may change on the way to an answer
 
 
 def get(key: str) -> Article:
-    """Return an article by its key."""
+    """Return the article `key`."""
     return articles()[key]
 
 
 def pick(d: Draw, kind: str, fits: Callable[[Article], Any] = lambda one: True) -> Article:
-    """Draw an article of a kind that fits. Raises IndexError where none does."""
+    """Draw an article of a kind that `fits`. Raises IndexError where none does."""
     return d.rng.choice([one for one in of_kind(kind) if fits(one)])
 
 
 def alone(one: Article, *labels: str) -> bool:
-    """Tell whether there is exactly one link under each label."""
+    """Tell whether there is exactly one link under each of the labels."""
     return all(len(one.links[label]) == 1 for label in labels)
 
 
 def chain(
     name: str, text: str, level: int, budget: int, draw: Callable[[Draw], Params], answer: Callable[[Params], Answer]
 ) -> SiteTask:
-    """Return a template of one level: follow the links of the drawn `chain`, answer with what the last article
-    shows."""
+    """Make a template of one level: follow the links of the drawn `chain`, answer with what the last article shows."""
     return SiteTask(
         name, text, {level: budget}, draw, _steps_chain(answer), answer=lambda _, p: answer(p), ignore=ANY_UNITS
     )
@@ -50,20 +49,20 @@ def _steps_chain(answer: Callable[[Params], Answer]) -> Callable[[Screen, Params
 
 
 def _name(key: str) -> str:
-    """A title without what tells it from another: Singapore (city) is Singapore."""
+    """Return an article's title without its disambiguation: Singapore for Singapore (city)."""
     return get(key).title.removesuffix(" (city)")
 
 
 def of_first(label: str) -> Callable[[Params], str]:
-    """Return the answer: where the one link under this label of the first article leads."""
+    """Return an answer function: the title of the only link under `label` in the first article of the chain."""
     return lambda p: _name(get(p["chain"][0]).link(label))
 
 
 def of_last(label: str) -> Callable[[Params], str]:
-    """Return the answer: where the first link under this label of the last article leads."""
+    """Return an answer function: the title of the first link under `label` in the last article of the chain."""
     return lambda p: _name(get(p["chain"][-1]).links[label][0])
 
 
 def last_fact(name: str) -> Callable[[Params], Answer]:
-    """Return the answer: a fact of the last article."""
+    """Return an answer function: the fact `name` of the last article of the chain."""
     return lambda p: get(p["chain"][-1]).facts[name]

@@ -1,4 +1,4 @@
-"""Questions of the encyclopaedia that lead over several articles, by their links."""
+"""Define the encyclopaedia's task templates whose questions lead over several articles, by their links."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _draw_city_currency(d: Draw) -> Params:
 
 
 def _draw_others(d: Draw) -> Params:
-    """An element whose only discoverer found exactly one other."""
+    """Draw an element whose only discoverer discovered exactly one other."""
     one = pick(d, "elements", lambda a: alone(a, "Discovered by") and get(a.link("Discovered by")).facts["count"] == 2)
     return {"chain": [one.slug, one.link("Discovered by")], "title": one.title}
 
@@ -50,7 +50,7 @@ def _draw_count(d: Draw) -> Params:
 
 
 def _draw_producer(d: Draw) -> Params:
-    """The first of the main producers."""
+    """Draw an element, with the first of its main producers."""
     one = pick(
         d, "elements", lambda a: a.links["Main producers"] and alone(get(a.links["Main producers"][0]), "Capital")
     )
@@ -58,7 +58,7 @@ def _draw_producer(d: Draw) -> Params:
 
 
 def _draw_next_place(d: Draw) -> Params:
-    """The element after another one, and where it was discovered."""
+    """Draw an element whose successor by atomic number was discovered in exactly one country."""
     one = pick(d, "elements", lambda a: 1 < a.facts["number"] < 118)
     after = get(one.links["Neighbors in the table"][1])
     if not alone(after, "Discovered in"):
@@ -76,7 +76,7 @@ def _largest_neighbour(p: Params) -> str:
 
 
 def _steps_largest_neighbour(screen: Screen, p: Params) -> Move | None:
-    """Reads each neighbour in turn: from the country to the first, back to the country, to the next."""
+    """Read each neighbour in turn: the first by a link from the country, the others through the search."""
     keys = list(get(p["key"]).links["Neighbors"])
     if screen.page == f"wiki/{keys[-1]}":
         return screen.answer(_largest_neighbour(p), "I have seen them all.")
@@ -92,7 +92,7 @@ def _steps_largest_neighbour(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_first_here(d: Draw) -> Params:
-    """The element that was discovered first in the country of a city, alone in its year."""
+    """Draw a city in whose country one element was discovered before all others."""
     one = pick(d, "cities", lambda a: len(get(a.link("Country")).links["Elements discovered here"]) > 1)
     country = get(one.link("Country"))
     keys = country.links["Elements discovered here"]
@@ -102,7 +102,7 @@ def _draw_first_here(d: Draw) -> Params:
 
 
 def _currency(p: Params) -> str:
-    """Its code: the three letters in brackets."""
+    """Return the code of the currency: the three letters in brackets."""
     return get(p["chain"][-1]).facts["currency"].rpartition("(")[2].rstrip(")")
 
 

@@ -74,7 +74,7 @@ def _titles(keys: list[str] | tuple[str, ...]) -> list[str]:
 def _draw_neighbours(d: Draw) -> Params:
     one = pick(d, "countries", lambda a: 2 <= len(a.links["Neighbors"]) <= 4)
     if any(" and " in title or "," in title for title in _titles(one.links["Neighbors"])):
-        raise Redraw  # the answer is a list of names
+        raise Redraw  # the answer is a list, which such a name would split
     return {"key": one.slug, "title": one.title}
 
 

@@ -1,4 +1,4 @@
-"""Task templates of the encyclopaedia that look around or change something: pages, reading list, notes, units."""
+"""Define the encyclopaedia's task templates on pages, the reading list, notes and units."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _steps_unsave(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_kind(d: Draw) -> Params:
-    """A kind of which some, and not all, are on the list."""
+    """Draw a kind that some articles of the reading list have, and some have not."""
     kinds = [articles()[key].kind for key in d.records["reading"]]
     fits = [kind for kind in KINDS if 0 < kinds.count(kind) < len(kinds)]
     if not fits:

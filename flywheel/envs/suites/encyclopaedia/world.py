@@ -1,4 +1,4 @@
-"""An encyclopaedia of elements, countries, cities and discoverers: search, tables, links, a reading list and notes."""
+"""Define the site `encyclopaedia`: elements, countries, cities, discoverers; search, tables, reading list, notes."""
 
 from flywheel.envs.suites.encyclopaedia import tasks_chains, tasks_facts, tasks_reading
 from flywheel.envs.suites.encyclopaedia.pages import site

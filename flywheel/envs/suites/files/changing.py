@@ -1,4 +1,4 @@
-"""Forms of the file manager: make, rename, move, copy, throw away, share, write."""
+"""Serve the forms of the file manager: make, rename, move, copy, trash, share, write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flywheel.envs.suites.files.pages import home_of, may_edit, site
 from flywheel.envs.suites.forms import Field, Invalid, Wrong, one_of
 from flywheel.envs.suites.site import Page, Visit
 
-_MOST = 400  # things in all
+_MOST = 400  # files and folders at most
 
 
 def _name(text: str) -> Wrong:
@@ -21,7 +21,7 @@ _NAME = Field("name", longest=60, check=_name)
 
 
 def _own(visit: Visit, key: str, trashed: bool = False) -> tree.Node | None:
-    """A thing of the user's own, in the trash or out of it."""
+    """Return a node of the user's own that is in the trash if `trashed`, else out of it; None where it is not so."""
     one = visit.records["nodes"].get(key)
     if one is None or one["owner"] != "me" or one["trashed"] != trashed:
         return None
@@ -99,10 +99,10 @@ def star(visit: Visit, key: str) -> str | None:
     return "starred" if visit.form.get("back") == "starred" else f"item/{key}"
 
 
-# -- moving and copying: first what, then where to -------------------------------------------------------------------
+# -- moving and copying: choose what, then where ---------------------------------------------------------------------
 @site.form("selection")
 def selection(visit: Visit) -> str | None:
-    """What is ticked in a folder, and what shall happen to it. The boxes are called "pick KEY"."""
+    """Act on what is ticked in a folder: trash, star, move or copy. The boxes are called "pick KEY"."""
     what = visit.form.get("what", "")
     picked = [name.removeprefix("pick ") for name in visit.form if name.startswith("pick ")]
     keys = [key for key in picked if _own(visit, key) is not None]
@@ -132,7 +132,7 @@ def _choose(visit: Visit, what: str, keys: list[str]) -> str | None:
 
 @site.form("item/<key>/<what>")
 def pick(visit: Visit, key: str, what: str) -> str | None:
-    """Move, copy or throw away one thing, or bring it back, or delete it for good."""
+    """Act on one file or folder: move, copy, trash, restore, or delete for good."""
     one = _own(visit, key, trashed=what in ("restore", "purge"))
     if one is None:
         return None
@@ -159,7 +159,7 @@ def empty_trash(visit: Visit) -> str:
 
 
 def _clip(visit: Visit) -> tuple[str, list[str]]:
-    """What waits to be moved or copied; nothing where it is gone."""
+    """Return what waits to be moved or copied: move or copy, and the keys that still exist."""
     clip = visit.records.get("_clip") or {"what": "", "keys": []}
     return clip["what"], [key for key in clip["keys"] if _own(visit, key) is not None]
 
@@ -245,7 +245,7 @@ def link(visit: Visit, key: str) -> str | None:
 
 @site.form("share/<key>/<who>/<what>")
 def reshare(visit: Visit, key: str, who: str, what: str) -> str | None:
-    """Change what somebody may do, or take it away."""
+    """Change what a person may do with a file, or stop sharing it with them."""
     one = _own(visit, key)
     if one is None or who not in one["shared"] or what not in ("turn", "remove"):
         return None

@@ -1,4 +1,4 @@
-"""Data of the file manager: folders, files with sizes, days, shares and versions, the trash; generated from a seed."""
+"""Generate the data of the file manager from a seed: folders, files, their shares and versions, the trash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TODAY = "2026-01-01"
 ROOT = "root"
 ROOM = 2_000_000  # kB
 RIGHTS = {"view": "May look", "edit": "May edit"}
-_LARGE = {  # kB, from and to
+_LARGE = {  # size in kB, lowest and highest
     "image": (300, 9_000),
     "table": (12, 700),
     "sound": (1_500, 14_000),
@@ -24,7 +24,7 @@ _LARGE = {  # kB, from and to
 
 
 def make_records(rng: random.Random, language: str) -> Records:
-    """Records of a session. A node's parent is a node's key, ROOT, or "" for what others share."""
+    """Draw the records of a session. A node's parent is a node's key, ROOT, or "" for what others share."""
     people = {
         f"c{n}": {"name": name, "mail": f"{name.split()[0].lower()}@example.com"}
         for n, name in enumerate(texts.PEOPLE, 1)
@@ -57,12 +57,12 @@ def days_ago(count: int) -> str:
 
 
 def kind_of(name: str) -> str:
-    """What a file is, by the ending of its name."""
+    """Return the kind of a file by the ending of its name."""
     return texts.KINDS.get(name.rpartition(".")[2].lower(), ("text", ""))[0]
 
 
 def node(name: str, parent: str, kind: str, text: str = "", day: str = TODAY) -> dict[str, Any]:
-    """Return a folder or a file of the user."""
+    """Return the record of a folder or file of the user's own."""
     made = {
         "name": name,
         "parent": parent,
@@ -101,7 +101,7 @@ def _fill(rng: random.Random, records: Records, names: tuple[str, ...], parent: 
 
 
 def _add(rng: random.Random, records: Records, name: str, parent: str, kind: str = "") -> str:
-    """Sizes are all different as they are shown, so that the largest of anything is one."""
+    """Add a file or folder and return its key. All sizes differ as they are shown, so that the largest is unique."""
     kind = kind or kind_of(name)
     text = texts.NOTES.get(name, ("Nothing of importance.",))[0].format(**records["_facts"].get(name, {}))
     made = node(name, parent, kind, text, days_ago(rng.randint(3, 700)))

@@ -1,4 +1,4 @@
-"""Draws that several task templates of the file manager share."""
+"""Draw what several task templates of the file manager need."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Fits = Callable[[dict[str, Any]], Any]
 
 
 def usable(records: Records, key: str, one: dict[str, Any]) -> bool:
-    """Return the user's own, not in the trash, and the only thing of its name."""
+    """Tell whether a node is the user's own, not in the trash, and the only one of its name."""
     same = [other for other in records["nodes"].values() if other["name"].casefold() == one["name"].casefold()]
     return one["owner"] == "me" and len(same) == 1 and tree.alive(records, key)
 
 
 def draw_file(d: Draw, fits: Fits = lambda one: True) -> Params:
-    """Return a file."""
+    """Draw a usable file that `fits`."""
     found = [
         key
         for key, one in d.records["nodes"].items()
@@ -42,7 +42,7 @@ def draw_file(d: Draw, fits: Fits = lambda one: True) -> Params:
 
 
 def draw_folder(d: Draw, fits: Fits = lambda one: True) -> Params:
-    """Return a folder."""
+    """Draw a usable folder that `fits`."""
     found = [
         key
         for key, one in d.records["nodes"].items()
@@ -67,7 +67,7 @@ def files_in(records: Records, folder: str) -> list[str]:
 
 
 def largest(records: Records, keys: list[str]) -> str:
-    """Return the key of the largest file, by its size as it is shown. Raises Redraw where two are."""
+    """Return the key of the largest file. Raises Redraw where there is none, or the next one is within two per cent."""
     ranked = sorted(keys, key=lambda key: tree.size(records, key))
     if not ranked or (len(ranked) > 1 and tree.size(records, ranked[-2]) * 1.02 >= tree.size(records, ranked[-1])):
         raise Redraw
@@ -82,5 +82,5 @@ def draw_person(d: Draw, but: Any = ()) -> Params:
 
 
 def question(name: str) -> tuple[str, str]:
-    """What one may ask about a note: the question, and the fact that answers it; "" where there is none."""
+    """Return the question about a note, and the name of the fact that answers it; "" each where there is none."""
     return texts.NOTES.get(name, ("", "", ""))[1:]

@@ -9,14 +9,14 @@ from flywheel.envs.suites.screen import Move, Screen
 
 
 def menu(screen: Screen, page: str) -> Move | None:
-    """To a page of the menu."""
+    """Go to a page of the menu."""
     if screen.page == page:
         return None
     return screen.click(f"menu {page or 'start'}", "I open this page.", "I look in the menu.", "I click the menu.")
 
 
 def folder(screen: Screen, key: str) -> Move | None:
-    """To a folder, down from the top."""
+    """Go to a folder, down from the top."""
     if screen.page == home_of(key):
         return None
     way = tree.path(screen.records, key)
@@ -30,14 +30,14 @@ def folder(screen: Screen, key: str) -> Move | None:
 
 
 def entry(screen: Screen, key: str, element: str, *said: str) -> Move:
-    """Something of a row of the folder that is shown, perhaps on its next page."""
+    """Click the `element` of a row of the folder that is shown, which may be on its next page."""
     if screen.has(f"{element} {key}") or not screen.has("next page"):
         return screen.click(f"{element} {key}", *said)
     return screen.click("next page", "I look at the next page.", "It is on the next page.")
 
 
 def ordered(screen: Screen, key: str, sort: str) -> Move | None:
-    """To a folder, in an order: by the head of the table, or by the menu that a small screen has for it."""
+    """Go to a folder and sort it, by a column's head, or by the sort menu of a small screen."""
     if (move := folder(screen, key)) is not None:
         return move
     if screen.query.get("sort", "name") == sort:
@@ -49,7 +49,7 @@ def ordered(screen: Screen, key: str, sort: str) -> Move | None:
 
 
 def item(screen: Screen, key: str, tab: str = "") -> Move | None:
-    """To the page of a thing, by the search; to one of its tabs."""
+    """Go to the page of a file or folder through the search, then to its `tab`."""
     if screen.page == f"item/{key}":
         if not tab or screen.query.get("tab") == tab:
             return None
@@ -61,14 +61,14 @@ def item(screen: Screen, key: str, tab: str = "") -> Move | None:
 
 
 def action(screen: Screen, key: str, element: str, *said: str) -> Move:
-    """Something of the menu of a thing."""
+    """Click an element of a file's or folder's page, or open the menu that it is in."""
     if (move := item(screen, key)) is not None:
         return move
     return screen.click(element if screen.has(element) else "actions", *said)
 
 
 def put(screen: Screen, target: str, *said: str) -> Move | None:
-    """Where a place is asked for: to the folder, and there. None on any other page."""
+    """Go to the folder `target` and choose it, on a page that asks for a place; None on any other page."""
     if not screen.page.startswith("place/"):
         return None
     here = screen.page.removeprefix("place/")
@@ -82,16 +82,16 @@ def put(screen: Screen, target: str, *said: str) -> Move | None:
 
 
 def selected(screen: Screen, keys: list[str], button: str, *said: str) -> Move:
-    """Tick these things of the folder that is shown, from the top down, and press a button below."""
+    """Tick these files of the folder that is shown, from the top down, and press a button below them."""
     shown = [name for name in screen.order("pick ") if name.removeprefix("pick ") in keys]
     for name in shown:
         if not screen.in_view(name) and screen.above(name):
-            continue  # ticked on the way down
+            continue  # it was ticked before scrolling down
         if not screen.checked(name):
             return screen.click(name, "I tick this one.", "I tick the box.", "This one, too.")
     return screen.click(button, *said)
 
 
 def one_page(records: dict, folder_key: str) -> bool:
-    """Tell whether all of a folder is shown at once."""
+    """Tell whether a folder is shown on one page."""
     return len(tree.children(records, folder_key)) <= A_PAGE

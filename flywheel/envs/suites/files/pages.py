@@ -1,4 +1,4 @@
-"""Pages of the file manager: folders, lists, the search, a file. Its other modules add to this site."""
+"""Serve the pages of the file manager: folders, lists, search, a file. The package's other modules add to this site."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
 
 
 def shown_size(size: int) -> str:
-    """kB, or MB with a decimal from 1,000 kB on, or GB with two."""
+    """Format a size in kB: as kB below 1,000, then as MB with one decimal, from 1,000,000 on as GB with two."""
     if size < 1_000_000:
         return f"{size} kB" if size < 1000 else f"{size / 1000:.1f} MB"
     return f"{size / 1_000_000:.2f} GB"
 
 
 def shown_day(text: str) -> str:
-    """2026-01-01 as 1 Jan 2026."""
+    """Format a day: 2026-01-01 as 1 Jan 2026."""
     day = date.fromisoformat(text)
     return f"{day.day} {day:%b} {day.year}"
 
 
 def home_of(folder: str) -> str:
-    """Address of a folder."""
+    """Return the path of a folder's page."""
     return "" if folder == ROOT else "shared" if folder == "" else f"folder/{folder}"
 
 
 def where(visit: Visit, key: str) -> str:
-    """Return the folder that a thing lies in, as text."""
+    """Return the name of the folder that a file or folder lies in."""
     parent = visit.records["nodes"][key]["parent"]
     if parent in (ROOT, ""):
         return visit.t("Shared") if parent == "" else visit.t("My files")
@@ -78,14 +78,14 @@ def where(visit: Visit, key: str) -> str:
 
 
 def trail(visit: Visit, key: str, last: bool = True) -> list[tuple[str, str]]:
-    """Crumbs down to a folder."""
+    """Return the breadcrumbs down to `key`, (path, name) each; without itself where `last` is False."""
     nodes, keys = visit.records["nodes"], tree.path(visit.records, key)
     top = ("shared", visit.t("Shared")) if keys and nodes[keys[0]]["parent"] == "" else ("", visit.t("My files"))
     return [top, *((f"folder/{one}", nodes[one]["name"]) for one in (keys if last else keys[:-1]))]
 
 
 def _tree(visit: Visit) -> list[tuple[str, str, int]]:
-    """The folders beside the page: those at the top, and those inside the ones that are open."""
+    """List the folders beside the page, (key, name, depth) each: those at the top, and those in the open ones."""
     first, _, key = visit.path.partition("/")
     here = set(tree.path(visit.records, key)) if first in ("folder", "item", "place") else set()
     rows: list[tuple[str, str, int]] = []
@@ -102,7 +102,7 @@ def _tree(visit: Visit) -> list[tuple[str, str, int]]:
 
 
 def ordered(visit: Visit, rows: list[tuple[str, tree.Node]], sort: str) -> list[tuple[str, tree.Node]]:
-    """Folders first, then by the sort."""
+    """Sort rows: folders first, then by `sort`."""
     measure = {
         "name": lambda row: row[1]["name"].casefold(),
         "size": lambda row: tree.size(visit.records, row[0]),
@@ -113,7 +113,7 @@ def ordered(visit: Visit, rows: list[tuple[str, tree.Node]], sort: str) -> list[
 
 
 def sheet(visit: Visit, rows: list[Any], a_page: int = A_PAGE) -> dict[str, Any]:
-    """Return the rows of the page that is asked for, and what the page bar needs."""
+    """Return the rows of the page that the query asks for, and what the page bar needs."""
     count = max(1, -(-len(rows) // a_page))
     number = visit.number("page", 1, 1, count)
     return {"rows": rows[(number - 1) * a_page : number * a_page], "number": number, "count": count, "total": len(rows)}
@@ -187,7 +187,7 @@ def trash(visit: Visit) -> Page:
 
 @site.page("storage")
 def storage(visit: Visit) -> Page:
-    """What takes most room."""
+    """Show the user's files, the largest first, and the size of each kind."""
     nodes = visit.records["nodes"]
     files = [(key, one) for key, one in nodes.items() if one["kind"] != "folder" and one["owner"] == "me"]
     kinds: dict[str, int] = {}
@@ -200,7 +200,7 @@ def storage(visit: Visit) -> Page:
 
 @site.page("search")
 def search(visit: Visit) -> Page:
-    """Everything with all the words in its name; of texts, in what they say too."""
+    """Show everything with all the words in its name or, of texts, in the content; narrowed to a kind."""
     asked = {
         "q": visit.query.get("q", ""),
         "kind": visit.option("kind", ("", *KINDS)),

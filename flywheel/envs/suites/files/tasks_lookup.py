@@ -1,4 +1,4 @@
-"""Task templates of the file manager that look around: folders, orders, the search, questions."""
+"""Define the file manager's task templates that only look things up: folders, orders, search, questions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _size(records: Records, p: Params) -> float:
 
 
 def _steps_size(screen: Screen, p: Params) -> Move | None:
-    """The search shows it."""
+    """Read the size in the results of a search."""
     if screen.page == "search" and screen.has(f"more {p['key']}"):
         size = shown_size(tree.size(screen.records, p["key"]))
         return screen.seen(f"more {p['key']}") or screen.answer(size)
@@ -96,7 +96,7 @@ def _count(records: Records, p: Params) -> int:
 
 
 def _steps_count(screen: Screen, p: Params) -> Move | None:
-    """All of the folder has to be seen: the last row, too."""
+    """Go to the folder and scroll to its last row, so that all of it was seen."""
     if (move := nav.folder(screen, p["folder"])) is not None:
         return move
     last = screen.order("open ")[-1]

@@ -1,4 +1,4 @@
-"""Task templates of the file manager that make, name, move, copy and throw away."""
+"""Define the file manager's task templates that make, rename, move, copy, star and trash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _steps_new(screen: Screen, p: Params) -> Move | None:
 
 
 def _renamed(d: Draw, name: str) -> str:
-    """A new name of the same ending."""
+    """Draw a new name with the same ending."""
     dot, ending = name.rpartition(".")[1:]
     return f"{d.rng.choice(draws.NAMES).lower()} {d.rng.randint(2, 99)}{dot}{ending}"
 
@@ -80,7 +80,7 @@ def _steps_trash(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_trashed(d: Draw) -> Params:
-    """Something that can go back to where it was."""
+    """Draw a file in the trash that can go back to where it was."""
     key, one = d.pick("nodes", lambda one: one["trashed"])
     if not tree.alive(d.records, one["parent"]) or tree.taken(d.records, one["parent"], one["name"], key):
         raise Redraw
@@ -161,7 +161,7 @@ def _copy_as(records: Records, p: Params) -> None:
 
 
 def _steps_copy_as(screen: Screen, p: Params) -> Move | None:
-    """The copy is what the folder holds of this name."""
+    """Copy the file, then rename the copy: the file of this name in the target folder."""
     inside = tree.children(screen.records, p["folder"])
     made = next((key for key, one in inside if one["name"] == p["name"]), None)
     if made is None:
@@ -175,7 +175,7 @@ def _steps_copy_as(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_selection(d: Draw, count: int) -> Params:
-    """Some files of a folder that is shown on one page."""
+    """Draw `count` files of a folder that is shown on one page."""
     source = draws.draw_folder(d, lambda one: True)
     keys = draws.files_in(d.records, source["folder"])
     if len(keys) <= count or not nav.one_page(d.records, source["folder"]):
@@ -209,7 +209,7 @@ def _steps_trash_several(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_pictures(d: Draw) -> Params:
-    """All files of a kind in a folder, of which there are a few, and others beside them."""
+    """Draw a folder with two to four files of a kind, and others."""
     source = draws.draw_folder(d)
     keys = draws.files_in(d.records, source["folder"])
     kind = d.rng.choice(sorted({d.records["nodes"][key]["kind"] for key in keys}) or ["text"])

@@ -1,4 +1,4 @@
-"""Task templates of the file manager that share and write."""
+"""Define the file manager's task templates that share and write."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _steps_unshare(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_private(d: Draw) -> Params:
-    """A file that two or three people see."""
+    """Draw a file that is shared with two or three people."""
     return draws.draw_file(d, lambda one: len(one["shared"]) >= 2)
 
 
@@ -136,7 +136,7 @@ def _steps_write(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_shared_note(d: Draw) -> Params:
-    """A text of somebody else that the user may change."""
+    """Draw a text of somebody else that the user may edit."""
     key, one = d.pick("nodes", lambda one: one["shared"].get("me") == "edit" and _text(one))
     return {"key": key, "name": one["name"], "text": d.rng.choice(draws.LINES)}
 
@@ -157,7 +157,7 @@ def _new_text(records: Records, p: Params) -> None:
 
 
 def _steps_new_text(screen: Screen, p: Params) -> Move | None:
-    """The file is made first, then its editor opens."""
+    """Make the file, then write in the editor that opens."""
     inside = tree.children(screen.records, p["folder"])
     made = next((key for key, one in inside if one["name"] == p["new"]), None)
     if made is not None:

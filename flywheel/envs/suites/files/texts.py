@@ -1,4 +1,4 @@
-"""Texts of the file manager: names of folders and files, notes and questions about them."""
+"""Hold the texts of the file manager: names of folders and files, notes, and questions about them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ FOLDERS = {
     "Archive": ({}, ("old laptop.zip", "thesis.pdf", "diary 2019.txt", "backup.zip", "interview.mp3")),
 }
 TRASHED = ("draft.txt", "duplicate.jpg", "setup.zip", "shopping.txt", "blurred.jpg", "old invoice.pdf")
-OTHERS = ("common budget.csv", "reading list.txt", "summer party.txt", "floor plan.pdf", "club photo.jpg")  # of others
-KINDS = {  # of the ending
+OTHERS = ("common budget.csv", "reading list.txt", "summer party.txt", "floor plan.pdf", "club photo.jpg")  # shared
+KINDS = {  # ending -> (kind, title)
     "txt": ("text", "Text"),
     "jpg": ("image", "Picture"),
     "csv": ("table", "Table"),
@@ -55,7 +55,7 @@ KINDS = {  # of the ending
     "pdf": ("pdf", "Document"),
     "zip": ("archive", "Archive"),
 }
-# file -> (its text with what is drawn, a question, which of the drawn facts answers it)
+# file -> (its text with placeholders of drawn facts, a question, the name of the fact that answers it)
 NOTES = {
     "landlord.txt": (
         "Dear Mrs {name},\nthe rent of {price} dollars was paid on day {day}.\nKind regards",

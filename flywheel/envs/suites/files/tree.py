@@ -1,4 +1,4 @@
-"""The tree of a session's folders and files: where each lies, what a folder holds, and operations on it."""
+"""Read and change the tree of a session's folders and files."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Node = dict[str, Any]
 
 
 def alive(records: Records, key: str) -> bool:
-    """Tell whether a thing is there, and neither it nor a folder above it is in the trash."""
+    """Tell whether a node exists, and neither it nor a folder above it is in the trash."""
     one = records["nodes"].get(key)
     return one is not None and not one["trashed"] and (one["parent"] in (ROOT, "") or alive(records, one["parent"]))
 
 
 def children(records: Records, folder: str) -> list[tuple[str, Node]]:
-    """What lies in a folder, without what was thrown away."""
+    """List what lies in a folder, (key, node) each, without what is in the trash."""
     return [(key, one) for key, one in records["nodes"].items() if one["parent"] == folder and not one["trashed"]]
 
 
 def below(records: Records, key: str) -> Iterator[str]:
-    """Yield a thing and everything in it, the trash included."""
+    """Yield the keys of a node and of everything in it, the trash included."""
     yield key
     for inner, one in list(records["nodes"].items()):
         if one["parent"] == key:
@@ -31,7 +31,7 @@ def below(records: Records, key: str) -> Iterator[str]:
 
 
 def path(records: Records, key: str) -> list[str]:
-    """Return the folders down to a thing, itself the last; ROOT is left out."""
+    """Return the keys of the folders down to a node, and its own; ROOT is left out."""
     found: list[str] = []
     while key in records["nodes"]:
         found.insert(0, key)
@@ -40,7 +40,7 @@ def path(records: Records, key: str) -> list[str]:
 
 
 def size(records: Records, key: str) -> int:
-    """In kB: of a file as it is, of a folder all that is in it."""
+    """Return the size of a file in kB, or the sum of what is in a folder."""
     one = records["nodes"][key]
     if one["kind"] == "folder":
         return sum(size(records, inner) for inner, _ in children(records, key))
@@ -48,19 +48,18 @@ def size(records: Records, key: str) -> int:
 
 
 def used(records: Records) -> int:
-    """kB of all own files, those in the trash too."""
+    """Return the size in kB of all files of the user's own, those in the trash too."""
     nodes = records["nodes"].items()
     return sum(size(records, key) for key, one in nodes if one["owner"] == "me" and one["kind"] != "folder")
 
 
 def taken(records: Records, folder: str, name: str, but: str = "") -> bool:
-    """Tell whether a folder holds something of this name, other than `but`."""
+    """Tell whether a folder holds something of this name, other than the key `but`."""
     return any(one["name"].casefold() == name.casefold() for key, one in children(records, folder) if key != but)
 
 
 def fresh(records: Records) -> str:
-    """Return the first key that is free: who makes a thing, deletes it for good and makes it again ends where he
-    began."""
+    """Return the first free key: making, deleting for good and making again ends with the same records."""
     number = 1
     while f"f{number}" in records["nodes"]:
         number += 1
@@ -74,7 +73,7 @@ def make(records: Records, name: str, folder: str, kind: str, text: str = "") ->
 
 
 def free_name(records: Records, folder: str, name: str) -> str:
-    """Return the name for a copy: as it is, or with a number before its ending."""
+    """Return a name that is free in a folder: `name`, or that with a number before its ending."""
     stem, dot, ending = name.rpartition(".") if "." in name else (name, "", "")
     tried, number = name, 2
     while taken(records, folder, tried):
@@ -83,8 +82,10 @@ def free_name(records: Records, folder: str, name: str) -> str:
 
 
 def copy_to(records: Records, key: str, folder: str) -> str:
-    """Return a copy, and copies of all that is in it. Shares, stars and versions stay with the first; the key of the
-    copy."""
+    """Copy a node and all that is in it into a folder; return the key of the copy.
+
+    Shares, links, stars and versions are not copied.
+    """
     one, new = records["nodes"][key], fresh(records)
     records["nodes"][new] = copy.deepcopy(one) | {
         "name": free_name(records, folder, one["name"]),
@@ -103,7 +104,7 @@ def copy_to(records: Records, key: str, folder: str) -> str:
 
 
 def write(records: Records, key: str, text: str) -> None:
-    """New text of a file; the old one becomes a version."""
+    """Replace the text of a file; the old one becomes a version."""
     one = records["nodes"][key]
     if one["text"] != text:
         one["versions"].insert(0, {"text": one["text"], "day": one["day"]})
@@ -111,7 +112,7 @@ def write(records: Records, key: str, text: str) -> None:
 
 
 def bring_back(records: Records, key: str) -> None:
-    """Out of the trash, to where it was; to the top where that folder is gone."""
+    """Restore a node from the trash to its folder, or to the top where that is gone; rename it if its name is taken."""
     one = records["nodes"][key]
     one["trashed"] = False
     if one["parent"] != ROOT and not alive(records, one["parent"]):
@@ -122,7 +123,7 @@ def bring_back(records: Records, key: str) -> None:
 
 
 def purge(records: Records, key: str) -> None:
-    """Delete for good, with everything in it."""
+    """Delete a node for good, with everything in it."""
     for gone in list(below(records, key)):
         del records["nodes"][gone]
 

@@ -1,4 +1,4 @@
-"""A file manager: folders, moving and copying, the trash, sharing, a small editor with versions."""
+"""Define the site `files`, a file manager: folders, moving and copying, trash, sharing, an editor with versions."""
 
 from flywheel.envs.suites.files import tasks_lookup, tasks_moving, tasks_sharing
 from flywheel.envs.suites.files.changing import site

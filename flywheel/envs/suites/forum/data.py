@@ -1,4 +1,4 @@
-"""Data of the forum: boards with topics and replies, people, messages, reports; generated from a seed."""
+"""Generate the data of the forum from a seed: boards with topics and replies, people, messages, reports."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Records = dict[str, Any]
 TODAY = "2026-01-01"
 ME = "u0"
 REASONS = {"spam": "Spam", "rude": "Rude", "topic": "Off topic", "other": "Something else"}
-_A_BOARD = 11  # topics
+_A_BOARD = 11  # topics of a board
 
 
 def make_records(rng: random.Random, language: str) -> Records:
-    """Records of a session. `_users` never change; what the user of the session wrote has the author u0."""
+    """Draw the records of a session. `_users` never change; what the session's user wrote has the author u0."""
     names = rng.sample(texts.PEOPLE, 19)
     users = {f"u{number}": _user(rng, name) for number, name in enumerate(names)}
     records: Records = {
@@ -78,7 +78,7 @@ def _user(rng: random.Random, name: str) -> dict[str, str]:
 
 
 def _fill(rng: random.Random, records: Records, key: str, begun: int, others: list[str]) -> None:
-    """Replies to a topic: few as a rule, sometimes several pages of them."""
+    """Add replies to a topic, few in most, several pages of them in some. begun: days since the topic began."""
     count = rng.randint(8, 15) if rng.random() < 0.14 else rng.randint(0, 4)
     pool = rng.sample((*texts.REPLIES[records["topics"][key]["board"]], *texts.ANYWHERE), count)
     days = sorted((rng.randint(0, begun) for _ in range(count)), reverse=True)
@@ -97,7 +97,7 @@ def _fill(rng: random.Random, records: Records, key: str, begun: int, others: li
 
 
 def _mark(rng: random.Random, records: Records, others: list[str]) -> None:
-    """Own replies, votes, what is followed and saved, alerts, and reports on the moderated boards."""
+    """Draw the user's own replies, votes, follows, saved posts and alerts, and reports on the boards they moderate."""
     topics, posts = records["topics"], records["posts"]
     for key in rng.sample([k for k, one in topics.items() if one["author"] != ME and len(_replies(records, k)) > 1], 5):
         posts[rng.choice(_replies(records, key))]["author"] = ME

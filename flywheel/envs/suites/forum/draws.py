@@ -1,4 +1,4 @@
-"""Draws that several task templates of the forum share."""
+"""Draw what several task templates of the forum need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAYINGS = (
 
 
 def draw_topic(d: Draw, **wanted: Any) -> Params:
-    """Any topic of somebody else, or one whose fields are as wanted."""
+    """Draw a topic of another member or, where fields are `wanted`, any topic that has their values."""
     key, one = d.pick(
         "topics", lambda t: all(t[name] == value for name, value in wanted.items()) if wanted else t["author"] != ME
     )
@@ -37,7 +37,7 @@ def draw_board(d: Draw) -> Params:
 
 
 def draw_post(d: Draw, fits: Any = lambda key, one: True) -> Params:
-    """Return a reply of somebody who wrote no other one in its topic, and did not begin it."""
+    """Draw a reply that `fits`, whose author, not the user, has no other reply in its topic and did not begin it."""
     records = d.records
     found = []
     for key, one in records["posts"].items():
@@ -58,7 +58,7 @@ def draw_post(d: Draw, fits: Any = lambda key, one: True) -> Params:
 
 
 def draw_member(d: Draw, friend: bool | None = None) -> Params:
-    """Somebody else; whom one follows, or does not, where that is said."""
+    """Draw another member. friend: whether the user follows them; None: either."""
     friends = d.records["friends"]
     keys = [key for key in d.records["_users"] if key != ME and friend in (None, key in friends)]
     key = d.rng.choice(keys)
@@ -74,7 +74,7 @@ def topics_of(records: Records, board: str) -> list[str]:
 
 
 def most(records: Records, keys: list[str], measure: Any) -> str:
-    """Return the key for which the measure is largest. Raises Redraw where two are."""
+    """Return the key for which the measure is largest. Raises Redraw where it is not one alone."""
     ranked = sorted(keys, key=measure)
     if not ranked or (len(ranked) > 1 and measure(ranked[-1]) == measure(ranked[-2])):
         raise Redraw

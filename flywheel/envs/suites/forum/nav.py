@@ -10,33 +10,33 @@ _ORDER = tuple(SORTS)
 
 
 def menu(screen: Screen, page: str) -> Move | None:
-    """To a page of the menu."""
+    """Go to a page of the menu."""
     if screen.page == page:
         return None
     return screen.click(f"menu {page or 'start'}", "I open this page.", "I look in the menu.", "I click the menu.")
 
 
 def bar(screen: Screen, page: str) -> Move | None:
-    """To a page of the bar at the top: alerts, messages, profile."""
+    """Go to a page of the bar at the top: alerts, messages, profile."""
     return None if screen.page == page else screen.click(page, "I click at the top.", "It is at the top.")
 
 
 def tab(screen: Screen, page: str, name: str, value: str) -> Move | None:
-    """To a tab of a page of the menu."""
+    """Go to a tab of a page of the menu, which sets `name` of the query to `value`."""
     if screen.page == page and screen.query.get(name) == value:
         return None
     return menu(screen, page) or screen.click(f"tab {page}?{name}={value}", "I open the other tab.")
 
 
 def confirmed(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks back, and say yes."""
+    """Press a button that asks for confirmation, and confirm."""
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
     return screen.click(button, *said)
 
 
 def board(screen: Screen, key: str, sort: str = "") -> Move | None:
-    """To a board, in an order."""
+    """Go to a board, and sort it."""
     if screen.page != f"board/{key}":
         return menu(screen, "") or screen.click(f"board {key}", "I open the board.", "This is the board.")
     if not sort or screen.query.get("sort", _ORDER[0]) == sort:
@@ -45,7 +45,7 @@ def board(screen: Screen, key: str, sort: str = "") -> Move | None:
 
 
 def topic(screen: Screen, key: str) -> Move | None:
-    """To the page of a topic, by the search."""
+    """Go to the page of a topic: click it where it is shown, else search for its title."""
     if screen.page == f"topic/{key}":
         return None
     if screen.has(f"topic {key}"):
@@ -55,7 +55,7 @@ def topic(screen: Screen, key: str) -> Move | None:
 
 
 def post(screen: Screen, key: str) -> Move | None:
-    """To the page of its topic that a post stands on."""
+    """Go to the page of its topic that a post is on."""
     if (move := topic(screen, threads.topic_of(screen.records, key))) is not None:
         return move
     number = threads.page_of(screen.records, key)
@@ -66,21 +66,21 @@ def post(screen: Screen, key: str) -> Move | None:
 
 
 def more(screen: Screen, post_key: str, element: str, *said: str) -> Move:
-    """Something of the menu of a post."""
+    """Click an element of a post, or first open the menu that it is in."""
     if screen.has(f"{element} {post_key}"):
         return screen.click(f"{element} {post_key}", *said)
     return screen.click(f"more {post_key}", "I look for more.", "I open the menu.")
 
 
 def moderate(screen: Screen, key: str, element: str, *said: str) -> Move:
-    """Something of a moderator's menu of a topic."""
+    """Go to a topic and click an element of the moderators' menu, or first open that."""
     if (move := topic(screen, key)) is not None:
         return move
     return screen.click(element if screen.has(element) else "moderate", *said)
 
 
 def member(screen: Screen, key: str) -> Move | None:
-    """To the page of a member, by the list."""
+    """Go to the page of a member, through the list."""
     if screen.page == f"member/{key}":
         return None
     if screen.has(f"member {key}"):
@@ -90,7 +90,7 @@ def member(screen: Screen, key: str) -> Move | None:
 
 
 def talk(screen: Screen, key: str) -> Move | None:
-    """To an exchange of messages."""
+    """Go to an exchange of messages."""
     if screen.page == f"messages/{key}":
         return None
     return bar(screen, "messages") or screen.click(f"talk {key}", "I open this message.", "I read it.")

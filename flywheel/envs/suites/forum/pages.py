@@ -1,4 +1,4 @@
-"""Pages of the forum to read: boards, topics, tags, the search. Its other modules add to this site."""
+"""Serve the pages of the forum to read: boards, topics, tags, search. The package's other modules add to this site."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
 
 
 def shown_day(text: str) -> str:
-    """2026-01-01 as 1 Jan 2026."""
+    """Format a day: 2026-01-01 as 1 Jan 2026."""
     day = date.fromisoformat(text)
     return f"{day.day} {day:%b} {day.year}"
 
 
 def sheet(visit: Visit, rows: list[Any], a_page: int) -> dict[str, Any]:
-    """Return the rows of the page that is asked for, and what the page bar needs."""
+    """Return the rows of the page that the query asks for, and what the page bar needs."""
     count = max(1, -(-len(rows) // a_page))
     number = visit.number("page", 1, 1, count)
     return {"rows": rows[(number - 1) * a_page : number * a_page], "number": number, "count": count, "total": len(rows)}
 
 
 def listed(visit: Visit, keys: Iterable[str], sort: str) -> list[dict[str, Any]]:
-    """Rows of topics in order; equal ones as they were begun."""
+    """Return the rows of topics, sorted, highest first; equal ones stay in the order of `keys`."""
     replies, last = threads.counts(visit.records), threads.last_days(visit.records)
     rows = [
         {
@@ -156,7 +156,7 @@ def tag(visit: Visit, tag: str) -> Page | None:
 
 @site.page("search")
 def search(visit: Visit) -> Page:
-    """Topics with every word in their title, or else in what is written there; titles first."""
+    """Show the topics with every word in the title or, unless `part` is titles, in their texts; titles first."""
     asked = {
         "q": visit.query.get("q", ""),
         "board": visit.option("board", ("", *BOARDS)),

@@ -1,4 +1,4 @@
-"""Pages and forms of members, the own profile, messages, alerts and followed topics."""
+"""Serve the pages and forms of members, the user's profile, messages, alerts and followed topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def members(visit: Visit) -> Page:
 
 
 def _written(visit: Visit) -> dict[str, int]:
-    """Member -> number of topics and replies."""
+    """Count the topics and replies of each member."""
     number = dict.fromkeys(visit.records["_users"], 0)
     for one in (*visit.records["topics"].values(), *visit.records["posts"].values()):
         number[one["author"]] += 1
@@ -138,12 +138,12 @@ def send_message(visit: Visit) -> str:
 
 
 def talk(to: str, subject: str, text: str) -> dict[str, Any]:
-    """Return a new exchange of messages."""
+    """Return the record of a new exchange of messages."""
     return {"with": to, "subject": subject, "letters": [letter(text)]}
 
 
 def letter(text: str) -> dict[str, str]:
-    """Return a message of the user."""
+    """Return the record of a message of the user's."""
     return {"from": ME, "text": text, "day": TODAY}
 
 

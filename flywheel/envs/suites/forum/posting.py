@@ -1,4 +1,4 @@
-"""Pages and forms that write: topics, replies, votes, marks, reports and what a moderator does."""
+"""Serve the pages and forms that write: topics, replies, votes, marks, reports, and what moderators do."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def begin(visit: Visit, board: str) -> str | None:
 
 
 def _free(visit: Visit, title: str, key: str) -> None:
-    """Raises Invalid where another topic has the title."""
+    """Check that no topic but `key` has the title. Raises Invalid where one has."""
     for other, one in visit.records["topics"].items():
         if other != key and one["title"].casefold() == title.casefold():
             raise Invalid(title="There is a topic of this title.")
@@ -98,7 +98,7 @@ def save_topic(visit: Visit, key: str) -> str | None:
 
 @site.form("topic/<key>/delete")
 def delete_topic(visit: Visit, key: str) -> str | None:
-    """Only while nobody has answered."""
+    """Delete a topic of the user's own, as long as nobody has replied."""
     if (one := _own_topic(visit, key)) is None or threads.replies(visit.records, key):
         return None
     for collection in ("topics", "votes", "saved", "followed"):
@@ -179,7 +179,7 @@ def save_post(visit: Visit, key: str) -> str | None:
 
 @site.form("post/<key>/delete")
 def delete_post(visit: Visit, key: str) -> str | None:
-    """Return the own one, or as a moderator any."""
+    """Delete a reply of the user's own or, as a moderator of its board, any."""
     one = visit.records["posts"].get(key)
     if one is None or not (one["author"] == ME or threads.moderates(visit.records, one["topic"])):
         return None
@@ -249,7 +249,7 @@ def send_report(visit: Visit, key: str) -> str | None:
 
 @site.form("say/<key>/<what>")
 def mark(visit: Visit, key: str, what: str) -> str | None:
-    """Vote for a post or a topic, or keep it."""
+    """Vote a post or topic up or down, or save it or undo that."""
     one = threads.said(visit.records, key)
     if one is None or what not in ("up", "down", "save") or (one["author"] == ME and what != "save"):
         return None

@@ -1,4 +1,4 @@
-"""Task templates of the forum that vote, save and follow."""
+"""Define the forum's task templates that vote, save and follow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _steps_unvote(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_many(d: Draw) -> Params:
-    """A member with several replies in a topic, none of which has a vote."""
+    """Draw a member with two or three replies in a topic, none of which the user has voted on."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key, one in d.records["posts"].items():
         groups.setdefault((one["topic"], one["author"]), []).append(key)
@@ -139,7 +139,10 @@ def _draw_pair(d: Draw) -> Params:
 
 
 def _steps_pair(screen: Screen, p: Params) -> Move | None:
-    """Look at one, then at the other; what was seen of the first is on the screen no more, so the better comes last."""
+    """Open the topic with fewer replies, then the other one, and follow that.
+
+    What was seen of the first is no longer on the screen, so the one to follow comes last.
+    """
     worse = next(key for key in p["both"] if key != p["key"])
     if screen.page in (f"topic/{worse}", f"topic/{p['key']}") or screen.query.get("q") == _title(screen, p["key"]):
         return _steps_follow(screen, p)

@@ -1,4 +1,4 @@
-"""Task templates of the forum for a moderator: topics pinned, locked, moved; reports dismissed, posts removed."""
+"""Define the forum's task templates for a moderator: pin, lock and move topics; dismiss reports, delete posts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 def _draw_watched(d: Draw, **now: bool) -> Params:
-    """A topic of a board that the user looks after, whose marks are so."""
+    """Draw a topic of a board that the user moderates, whose fields have the values `now`."""
     key, one = d.pick(
         "topics",
         lambda topic: (
@@ -64,7 +64,7 @@ def _steps_move(screen: Screen, p: Params) -> Move | None:
 
 # -- reports -----------------------------------------------------------------------------------------------------------
 def _draw_reported(d: Draw) -> Params:
-    """An open report whose writer has no other one open."""
+    """Draw an open report on a post whose author has no other post with an open report."""
     waiting = threads.open_reports(d.records)
     writers = [d.records["posts"][one["on"]]["author"] for _, one in waiting]
     fits = [pair for pair, writer in zip(waiting, writers, strict=True) if writers.count(writer) == 1]
@@ -99,7 +99,7 @@ def _steps_remove(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_spam(d: Draw) -> Params:
-    """Some open reports are for spam, and some are not."""
+    """Draw the open reports for spam, where there are others too."""
     waiting = threads.open_reports(d.records)
     spam = [key for key, one in waiting if one["reason"] == "spam"]
     if not 0 < len(spam) < len(waiting):

@@ -1,4 +1,4 @@
-"""Task templates of the forum on members, messages and the own profile."""
+"""Define the forum's task templates on members, messages and the user's profile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _steps_unfriend(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_starter(d: Draw) -> Params:
-    """A member who began two or three topics, some of which are not followed."""
+    """Draw a member who began two or three topics."""
     begun: dict[str, list[str]] = {}
     for key, one in d.records["topics"].items():
         begun.setdefault(one["author"], []).append(key)
@@ -127,7 +127,7 @@ def _steps_message(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_praise(d: Draw) -> Params:
-    """The member who began the topic of most votes in a board."""
+    """Draw a board whose topic of most votes another member began, and a message to that member."""
     drawn = draws.draw_board(d)
     keys = draws.topics_of(d.records, drawn["board"])
     key = draws.most(d.records, keys, lambda topic: threads.score(d.records, topic))

@@ -1,4 +1,4 @@
-"""Task templates of the forum that look around: pages, orders, the search, questions."""
+"""Define the forum's task templates that only look things up: pages, orders, search, questions."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def _draw_voted(d: Draw) -> Params:
 
 
 def _steps_begun(screen: Screen, p: Params) -> Move | None:
-    """Who began the topic of most votes: the list says it."""
+    """Read in the board's list who began the topic of most votes."""
     move = nav.board(screen, p["board"], "score") or screen.seen(f"topic {p['key']}")
     return move or screen.answer(_author(screen.records, p), "It stands below the title.")
 
 
 def _draw_best_reply(d: Draw) -> Params:
-    """In a topic of two pages: both have to be read."""
+    """Draw a topic with two pages of replies, so that both have to be read."""
     number = threads.counts(d.records)
     long = [key for key, count in number.items() if 1 < count / threads.POSTS_A_PAGE <= 2]
     if not long:

@@ -1,4 +1,4 @@
-"""Task templates of the forum that write: replies, topics, reports."""
+"""Define the forum's task templates that write: replies, topics, reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _steps_quote(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_own_reply(d: Draw) -> Params:
-    """In a topic with no other own reply."""
+    """Draw a reply of the user's that is their only one in its topic."""
     own = [(key, one) for key, one in d.records["posts"].items() if one["author"] == ME]
     topics = [one["topic"] for _, one in own]
     key, one = d.rng.choice(own)

@@ -1,4 +1,4 @@
-"""Texts of the forum: titles with their first posts, replies, names."""
+"""Hold the texts of the forum: titles with their first posts, replies, names."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ ABOUT = (
     "Retired, and busier than ever.",
     "Learning as I go.",
 )
-# subject -> (what they write, what they then ask)
+# subject -> (what the message says, the question that it ends with)
 LETTERS = {
     "Meeting in spring": ("We think of meeting in {place} on {day} April.", "Will you come?"),
     "Your old lamp": ("I would give {price} dollars for it.", "Is it still there?"),

@@ -1,4 +1,4 @@
-"""A forum: boards, topics with pages of replies, votes, members, messages, and what a moderator does."""
+"""Define the site `forum`: boards, topics with pages of replies, votes, members, messages, moderation."""
 
 from flywheel.envs.suites.forum import tasks_marks, tasks_moderation, tasks_people, tasks_reading, tasks_writing
 from flywheel.envs.suites.forum.posting import site

@@ -1,4 +1,4 @@
-"""The rules of the gem merge, as `gems.js` has them, and a search for a gem of the target's number."""
+"""Mirror the rules of the game gem merge (`gems.js`) in Python; search for joins that make the target's number."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from flywheel.envs.suites.search import Way, beam
 
 Cell = tuple[int, int]  # column, and row from below
 WILD = 0
-LOW = 3  # the highest number that a wildcard fits
-_WIDTHS = (8, 60, 300)  # of the search; the wider ones are for a board on which somebody else has played
-# What a gem is worth, by number: more than two of the number below, so that high ones are made first.
+LOW = 3  # the highest number that a wildcard joins
+_WIDTHS = (8, 60, 300)  # of the beam search; the wider ones are for boards on which another player has moved
+# Value of a gem by its number: more than two of the number below, so that high ones are made first.
 _WORTH = [16.0, *(4.0**number for number in range(1, 40))]
 
 
 class State(NamedTuple):
-    """columns: numbers from below, 0 a wildcard. used: gems of those to come that have come."""
+    """Hold a state. columns: numbers from bottom to top, 0 a wildcard. used: how many coming gems have dropped."""
 
     columns: tuple[tuple[int, ...], ...]
     used: int
 
 
 def joined(one: int, other: int) -> int | None:
-    """What two gems make; None where they do not join."""
+    """Return the number that two gems make; None where they do not join."""
     if one == other:
         return None if one == WILD else one + 1
     if WILD in (one, other) and max(one, other) <= LOW:
@@ -34,7 +34,7 @@ def joined(one: int, other: int) -> int | None:
 
 
 class Level:
-    """What does not change: the gems to come, and the number to make."""
+    """Hold what a task fixes: the start, the gems to come and the target's number; list and search joins."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.target: int = params["target"]
@@ -42,13 +42,13 @@ class Level:
         self.start = State(tuple(map(tuple, params["columns"])), 0)
 
     def moves(self, state: State) -> Iterator[tuple[tuple[Cell, Cell], State]]:
-        """Each ((col, row) of the gem that goes, (col, row) of the one it joins), with the state after it."""
+        """Yield each join, (cell of the gem that moves, cell of the one that it joins), with the state after it."""
         for one, other in pairs(state.columns):
             yield (one, other), self.join(state, one, other)
             yield (other, one), self.join(state, other, one)
 
     def join(self, state: State, one: Cell, other: Cell) -> State:
-        """One goes into the other; what is above it falls, and a new gem comes from above."""
+        """Join the gem at `one` into that at `other`: gems above `one` fall, and the next gem drops in on top."""
         columns = list(state.columns)
         made = joined(columns[one[0]][one[1]], columns[other[0]][other[1]])
         columns[other[0]] = (*columns[other[0]][: other[1]], made, *columns[other[0]][other[1] + 1 :])
@@ -63,13 +63,16 @@ class Level:
         return max(map(max, filter(None, state.columns))) >= self.target
 
     def value(self, state: State) -> float:
-        """How promising a state is: high gems, equal ones near one another, some pair to join."""
+        """Rate a state, higher is better: high gems, equal ones side by side, pairs to join."""
         columns = state.columns
         worth = sum(map(_worth_within, columns))
         return worth + 0.25 * sum(map(_worth_between, columns, columns[1:]))
 
     def solve(self, state: State | None = None, widths: Sequence[int] = _WIDTHS, most: int = 1000) -> Way | None:
-        """At most so many joins that make the target from `state` (the start where None); None where none are found."""
+        """Find at most `most` joins to the target from `state` (None: the start); None where no search finds them.
+
+        widths: of the beam search, tried in order.
+        """
         for width in widths:
             way = beam(self.start if state is None else state, self.moves, self.won, self.value, width, most)
             if way is not None:
@@ -82,7 +85,7 @@ def gem_at(columns: Sequence[Sequence[int]], cell: Cell) -> int:
 
 
 def pairs(columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[Cell, Cell]]:
-    """Neighbours that join."""
+    """Yield each pair of neighbours that join, as two cells."""
     for col, column in enumerate(columns):
         for row in _within(column):
             yield (col, row), (col, row + 1)
@@ -91,16 +94,16 @@ def pairs(columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[Cell, Cell]]:
                 yield (col, row), (col + 1, row)
 
 
-# A join changes two columns at most, so that nearly all that is asked of columns has been asked before.
+# A join changes two columns at most, so nearly all columns of a new state are in the cache.
 @functools.lru_cache(maxsize=2**16)
 def _within(column: tuple[int, ...]) -> list[int]:
-    """Rows whose gem joins the one above it."""
+    """List the rows whose gem joins the one above it."""
     return [row for row, two in enumerate(pairwise(column)) if joined(*two)]
 
 
 @functools.lru_cache(maxsize=2**16)
 def _between(left: tuple[int, ...], right: tuple[int, ...]) -> list[int]:
-    """Rows whose gems in two columns side by side join."""
+    """List the rows whose gems in two neighbouring columns join."""
     return [row for row, two in enumerate(zip(left, right, strict=False)) if joined(*two)]
 
 

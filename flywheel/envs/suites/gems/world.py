@@ -1,4 +1,4 @@
-"""Gem merge: boards of gems, those to come, and a number that can be made of them."""
+"""Define the game `gems` (gem merge): boards of gems that join into a target's number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flywheel.envs.suites.search import Plans, Way
 from flywheel.envs.suites.steps import click_cell, say
 
 # level: (side of the board, highest gem to come, share of wildcards, number to make, fewest and most joins,
-# whether the best join each time must not be enough)
+# whether greedy play must not win)
 _LEVELS = {
     1: (4, 3, 0.0, 4, 2, 2, False),
     2: (4, 3, 0.0, 5, 3, 3, False),
@@ -30,7 +30,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: a board on which the target's number can be made in so many joins."""
+    """Draw a board on which the target's number can be made in the level's number of joins."""
     return first_winnable(lambda: _attempt(level, rng), f"gems level {level}")
 
 
@@ -53,7 +53,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next click of a join: on the gem that goes, then on the one that it joins."""
+    """Return thought and action of the expert: the next click of a join, on the gem that moves or the one it joins."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

@@ -1,4 +1,4 @@
-"""Hexagon board: boards half full, and pieces of hexagons that clear enough of their lines."""
+"""Define the game `hexes` (hexagon board): boards half full, and pieces of hexagons that clear their lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flywheel.envs.suites.placing import Cell, Level
 from flywheel.envs.suites.search import Plans, Way
 
 # level: (cells along an edge, share filled, smallest and largest piece, pieces, lines, fewest and most placements,
-# whether the best placement each time must not be enough)
+# whether greedy play must not win)
 _LEVELS = {
     1: (3, 0.45, 2, 3, 6, 2, 2, 3, False),
     2: (3, 0.40, 2, 4, 9, 4, 4, 6, False),
@@ -32,7 +32,7 @@ _plans = Plans()
 
 
 def _turns(shape: list[Cell]) -> set[tuple[Cell, ...]]:
-    """A shape in its six turns, each with its first cell at the origin."""
+    """Return the different orientations of a shape in six turns, each with its first cell at the origin."""
     found = set()
     for _ in range(6):
         shape = [(-r, q + r) for q, r in shape]
@@ -56,7 +56,7 @@ _SHAPES = sorted({turned for picture in _PICTURES for turned in _turns(picture)}
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: a board and as many pieces as its target needs, and some."""
+    """Draw a board, and somewhat more pieces than its target needs."""
     return first_winnable(lambda: _attempt(level, rng), f"hexes level {level}")
 
 
@@ -69,7 +69,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     cells = _cells(side)
     filled = sorted(rng.sample(cells, round(share * len(cells))), key=cells.index)
     if any(set(line) <= set(filled) for line in _lines(cells)):
-        return None  # a line that is full already
+        return None  # a line is full already
     shapes = [shape for shape in _SHAPES if small <= len(shape) <= large]
     params = {
         "side": side,
@@ -81,7 +81,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next placement of a way to the target."""
+    """Return thought and action of the expert: the next placement of a way to the target."""
     side = task.params["side"]
     width, height = 2 * side - 1 + 2 * EDGE, 2 * (side - 1) * _RISE + 2 / math.sqrt(3) + 2 * EDGE
 
@@ -92,13 +92,13 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def _cells(side: int) -> list[Cell]:
-    """(q, r): r the row from the middle one, q the place along the row; row by row."""
+    """List the cells row by row as axial (q, r): r the row, 0 in the middle, q the place along the row."""
     span = range(1 - side, side)
     return [(q, r) for r in span for q in span if abs(q + r) < side]
 
 
 def _lines(cells: list[Cell]) -> list[list[Cell]]:
-    """In the three directions."""
+    """Group the cells into the lines of the three directions."""
     found: dict[tuple[int, int], list[Cell]] = {}
     for q, r in cells:
         for direction, number in enumerate((r, q, q + r)):

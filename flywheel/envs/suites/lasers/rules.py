@@ -1,4 +1,4 @@
-"""The rules of lasers, as `lasers.js` has them, and a search for the fewest actions that hit every target."""
+"""Mirror the rules of the game lasers (`lasers.js`) in Python; search for the fewest actions that hit every target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIES = ("/", "\\")
 
 @dataclass(frozen=True)
 class Mirror:
-    """lie: "/" or "\\". fixed: it turns, but stays in its cell."""
+    """Hold a mirror. lie: its orientation, "/" or "\\". fixed: it can be turned, but not moved."""
 
     x: int
     y: int
@@ -33,12 +33,12 @@ Move = tuple[str, int] | tuple[str, int, Cell]
 
 
 def mirrors(holder: Mapping[str, Any]) -> Mirrors:
-    """Those of params or of a state."""
+    """Read the mirrors of a task's params or of a state."""
     return tuple(Mirror(m["x"], m["y"], m["lie"], m["fixed"]) for m in holder["mirrors"])
 
 
 def reflected(step: Cell, lie: str) -> Cell:
-    """Where a beam goes on behind a mirror."""
+    """Return the step of a beam after a mirror of this orientation."""
     dx, dy = step
     return (-dy, -dx) if lie == "/" else (dy, dx)
 
@@ -49,10 +49,10 @@ def other(lie: str) -> str:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a search has settled: of cells that beams cross, the lie of the mirror there ("": none).
+    """Hold what a search has settled: the cells that beams cross, with the orientation of the mirror there ("": none).
 
-    turned: mirrors that stay and lie the other way. away: movable ones that have to leave their cell. placed: cells
-    that get one. targets: those hit so far.
+    turned: mirrors that stay and are turned. away: movable mirrors that have to leave their cell. placed: (cell,
+    orientation) of mirrors to be put there. targets: those hit so far.
     """
 
     settled: dict[Cell, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class _Plan:
 
 
 class Level:
-    """What does not change: the params of a task."""
+    """Hold what a task fixes: board, walls, sources, targets, mirrors at the start; follow beams, search actions."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.cols, self.rows = params["cols"], params["rows"]
@@ -80,7 +80,7 @@ class Level:
         return 0 <= cell[0] < self.cols and 0 <= cell[1] < self.rows
 
     def beam(self, source: int, lies: Mapping[Cell, str]) -> list[Cell]:
-        """Return the cells that a beam crosses. lies: of the mirrors, by cell."""
+        """Return the cells that the beam of a source crosses. lies: orientation of the mirrors, by cell."""
         cell, step, _ = self.sources[source]
         crossed: list[Cell] = []
         while True:
@@ -92,7 +92,7 @@ class Level:
                 step = reflected(step, lies[cell])
 
     def hit(self, now: Mirrors) -> set[Cell]:
-        """Targets that a beam of their colour crosses."""
+        """Return the targets that a beam of their colour crosses."""
         lies = {mirror.cell: mirror.lie for mirror in now}
         found: set[Cell] = set()
         for number, (_, _, colour) in enumerate(self.sources):
@@ -111,11 +111,11 @@ class Level:
         return (*now[: move[1]], mirror, *now[move[1] + 1 :])
 
     def solve(self, now: Mirrors, most: int = 20, limit: int = 20_000) -> Way | None:
-        """Fewest actions that hit every target: moves with the mirrors after them; None where `most` are too few.
+        """Find the fewest actions that hit every target, (move, mirrors after it) each; None where `most` are too few.
 
-        Beams are followed from their sources; at each cell that is not settled yet all is tried that costs no more
-        actions than are allowed, which are one more each time; a beam that leaves out a target of its colour is given
-        up. limit: pieces of beams followed at one number of actions. Raises SearchLimit beyond it.
+        Deepens iteratively on the number of actions allowed. Beams are followed from their sources; at each cell that
+        is not settled yet, every choice that the allowed actions pay for is tried; a beam that misses a target of its
+        colour is given up. limit: pieces of beams followed for each number of actions. Raises SearchLimit beyond it.
         """
         if self.won(now):
             return []
@@ -132,7 +132,7 @@ class Level:
         movable = sum(not mirror.fixed for mirror in now)
 
         def choices(plan: _Plan, cell: Cell, step: Cell) -> Iterator[_Plan]:
-            """What may be in a cell that a beam comes to."""
+            """Yield the plans for what may be in a cell that a beam comes to."""
             number = at.get(cell)
             if number is None:
                 yield replace(plan, settled={**plan.settled, cell: ""})
@@ -184,13 +184,14 @@ class Level:
         yield from follow(_Plan(), 0, *self.sources[0][:2])
 
     def _actions(self, now: Mirrors, plan: _Plan) -> Way | None:
-        """The actions of a plan; None where too few mirrors are left for it."""
+        """Return the actions of a plan, with the mirrors after each; None where mirrors or free cells do not
+        suffice."""
         spare = [number for number, mirror in enumerate(now) if not mirror.fixed and mirror.cell not in plan.settled]
         wanted = list(plan.placed)
         if len(wanted) > len(plan.away) + len(spare):
             return None
         moves: list[Move] = [("turn", number) for number in plan.turned]
-        for number in plan.away:  # those in the way first, each to a place of its lie if there is one
+        for number in plan.away:  # first those in the way, each to a cell that wants its orientation if there is one
             if wanted:
                 cell, lie = next((one for one in wanted if one[1] == now[number].lie), wanted[0])
                 wanted.remove((cell, lie))
@@ -218,7 +219,7 @@ class Level:
         return [move] if now[number].lie == lie else [move, ("turn", number)]
 
     def _aside(self, now: Mirrors, plan: _Plan, number: int, taken: set[Cell]) -> Cell | None:
-        """The nearest free cell that no beam crosses."""
+        """Return the nearest free cell that no beam crosses; None where there is none."""
         x, y = now[number].cell
         busy = {*plan.settled, *taken, *self.stops, *self.targets, *(mirror.cell for mirror in now)}
         free = [(col, row) for row in range(self.rows) for col in range(self.cols) if (col, row) not in busy]

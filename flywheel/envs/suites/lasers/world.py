@@ -1,4 +1,4 @@
-"""Lasers: beams led over mirrors to targets, the mirrors then moved and turned."""
+"""Define the game `lasers`: beams that mirrors lead to targets, with the mirrors moved and turned out of place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: more mirrors to move and turn; from level 4 on, two beams."""
+    """Draw a board; higher levels have more mirrors to move and turn, and from level 4 on two beams."""
     return first_winnable(lambda: _attempt(level, rng), f"lasers level {level}")
 
 
@@ -84,7 +84,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _source(side: int, colour: str, cells: list[Cell], rng: random.Random) -> dict[str, Any]:
-    """A laser at the rim that shines inward; its cell is taken from `cells`."""
+    """Draw a laser at the rim that shines inward, and remove its cell from `cells`."""
     rim = {
         "right": lambda c: c[0] == 0,
         "left": lambda c: c[0] == side - 1,
@@ -98,9 +98,9 @@ def _source(side: int, colour: str, cells: list[Cell], rng: random.Random) -> di
 
 
 def _led(level: Level, count: int, rng: random.Random) -> dict[Cell, str] | None:
-    """Mirrors on beams, each put where the beam went before; None where a beam has no room for one."""
+    """Place `count` mirrors, each where a beam goes; return orientations by cell, or None where a beam has no room."""
     lies: dict[Cell, str] = {}
-    crossed: set[Cell] = set()  # cells on the way to a mirror stay free
+    crossed: set[Cell] = set()  # cells that a beam crosses on its way to a mirror stay free
     heads = [(cell, step) for cell, step, _ in level.sources]
     for number in range(count):
         which = number % len(heads)
@@ -123,7 +123,7 @@ def _led(level: Level, count: int, rng: random.Random) -> dict[Cell, str] | None
 
 
 def _targets(level: Level, lies: Mapping[Cell, str], count: int, rng: random.Random) -> list[dict[str, Any]] | None:
-    """Targets on the beams, at least one behind the last mirror of each; None where there is no room."""
+    """Draw targets on the beams, at least one behind the last mirror of each; None where there is no room."""
     found: list[tuple[Cell, str]] = []
     rest: list[tuple[Cell, str]] = []
     for number, (_, _, colour) in enumerate(level.sources):
@@ -146,7 +146,7 @@ def _targets(level: Level, lies: Mapping[Cell, str], count: int, rng: random.Ran
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next click on a mirror, or drag of one."""
+    """Return thought and action of the expert: the next click on a mirror, or drag of one."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))
@@ -172,7 +172,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def _way(level: Level, start: Mirrors) -> Way | None:
-    """A way from any mirrors; None where the search finds none."""
+    """Find a way from any position of the mirrors; None where the search finds none."""
     try:
         return level.solve(start)
     except SearchLimit:

@@ -1,4 +1,4 @@
-"""The rules of loops, as `loops.js` has them, and the fewest clicks that close every end."""
+"""Mirror the rules of the game loops (`loops.js`) in Python; find the fewest clicks that close every end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flywheel.envs.suites.turning import OPPOSITE, STEPS, Board, Cell, fewest_tu
 
 
 def joined(board: Board, cell: Cell) -> bool:
-    """Tell whether every end of a piece meets one of a neighbour's."""
+    """Tell whether every end of the piece in `cell` meets one of a neighbour's."""
     x, y = cell
     for side, (dx, dy) in STEPS.items():
         u, v = x + dx, y + dy

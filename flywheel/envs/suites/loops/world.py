@@ -1,4 +1,4 @@
-"""Loops: pieces of closed lines, turned out of place."""
+"""Define the game `loops`: pieces of closed lines, turned out of place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flywheel.envs.suites.turning import (
     ways_to_lie,
 )
 
-# level: (columns, rows, share of neighbours that are joined, share of pieces turned, fewest and most clicks)
+# level: (columns, rows, share of neighbouring cells that are joined, share of pieces turned, fewest and most clicks)
 _LEVELS = {
     1: (4, 3, 0.6, 0.3, 3, 5),
     2: (4, 4, 0.6, 0.4, 5, 7),
@@ -39,7 +39,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: a larger board with more pieces out of place."""
+    """Draw a board; higher levels are larger, with more pieces out of place."""
     return first_winnable(lambda: _attempt(level, rng), f"loops level {level}")
 
 
@@ -70,7 +70,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next click, line by line."""
+    """Return thought and action of the expert: the next click, line by line."""
     if state["terminated"]:
         return None
     board = _board(state)

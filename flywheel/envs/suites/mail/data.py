@@ -1,6 +1,6 @@
-"""Data of the mailbox, generated anew for each session, in English or Chinese. Today is the first of January 2026.
+"""Generate the data of the mailbox anew for each session, in English or Chinese. Today is the first of January 2026.
 
-What a user changes of a conversation (folder, star, labels) stands in `threads`, what was written in `messages`; a
+What a user changes of a conversation (folder, star, labels) is in `threads`, what was written in `messages`; a
 conversation holds the messages whose `_thread` it is.
 """
 
@@ -88,18 +88,18 @@ _STREETS_ZH = ("磨坊路", "大街", "公园路", "车站路", "绿荫路")
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _WEEKDAYS_ZH = ("星期一", "星期二", "星期三", "星期四", "星期五", "星期六")
 _DOMAINS = ("example.com", "post.example", "letters.example")
-# folder -> conversations with people, with companies
+# folder -> number of conversations with people, with companies
 _FILLED = {"inbox": (15, 7), "archive": (4, 3), "trash": (2, 1)}
 _TRASHED, _DRAFTS, _SENT = 3, 3, 4
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
-    """Records of a mailbox: threads, messages, drafts, labels, contacts, rules, settings."""
+    """Draw the records of a mailbox: threads, messages, drafts, labels, contacts, rules, settings."""
     return _Mailbox(rng, language == "zh").records()
 
 
 class _Mailbox:
-    """Draws a mailbox piece by piece: later pieces speak of earlier ones."""
+    """Draw a mailbox piece by piece; later pieces use earlier ones."""
 
     def __init__(self, rng: random.Random, chinese: bool) -> None:
         self.rng, self.chinese, self.language = rng, chinese, "zh" if chinese else "en"
@@ -112,7 +112,7 @@ class _Mailbox:
         names = rng.sample(LABELS_ZH if chinese else LABELS, 5)
         colours = rng.sample(COLOURS, 5)
         self.labels = {f"l{n}": {"name": name, "colour": colours[n - 1]} for n, name in enumerate(names, 1)}
-        self.moment = 0  # minutes before now: letters are written one after the other, the newest first
+        self.moment = 0  # minutes before now of the message drawn last: the newest is drawn first
 
     def _address(self, name: str) -> str:
         before = PEOPLE_ZH[name] if self.chinese else name.lower().replace(" ", ".")
@@ -158,12 +158,12 @@ class _Mailbox:
         from_companies = list(letters.FROM_COMPANIES[self.language])
         junk = [one for one in from_companies if one.key in letters.JUNK]
         serious = [one for one in from_companies if one.key not in letters.JUNK]
-        extra = [one for one in from_people if "{" in one.subject]  # again, about something else
+        extra = [one for one in from_people if "{" in one.subject]  # can be used again with other facts
         people = from_people + rng.sample(extra, 7)
         rng.shuffle(people)
         rng.shuffle(serious)
         rng.shuffle(junk)
-        often = rng.sample(list(self.people), 10)  # who write more than once
+        often = rng.sample(list(self.people), 10)  # the few senders, so that some write more than once
         where = [folder for folder, (private, _) in _FILLED.items() for _ in range(private)]
         jobs = [(letter, folder, rng.choice(often)) for letter, folder in zip(people, where, strict=False)]
         where = [folder for folder, (_, public) in _FILLED.items() for _ in range(public)]
@@ -176,7 +176,8 @@ class _Mailbox:
             self._receive(letter, "sent", self.me)
 
     def _receive(self, letter: Letter, folder: str, sender: str) -> None:
-        """A conversation that a letter began, unless there is one of this subject."""
+        """Add a conversation that begins with `letter`, unless one has its subject. sender: a person, "" for a
+        company."""
         rng = self.rng
         name, address = (sender, self.people.get(sender, self.address)) if sender else self._company(letter.key)
         facts = self._facts({name, self.me})
@@ -238,7 +239,7 @@ class _Mailbox:
             }
 
     def _moment(self) -> tuple[str, str]:
-        """Day and time of a message: somewhat before the one made up last."""
+        """Return day and time of a message: 60 to 1,500 minutes before the one drawn last."""
         self.moment += self.rng.randint(60, 1500)
         day, time = str(datetime.fromisoformat(f"{TODAY}T{NOW}") - timedelta(minutes=self.moment)).split(" ")
         return day, time[:5]

@@ -1,4 +1,4 @@
-"""Draws that the task templates of the mailbox share, and changes of its records."""
+"""Draw what several task templates of the mailbox need; make changes of its records."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from flywheel.envs.suites.mail.pages import act, messages_of
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw
 
 Records = dict[str, Any]
-SEEN = ("threads/*/unread",)  # opening a mail marks it as read: that never counts, unless it is what was asked for
-KEPT = ("inbox", "archive")  # the folders of mails that came and were not thrown away
+SEEN = ("threads/*/unread",)  # opening a mail marks it as read, which counts only in tasks that ask for it
+KEPT = ("inbox", "archive")  # the folders of received mails that were not thrown away
 _TEXTS = {
     "en": (
         "I will be there.",
@@ -49,7 +49,7 @@ _NEW_LABELS = {
 
 
 def mail(*folders: str, fits: Callable[[dict[str, Any]], Any] = lambda thread: True) -> Callable[[Draw], Params]:
-    """Draw a conversation of these folders."""
+    """Return a draw of a conversation in one of `folders` that `fits`."""
 
     def draw(d: Draw) -> Params:
         key, one = d.pick("threads", lambda thread: thread["folder"] in folders and fits(thread))
@@ -59,7 +59,7 @@ def mail(*folders: str, fits: Callable[[dict[str, Any]], Any] = lambda thread: T
 
 
 def some(count: int, d: Draw, fits: Callable[[dict[str, Any]], Any]) -> Params:
-    """Draw so many conversations of the first page of the inbox."""
+    """Draw `count` conversations of the first page of the inbox that fit. Raises Redraw where there are fewer."""
     first = [key for key in newest(d.records)[:10] if fits(d.records["threads"][key])]
     if len(first) < count:
         raise Redraw
@@ -69,7 +69,7 @@ def some(count: int, d: Draw, fits: Callable[[dict[str, Any]], Any]) -> Params:
 
 
 def newest(records: Records) -> list[str]:
-    """Keys of the inbox, in the order of its list."""
+    """List the keys of the inbox's conversations in the order of its list."""
 
     def when(key: str) -> tuple[str, str]:
         last = list(messages_of(records, key).values())[-1]
@@ -98,7 +98,7 @@ def new_label(d: Draw) -> str:
 
 
 def label(d: Draw) -> tuple[str, str]:
-    """Key and name of a label."""
+    """Draw a label; return its key and name."""
     key, one = d.pick("labels")
     return key, one["name"]
 
@@ -108,7 +108,7 @@ def contact(d: Draw, *taken: str) -> tuple[str, dict[str, Any]]:
 
 
 def stranger(d: Draw) -> tuple[str, str]:
-    """Name and address of somebody who is not in the contacts."""
+    """Draw somebody who is not in the contacts; return name and address."""
     known = {one["name"] for one in d.records["contacts"].values()} | {d.records["_me"]["name"]}
     names = [name for name in (PEOPLE_ZH if d.t.language == "zh" else PEOPLE) if name not in known]
     name = d.rng.choice(names)
@@ -117,7 +117,7 @@ def stranger(d: Draw) -> tuple[str, str]:
 
 
 def acting(*what: str) -> Callable[[Records, Params], None]:
-    """Return the change that these things make of the conversation `key`, or of all `keys`."""
+    """Return a change that does each of `what` (see `pages.act`) to the conversation `key`, or to all `keys`."""
 
     def change(records: Records, p: Params) -> None:
         for key in p["keys"] if "keys" in p else [p["key"]]:

@@ -1,4 +1,4 @@
-"""Pages and forms of the mailbox beside mails: contacts, labels, rules, settings."""
+"""Serve the pages and forms of the mailbox other than mails: contacts, labels, rules, settings."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def delete_label(visit: Visit, key: str) -> str | None:
 
 
 def drop_label(records: Records, key: str) -> None:
-    """A label, on all conversations too, and the rules that give it."""
+    """Delete a label, take it off all conversations, and delete the rules that give it."""
     del records["labels"][key]
     for one in records["threads"].values():
         one["labels"].pop(key, None)
@@ -182,7 +182,7 @@ def save_rule(visit: Visit, key: str) -> str | None:
 
 
 def apply_rule(records: Records, rule: dict[str, Any]) -> None:
-    """To what lies in the inbox: a conversation fits if one of its messages does."""
+    """Apply a rule to each conversation of the inbox of which a message has its sender and subject."""
     for key in listed(records, "inbox"):
         inside = messages_of(records, key).values()
         if any(

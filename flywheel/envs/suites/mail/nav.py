@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from flywheel.envs.suites.screen import Move, Screen
 
-SAVE = {"save": ("I save it.", "Now I save.")}  # said of the button of a form
+SAVE = {"save": ("I save it.", "Now I save.")}  # thoughts for the button of a form
 _OPEN = ("I open it.", "Here it is, I open it.", "This is the mail.")
 
 
 def first(*moves: Callable[[], Move | None]) -> Move | None:
-    """Return the first of several things that is not done yet."""
+    """Return the next move of the first of `moves` that is not done yet; None where all are done."""
     for move in moves:
         if (found := move()) is not None:
             return found
@@ -19,7 +19,7 @@ def first(*moves: Callable[[], Move | None]) -> Move | None:
 
 
 def to(screen: Screen, page: str) -> Move | None:
-    """To a list or another page that the menu leads to: beside the page, or behind the button with three lines."""
+    """Go to a list or another page by the menu, which is beside the page or behind the button with three lines."""
     if screen.page == page:
         return None
     name = page or "inbox"
@@ -30,7 +30,7 @@ def to(screen: Screen, page: str) -> Move | None:
 
 
 def listed(screen: Screen, key: str) -> Move | None:
-    """To a list that shows a conversation: by the search, or through the pages of trash and spam."""
+    """Go to a list that shows a conversation: by the search, or the next page of the inbox, trash or spam."""
     if screen.has(f"thread {key}"):
         return None
     thread = screen.records["threads"][key]
@@ -43,12 +43,12 @@ def listed(screen: Screen, key: str) -> Move | None:
 
 
 def _near(screen: Screen, key: str) -> bool:
-    """Tell whether a mail is young enough to be on the second page; keys are in the order of their days."""
+    """Tell whether a mail is on the first two pages of the inbox; `threads` is in the order of days, newest first."""
     return key in [name for name, one in screen.records["threads"].items() if one["folder"] == "inbox"][:20]
 
 
 def searched(screen: Screen, who: str, folder: str) -> Move:
-    """To the mails from somebody in a folder, by the search tools."""
+    """Search for the mails from `who` in `folder`, by the search tools."""
     if screen.page != "search":
         return screen.click("search button", "I click the search button.", "I open the search.")
     if not screen.has("search now"):
@@ -58,30 +58,30 @@ def searched(screen: Screen, who: str, folder: str) -> Move:
 
 
 def thread(screen: Screen, key: str) -> Move | None:
-    """To the page of a conversation."""
+    """Go to the page of a conversation."""
     if screen.page == f"thread/{key}":
         return None
     return listed(screen, key) or screen.click(f"thread {key}", *_OPEN)
 
 
 def more(screen: Screen, element: str, *said: str) -> Move:
-    """What lies in the menu "More" of a page."""
+    """Click an element of a page, or first open the menu "More" that it is in."""
     if screen.has(element):
         return screen.click(element, *said)
     return screen.click("more", "I open the menu.", "There is more in here.")
 
 
 def confirmed(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks back, and say yes."""
+    """Press a button that asks for confirmation, and confirm."""
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
     return screen.click(button, *said)
 
 
 def ticked(screen: Screen, keys: Iterable[str], button: str) -> Move:
-    """Tick conversations of the list that is shown, from the top, and press a button of the bar that stays in view.
+    """Tick conversations of the list that is shown, from the top, then press a button of the bar that stays in view.
 
-    What has gone up behind the bar was ticked on the way down.
+    A conversation that has scrolled up behind the bar was ticked before.
     """
     for name in screen.order("tick "):
         if name.removeprefix("tick ") not in keys or screen.middle(name) < screen.middle("select all"):
@@ -92,7 +92,7 @@ def ticked(screen: Screen, keys: Iterable[str], button: str) -> Move:
 
 
 def contact(screen: Screen, key: str) -> Move | None:
-    """To the page of a contact, by the search of the list."""
+    """Go to the page of a contact, by the search of the list."""
     if screen.page == f"contacts/{key}":
         return None
     if (move := to(screen, "contacts")) is not None:
@@ -104,14 +104,14 @@ def contact(screen: Screen, key: str) -> Move | None:
 
 
 def compose(screen: Screen) -> Move | None:
-    """To the page of a new mail."""
+    """Go to the page of a new mail."""
     if screen.page == "compose":
         return None
     return screen.click("compose" if screen.has("compose") else "write", "I write a new mail.", "A new mail.")
 
 
 def written(screen: Screen, values: dict[str, str], button: str = "send") -> Move:
-    """Fill in the mail that is being written, and send it or keep it."""
+    """Fill in the mail that is being written, and press `button`: send it, or save it as a draft. values: by field."""
     said = {
         "to": ("I type who gets it.", "First the address."),
         "cc": ("Somebody gets a copy.",),
@@ -124,7 +124,7 @@ def written(screen: Screen, values: dict[str, str], button: str = "send") -> Mov
 
 
 def answering(screen: Screen, kind: str, key: str) -> Move | None:
-    """From the page of a conversation to its answer: reply, all, forward."""
+    """Go from the page of a conversation to its answer. kind: reply, all or forward."""
     last = last_of(screen, key)
     if screen.page == f"{kind}/{last}/write":
         return None
@@ -134,7 +134,7 @@ def answering(screen: Screen, kind: str, key: str) -> Move | None:
 
 
 def last_of(screen: Screen, key: str) -> str:
-    """Return the newest message of a conversation."""
+    """Return the key of the newest message of a conversation."""
     mine = [
         (one["_day"], one["_time"], int(name[1:]), name)
         for name, one in screen.records["messages"].items()

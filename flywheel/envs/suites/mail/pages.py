@@ -1,4 +1,4 @@
-"""Pages and forms of the mailbox: its lists, conversations, and operations on many of them at once."""
+"""Serve the lists and conversations of the mailbox, and actions on one or many conversations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ICONS = {
     "trash": "M9 2h6v2h5v2H4V4h5zM5 8h14l-1 14H6z",
 }
 _LIST = re.compile(r"([a-z]+(/[a-z0-9]+)?)?(\?[\w=&%+.\-]*)?", re.ASCII)  # an address of a list, to go back to
-# what is done to a conversation: name -> what is said then
+# action on a conversation -> notice shown after it
 _DONE = {
     "archive": "Moved to the archive.",
     "trash": "Moved to the trash.",
@@ -65,7 +65,7 @@ site = Site(Path(__file__).parent, make_records, common=_common)
 
 # -- what a list and a conversation are made of -----------------------------------------------------------------------
 def name_of(records: Records, who: str) -> str:
-    """What an address is called: as in the contacts, or as it calls itself."""
+    """Return the name for an address: that of the contacts, or the sender's own."""
     for one in records["contacts"].values():
         if one["email"] == who:
             return one["name"]
@@ -73,7 +73,7 @@ def name_of(records: Records, who: str) -> str:
 
 
 def written(visit: Visit, message: dict[str, Any]) -> str:
-    """When: the time of a message of today, else its day."""
+    """Format when a message was written: its time if today, else its day."""
     _, month, day = message["_day"].split("-")
     if message["_day"] == TODAY:
         return message["_time"]
@@ -83,13 +83,13 @@ def written(visit: Visit, message: dict[str, Any]) -> str:
 
 
 def messages_of(records: Records, key: str) -> dict[str, dict[str, Any]]:
-    """Messages of a conversation, oldest first."""
+    """Return the messages of a conversation by key, oldest first."""
     mine = [(name, one) for name, one in records["messages"].items() if one["_thread"] == key]
     return dict(sorted(mine, key=lambda item: (item[1]["_day"], item[1]["_time"], int(item[0][1:]))))
 
 
 def listed(records: Records, folder: str) -> list[str]:
-    """Keys of a folder's conversations, or of such a view: sent ones hold a message of one's own."""
+    """List the keys of the conversations of a folder or view; those in "sent" have a message of the user's own."""
     threads, me = records["threads"], records["_me"]["email"]
     if folder == "sent":
         sent = {one["_thread"] for one in records["messages"].values() if one["from"] == me}
@@ -100,12 +100,13 @@ def listed(records: Records, folder: str) -> list[str]:
 
 
 def back(path: str) -> str:
-    """Where a conversation's "back" leads: the list that it was opened from, the inbox where that is none."""
+    """Return where a conversation's "back" leads: the list `path` that it was opened from; "" (inbox) if that is
+    none."""
     return path if _LIST.fullmatch(path) and not path.startswith("thread") else ""
 
 
 def _rows(visit: Visit, keys: Iterable[str]) -> list[dict[str, Any]]:
-    """What a list shows of conversations, in the order that the settings say."""
+    """Return the rows of a list of conversations, in the order that the settings say."""
     records, me, rows = visit.records, visit.records["_me"]["email"], []
     for key in keys:
         inside = list(messages_of(records, key).values())
@@ -176,7 +177,10 @@ def label(visit: Visit, key: str) -> Page | None:
 
 @site.page("search")
 def search(visit: Visit) -> Page:
-    """Conversations that hold every word, trash and spam only if asked; from, subject, file and in narrow it."""
+    """Show the conversations that contain every word, those of trash and spam only if `in` names them.
+
+    The query's `from`, `subject`, `file` and `in` narrow it.
+    """
     asked = {name: visit.query.get(name, "") for name in ("q", "from", "subject", "in", "file")}
     wanted = visit.option("in", ("", *(one for one in FOLDERS if one not in ("drafts", "starred"))))
     records, keys = visit.records, []
@@ -233,7 +237,7 @@ def thread(visit: Visit, key: str) -> Page | None:
 # -- forms -------------------------------------------------------------------------------------------------------------
 @site.form("open/<key>")
 def open_thread(visit: Visit, key: str) -> str | None:
-    """Opening a conversation is a form, since it marks it as read."""
+    """Open a conversation. A form, not a page, since it marks the conversation as read."""
     if (one := visit.records["threads"].get(key)) is None:
         return None
     one["unread"] = False
@@ -260,7 +264,7 @@ def act_on(visit: Visit, key: str, what: str) -> str | None:
 
 
 def act(records: Records, key: str, what: str) -> None:
-    """Do one thing to a conversation. erase: forever, its messages too."""
+    """Do one of the actions of `_DONE` to a conversation. erase: deletes its messages too."""
     thread = records["threads"][key]
     if what in ("star", "unstar"):
         thread["starred"] = what == "star"
@@ -276,7 +280,7 @@ def act(records: Records, key: str, what: str) -> None:
 
 @site.form("bulk")
 def bulk(visit: Visit) -> str | None:
-    """One thing to all conversations that are ticked; `label l1` gives them a label."""
+    """Do one action to all conversations that are ticked; `label l1` gives them the label l1."""
     records, what = visit.records, visit.form.get("do", "")
     labelled = what.removeprefix("label ") if what.startswith("label ") else ""
     if what not in _DONE and labelled not in records["labels"]:

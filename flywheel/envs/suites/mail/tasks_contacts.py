@@ -1,4 +1,4 @@
-"""Task templates of the mailbox: contacts."""
+"""Define the mailbox's task templates on contacts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _steps_delete_contact(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_unknown(d: Draw) -> Params:
-    """A mail whose last sender is not in the contacts."""
+    """Draw a mail whose last sender is not in the contacts."""
     known = {one["email"] for one in d.records["contacts"].values()} | {d.records["_me"]["email"]}
     senders = {
         key: list(messages_of(d.records, key).values())[-1]["from"]

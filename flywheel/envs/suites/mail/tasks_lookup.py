@@ -56,12 +56,12 @@ def _fact(records: Records, p: Params) -> str | int:
 
 
 def _first(records: Records, key: str) -> str:
-    """The message that a conversation began with."""
+    """Return the key of the first message of a conversation."""
     return next(iter(messages_of(records, key)))
 
 
 def _steps_question(screen: Screen, p: Params) -> Move | None:
-    """The letter itself is the first message, folded up where answers came after it."""
+    """Read the first message, which has the answer; it is folded where others follow it."""
     records: Any = screen.records
     if (move := nav.thread(screen, p["key"])) is not None:
         return move

@@ -1,4 +1,4 @@
-"""Task templates of the mailbox: its labels, rules and settings."""
+"""Define the mailbox's task templates on labels, rules and settings."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _steps_add_rule(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_rule_now(d: Draw) -> Params:
-    """A rule that fits something in the inbox."""
+    """Draw a rule that fits a conversation of the inbox."""
     label, name = draws.label(d)
     key = d.rng.choice(draws.newest(d.records))
     who = next(iter(messages_of(d.records, key).values()))["from"]

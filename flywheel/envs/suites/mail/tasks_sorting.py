@@ -1,4 +1,4 @@
-"""Task templates of the mailbox that sort: several mails at once, and labels put on mails."""
+"""Define the mailbox's task templates that sort: act on several mails at once, and label mails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _steps_many(button: str):
 
 
 def _draw_often(d: Draw) -> Params:
-    """Somebody of whom two or more conversations lie in the inbox, and no message anywhere else."""
+    """Draw a sender with two or more conversations in the inbox, and others at most in the trash."""
     places: dict[str, list[str]] = {}
     for message in d.records["messages"].values():
         places.setdefault(message["from"], []).append(message["_thread"])
@@ -41,7 +41,7 @@ def _draw_often(d: Draw) -> Params:
 
 
 def _steps_from(screen: Screen, p: Params) -> Move | None:
-    """The mails that the search by sender gives, all at once."""
+    """Search for the sender's mails in the inbox, select all, and archive them."""
     if screen.page != "search" or screen.query.get("from") != p["name"]:
         return nav.searched(screen, p["name"], "inbox")
     if screen.query.get("all") != "1":

@@ -1,4 +1,4 @@
-"""Task templates of the mailbox: writing, answering, sending on, drafts."""
+"""Define the mailbox's task templates that write, answer and forward mails, and those on drafts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _steps_new(button: str = "send"):
 
 
 def _steps_from_contact(screen: Screen, p: Params) -> Move | None:
-    """By the page of the contact, which fills in the address."""
+    """Write from the page of the contact, which fills in the address."""
     if screen.page == "compose" and screen.query.get("to") == p["addresses"][0]:
         return nav.written(screen, {"subject": p["subject"], "text": p["text"]})
     return nav.contact(screen, p["contact"]) or screen.click("write to", "I write to this one.")
@@ -71,7 +71,7 @@ def _keep_new(records: Records, p: Params) -> None:
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 def _answerable(d: Draw, kind: str) -> Params:
-    """A conversation whose last message is not one's own; for kind `all` with several receivers."""
+    """Draw a conversation whose last message is not the user's own; for the kind `all`, one with copies to others."""
     me, fits = d.records["_me"]["email"], {}
     for key, one in d.records["threads"].items():
         last, message = list(messages_of(d.records, key).items())[-1]

@@ -1,4 +1,4 @@
-"""A mailbox: folders and labels, conversations, writing, rules, contacts; in English and Chinese."""
+"""Define the site `mail`, in English and Chinese: folders, labels, conversations, writing, rules, contacts."""
 
 from flywheel.envs.suites.mail import (
     keeping,

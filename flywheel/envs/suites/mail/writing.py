@@ -1,4 +1,4 @@
-"""Pages and forms of writing: a new mail, an answer, a mail sent on, drafts of all of these."""
+"""Serve the pages and forms that write: a new mail, an answer, a forwarded mail, drafts of these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _MOST = 20  # receivers of a mail
 
 
 def blank(records: Records, kind: str, answered: str) -> dict[str, Any]:
-    """What a new mail holds before anything is typed. answered: key of the message it is about."""
+    """Return the fields of a new mail. kind: reply, all, forward or "". answered: key of the message that it is
+    about."""
     if not answered:
         return {"to": [], "cc": [], "subject": "", "text": "", "kind": "", "answers": ""}
     one, me = records["messages"][answered], records["_me"]["email"]
@@ -96,7 +97,7 @@ def discard(visit: Visit, key: str) -> str | None:
 
 
 def _finish(visit: Visit, kind: str, answered: str, draft: str) -> str | None:
-    """Send what was typed, keep it as a draft, or throw it away: whatever the button says."""
+    """Send what was typed, save it as a draft, or discard it, as the pressed button says."""
     what, records = visit.form.get("do", "send"), visit.records
     if what == "discard":
         records["drafts"].pop(draft, None)
@@ -131,7 +132,7 @@ def _finish(visit: Visit, kind: str, answered: str, draft: str) -> str | None:
 
 
 def people(records: Records, typed: str) -> tuple[list[str], Wrong]:
-    """Addresses of who was typed, by address or by name, and what is wrong with them ("": nothing)."""
+    """Convert the typed names and addresses to addresses; return also what is wrong with them ("": nothing)."""
     found, wrong = [], ""
     known = {one["name"].casefold(): one["email"] for one in records["contacts"].values()}
     for one in filter(None, (part.strip() for part in re.split(r"[,;，；、]", typed))):
@@ -149,7 +150,7 @@ def people(records: Records, typed: str) -> tuple[list[str], Wrong]:
 
 
 def send(records: Records, mail: dict[str, Any]) -> None:
-    """Into its conversation, or a new one. The id of either says nothing: a new entry is known by its content."""
+    """Add a mail to the conversation of the message that it answers, or to a new one."""
     records["_count"] += 1
     number, answered = records["_count"], records["messages"].get(mail["answers"])
     thread = answered["_thread"] if answered else f"t{number}"

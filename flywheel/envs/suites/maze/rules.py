@@ -1,4 +1,4 @@
-"""The rules of the light maze, as `maze.js` has them, and a search for a way to the star."""
+"""Mirror the rules of the game light maze (`maze.js`) in Python; search for a way to the star."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Edge = tuple[int, int, int]  # column and row of a cell, and which of its sides:
 
 
 def edge(cell: Cell, side: int) -> Edge:
-    """Return the one name of a side that two cells share."""
+    """Return the same name for a side from both of the cells that share it."""
     if side in (RIGHT, DOWN):
         return *cell, side
     dx, dy = STEPS[side]
@@ -21,7 +21,7 @@ def edge(cell: Cell, side: int) -> Edge:
 
 
 class State(NamedTuple):
-    """cell: where the light is. taken: keys by number. flipped: whether the gates have changed over."""
+    """Hold a state. cell: where the light is. taken: numbers of keys. flipped: whether the gates are flipped."""
 
     cell: Cell
     taken: frozenset[int] = frozenset()
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 class Level:
-    """What does not change: the params of a task, ready to be searched."""
+    """Hold what a task fixes, the maze with its doors, keys, gates and switches; list and search moves."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.passages: tuple[tuple[int, ...], ...] = tuple(map(tuple, params["passages"]))
@@ -42,7 +42,7 @@ class Level:
         self.start = State(tuple(params["light"]))
 
     def passes(self, state: State, side: int) -> bool:
-        """Tell whether the light gets over a side of its cell."""
+        """Tell whether the light can leave its cell over a side."""
         x, y = state.cell
         if not self.passages[y][x] & side:
             return False
@@ -52,7 +52,7 @@ class Level:
         return self.gates.get(way, False) == state.flipped if way in self.gates else True
 
     def run(self, state: State, side: int) -> State:
-        """Where the light runs to: up to a wall, a crossing, a key, a switch or the star."""
+        """Return the state after a run to one side: up to a wall, a bend, a crossing, a key, a switch or the star."""
         while self.passes(state, side):
             cell = state.cell[0] + STEPS[side][0], state.cell[1] + STEPS[side][1]
             taken, flipped = state.taken, state.flipped
@@ -78,11 +78,11 @@ class Level:
         return state.cell == self.star
 
     def solve(self, state: State | None = None) -> Way | None:
-        """Return a way of fewest keys to the star; None where there is none."""
+        """Find a way of fewest keys to the star from `state` (None: the start); None where there is none."""
         return shortest(state or self.start, self.moves, self.won)
 
     def never_stuck(self) -> bool:
-        """Tell whether the star can be reached from every state that the light can get into."""
+        """Tell whether the star can be reached from every state that can be reached from the start."""
         befores: dict[State, list[State]] = {self.start: []}
         queue = [self.start]
         for state in queue:

@@ -1,4 +1,4 @@
-"""Light maze: mazes with doors, keys, and gates that a switch flips."""
+"""Define the game `maze` (light maze): mazes with doors, keys, and gates that a switch flips."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: a larger maze with more doors; from level 5 on, gates that a switch flips."""
+    """Draw a maze; higher levels are larger, with more doors, and from level 5 on gates that a switch flips."""
     return first_winnable(lambda: _attempt(level, rng), f"maze level {level}")
 
 
@@ -54,9 +54,9 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     for number in range(doors):
         room = _reached(passages, start, shut[number:])
         if path[-1] in room:
-            return None  # there is a way round the door
+            return None  # a way leads round the door
         free = [cell for cell in room if cell not in keys and cell not in path]
-        # behind the door before, so that one door leads to the next
+        # a key lies behind the previous door, so that one door leads to the next
         free = [cell for cell in free if cell not in before] or free
         if not free:
             return None
@@ -90,7 +90,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _maze(side: int, opened: float, rng: random.Random) -> Passages:
-    """A maze dug from cell to cell; of its dead ends some get a second way out."""
+    """Dig a maze of `side` x `side` cells, and give the share `opened` of its dead ends a second way out."""
     cells = [(x, y) for y in range(side) for x in range(side)]
     passages: Passages = dict.fromkeys(cells, 0)
 
@@ -120,7 +120,7 @@ def _maze(side: int, opened: float, rng: random.Random) -> Passages:
 
 
 def _path(passages: Passages, start: Cell) -> list[Cell]:
-    """The way from `start` to the cell farthest from it."""
+    """Return the way from `start` to the cell farthest from it."""
     came: dict[Cell, Cell | None] = {start: None}
     queue = deque([start])
     last = start
@@ -139,7 +139,7 @@ def _path(passages: Passages, start: Cell) -> list[Cell]:
 
 
 def _reached(passages: Passages, start: Cell, shut: list[Edge]) -> dict[Cell, None]:
-    """Cells that can be reached with some doors shut, in the order that they are found."""
+    """Return the cells that can be reached with these doors shut, in the order in which they are found."""
     open_ = dict(passages)
     for x, y, way in shut:
         open_[x, y] &= ~way
@@ -164,7 +164,7 @@ def _between(cell: Cell, there: Cell) -> Edge:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next key of a way to the star."""
+    """Return thought and action of the expert: the next key of a way to the star."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

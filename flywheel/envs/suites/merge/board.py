@@ -1,4 +1,4 @@
-"""The rules of number merge, as `merge.js` has them, and searches for a target and for points."""
+"""Mirror the rules of the game number merge (`merge.js`) in Python; search for a target tile and for points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = tuple[int, ...]
 Board = tuple[Row, ...]
 KEYS = ("left", "right", "up", "down")
 SIZE = 4
-_WIDTH = 24  # boards that the beam search keeps
+_WIDTH = 24  # boards that the beam search keeps after each move
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class State:
 
 @functools.cache
 def _slide_left(row: Row) -> tuple[Row, int]:
-    """The row, and the points that its merges give."""
+    """Return the row after a slide, and the points of its merges."""
     merged: list[int] = []
     mergeable, points = False, 0
     for value in filter(None, row):
@@ -58,12 +58,12 @@ def _slide(board: Board, key: str) -> tuple[Board, int]:
 
 
 def slide(board: Board, key: str) -> Board:
-    """All tiles to one side; two equal ones that meet become their sum, once a move."""
+    """Slide all tiles to one side; two equal ones that meet become their sum, each tile once a move."""
     return _slide(board, key)[0]
 
 
 def play(board: Board, key: str, moves: int, spawn: int | None) -> Board:
-    """`slide`, then a new tile on an empty cell where the game spawns. moves: how many were made before this one."""
+    """Slide, then add the tile that the game spawns. moves: made before this one. spawn: its seed; None: no tiles."""
     after = slide(board, key)
     return after if after == board or spawn is None else _fill(after, moves + 1, spawn)
 
@@ -91,7 +91,10 @@ def first_random(seed: int) -> float:
 
 
 def solve(board: Board, target: int, moves: int, spawn: int | None, limit: int) -> list[str] | None:
-    """Return a shortest list of keys that brings a tile of `target`; None where none of `limit` keys does."""
+    """Return a shortest list of keys that makes a tile of `target`; None where `limit` keys do not.
+
+    moves: made so far. spawn: as in `play`.
+    """
     queue: deque[tuple[Board, list[str]]] = deque([(board, [])])
     seen = {board}
     while queue:
@@ -109,7 +112,7 @@ def solve(board: Board, target: int, moves: int, spawn: int | None, limit: int) 
 
 
 def luck(board: Board, target: int, spawn: int | None, budget: int, moves: int = 0) -> float:
-    """How likely `budget` random keys reach the target."""
+    """Return the probability that `budget` random keys reach the target."""
     if max(map(max, board)) >= target:
         return 1.0
     if budget == 0:
@@ -122,9 +125,9 @@ def luck(board: Board, target: int, spawn: int | None, budget: int, moves: int =
 
 
 def collect(state: State, goal: int, spawn: int, limit: int) -> Way | None:
-    """Return a way to `goal` points in at most `limit` moves, by beam search over boards whose new tiles are foreseen.
+    """Find a way to `goal` points in at most `limit` moves, by beam search over boards with their known new tiles.
 
-    None where the beam does not get there.
+    Returns None where the beam does not get there.
     """
     for beam in islice(_beams(state, spawn), limit + 1):
         for now, way in beam:
@@ -134,12 +137,12 @@ def collect(state: State, goal: int, spawn: int, limit: int) -> Way | None:
 
 
 def most_points(state: State, spawn: int, moves: int) -> int:
-    """Return the most points that the beam meets in `moves` moves."""
+    """Return the most points that the beam search reaches in `moves` moves."""
     return max(now.points for beam in islice(_beams(state, spawn), moves + 1) for now, _ in beam)
 
 
 def _beams(state: State, spawn: int) -> Iterator[list[tuple[State, tuple]]]:
-    """After 0, 1, 2 ... moves: the most promising boards, each with the way there (of nested pairs)."""
+    """Yield after 0, 1, 2 ... moves the most promising states, each with its way as nested (way before, key, state)."""
     beam: list[tuple[State, tuple]] = [(state, ())]
     while beam:
         yield beam
@@ -153,14 +156,14 @@ def _beams(state: State, spawn: int) -> Iterator[list[tuple[State, tuple]]]:
 
 
 def random_points(state: State, spawn: int, budget: int, rng: random.Random) -> int:
-    """Points of one play of `budget` random keys."""
+    """Return the points of one play of `budget` random keys."""
     for _ in range(budget):
         state = step(state, rng.choice(KEYS), spawn) or state
     return state.points
 
 
 def _promise(state: State) -> float:
-    """How good a board is: points, room, and neighbours that are equal or follow one another."""
+    """Rate a state, higher is better: points, empty cells, neighbours that are equal or one the double of the other."""
     board = state.board
     room = sum(not value for row in board for value in row)
     pairs = 0

@@ -1,4 +1,4 @@
-"""Number merge: boards from which a target is a known number of moves away, and games for points."""
+"""Define the game `merge` (number merge): boards a known number of moves from a target, and games for points."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from flywheel.envs.suites.merge.board import solve as shortest_keys
 from flywheel.envs.suites.search import Plans, Way
 from flywheel.envs.suites.steps import press, say
 
-# level: (tiles as shares of the target, moves needed, step budget, most luck that random keys may have, spawns)
+# level: (target divided by each tile, moves needed, step budget, highest `luck` of random keys, whether tiles spawn)
 _LEVELS = {
     1: ((2, 4, 4, 8), 2, 3, 0.25, False),
     2: ((2, 4, 8, 8), 3, 4, 0.2, False),
     3: ((2, 4, 8, 8), 4, 5, 0.06, True),
 }
-# level of the games for points: (moves that the goal is foreseen in, step budget)
+# level of the games for points: (moves in which the beam search reaches the goal, step budget)
 _POINTS = {4: (36, 40), 5: (55, 60), 6: (84, 90)}
-_LUCKY, _PLAYS = 1, 40  # at most so many of so many plays of random keys may reach the goal
-_MORE = 12  # moves that the expert looks further than the budget, where it was disturbed
+_LUCKY, _PLAYS = 1, 40  # at most _LUCKY of _PLAYS random plays may reach the goal
+_MORE = 12  # moves that the expert searches beyond the budget, for boards on which another player has moved
 _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Return a board that needs exactly the level's number of moves, and that random keys seldom solve; or a goal of
-    points that needs foresight to be reached within the budget."""
+    """Draw a board that needs exactly the level's number of moves and that random keys seldom solve.
+
+    Of the games for points, draw a goal that takes foresight to be reached within the budget.
+    """
     attempt = _reach if template == "reach" else _points
     return first_winnable(lambda: attempt(level, rng), f"merge level {level}", tries=5000)
 
@@ -60,7 +62,7 @@ def _board(rng: random.Random, values: list[int]) -> Board:
 
 
 def solve(params: Mapping[str, Any]) -> Way | None:
-    """Return the keys to the target or to the points."""
+    """Find the keys to the target or to the points; None where none are found."""
     state = State(tuple(map(tuple, params["board"])))
     if "goal" in params:
         return collect(state, params["goal"], params["spawn"], 100)
@@ -72,7 +74,7 @@ def solve(params: Mapping[str, Any]) -> Way | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the first key of a shortest way to the target, or of a good way to the points."""
+    """Return thought and action of the expert: the first key of a way to the target, or to the points."""
     if state["terminated"]:
         return None
     now = State(tuple(map(tuple, state["board"])), state["moves"], state["points"])
@@ -90,5 +92,5 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def merge_reached(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: 1 where a tile of the target value is on the board."""
+    """Return 1.0 if a tile of the target's value or more is on the board, else 0.0: a verifier."""
     return float(max(value for row in state["board"] for value in row) >= params["target"])

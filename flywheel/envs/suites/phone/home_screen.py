@@ -8,13 +8,16 @@ from pathlib import Path
 
 from flywheel.envs.suites.site import Page, Records, Site, Visit
 
-# The applications of the emulated phone: sites of the package, two screens of icons.
+# The applications are sites of the package; their icons are on two screens.
 
 
 @dataclass(frozen=True)
 class PhoneApp:
-    """site: the world that it is. name: below its icon, and what the action open_app calls it by. shape: SVG path on a
-    24 x 24 grid. screen: 0 or 1, of the home screen's."""
+    """Describe an application.
+
+    site: its suite. name: below its icon, and in the action open_app. shape: SVG path on a 24 x 24 grid. screen: 0 or
+    1, the screen of the home screen that its icon is on.
+    """
 
     site: str
     name: str
@@ -41,12 +44,12 @@ PHONE_APPS: dict[str, PhoneApp] = {app.site: app for app in _ALL}
 
 
 def find_phone_app(name: str) -> PhoneApp | None:
-    """Find the phone's application called `name`, in whatever case; its site's name will do. None: there is none."""
+    """Find the phone's application called `name`, in any case, or whose site is; None where there is none."""
     asked = name.strip().casefold()
     return next((app for app in _ALL if asked in (app.name.casefold(), app.site)), None)
 
 
-# The phone's home screen: two screens of icons side by side; a long press on one asks what to do with it.
+# The home screen has two screens of icons side by side; a long press on an icon opens its menu.
 
 _N_SCREENS = 2
 

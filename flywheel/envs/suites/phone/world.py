@@ -14,10 +14,10 @@ from flywheel.envs.suites import catalogue, changes
 from flywheel.envs.suites.phone.home_screen import HOME_SCREEN, PHONE_APPS
 from flywheel.envs.suites.site import Site
 
-# What a phone's tasks are made of: tasks of its applications' sites, one after the other, each in its own records.
+# A phone task is made of parts: tasks of its applications' sites, one after the other, each in its own records.
 #
-# A part: `site`, and `params` as a task of that site has them. One that is `read` is looked up and nothing else: what
-# it answers is used in a later part.
+# A part has `site`, and `params` as a task of that site has them. One with `read` is only looked up: its answer is used
+# in a later part.
 
 TaskPart = dict[str, Any]
 
@@ -27,35 +27,35 @@ def get_part_site(part: Mapping[str, Any]) -> Site:
 
 
 def draw_part(site: str, template: str, level: int, rng: random.Random, *, read: bool = False) -> TaskPart:
-    """Return a task of a site. level: of the site's own."""
+    """Draw a task of a site as a part. level: the site's own. read: only to be looked up."""
     return {"site": site, "params": catalogue.get_world(site).play.draw(template, level, rng), "read": read}
 
 
 def get_part_answer(part: Mapping[str, Any]) -> str:
-    """What a part that is looked up says, as one would write it."""
+    """Return the answer of a part that is looked up, as text."""
     site, params = get_part_site(part), part["params"]
     found = site.tasks[params["task"]].answer(site.records(params), dict(params))
     return f"{found:g}" if isinstance(found, float) else str(found)
 
 
 def get_part_state(part: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a part's application, which may not have begun, with the answer that was given."""
+    """Return the state of a part's application, a fresh one where it was not opened, with the answer given."""
     own = state["apps"].get(part["site"]) or get_part_site(part).start(part["params"])
-    if state["app"] != part["site"]:  # its page is not seen
+    if state["app"] != part["site"]:  # its page is not shown
         own = {**own, "page": None}
     return {**own, "answer": state.get("answer", "")}
 
 
 def score_part(part: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return the share of a part that is done, 0 to 1."""
+    """Return the score of a part in [0, 1]."""
     return get_part_site(part).score(part["params"], get_part_state(part, state))
 
 
 def score_phone_task(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return the verifier of all phone tasks. params: `parts`; `removed`: the icons that shall be gone; `opened`: the
-    applications that shall have been opened, in order (None: any); `home`: the home screen shall be seen at the end.
+    """Score any phone task, in [0, 1]; 0 where anything was changed that is not asked for.
 
-    0 where anything was changed that nobody asked for.
+    params: `parts`; `removed`: icons that should be gone; `opened`: applications that should have been opened, in this
+    order (None: any); `home`: the home screen should be shown at the end, else the score is half.
     """
     if _is_anything_harmed(params, state):
         return 0.0
@@ -69,8 +69,7 @@ def score_phone_task(params: Mapping[str, Any], state: Mapping[str, Any]) -> flo
 
 
 def _is_anything_harmed(params: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Tell whether an application was changed that is not asked for, or one that was only to be read, or the home
-    screen."""
+    """Tell whether the home screen or an application was changed that should not be."""
     asked = {part["site"] for part in params["parts"] if not part["read"]}
     readers = {part["site"]: part for part in params["parts"] if part["read"]}
     for name, own in state["apps"].items():
@@ -84,7 +83,7 @@ def _is_anything_harmed(params: Mapping[str, Any], state: Mapping[str, Any]) -> 
     return not params["removed"] and _share_of_icons([], state) < 1
 
 
-_IGNORED_CHANGES = ("threads/*/unread",)  # a mail that is looked at is no more unread
+_IGNORED_CHANGES = ("threads/*/unread",)  # looking at a mail marks it as read
 
 
 def _share_of_icons(removed: list[str], state: Mapping[str, Any]) -> float:
@@ -94,12 +93,12 @@ def _share_of_icons(removed: list[str], state: Mapping[str, Any]) -> float:
 
 
 def get_records_seed(params: Mapping[str, Any], site: str) -> int:
-    """Of the records that an application begins with."""
+    """Return the seed of the records that an application begins with."""
     own = next((part["params"]["seed"] for part in params["parts"] if part["site"] == site), None)
     return params["seed"] if own is None else own
 
 
-# The families of phone tasks: what each draws at a level. Most are tasks of the sites, told as one does on a phone.
+# The families of phone tasks, and what each draws at a level. Most consist of tasks of the sites.
 
 SiteTemplate = tuple[str, str, int]  # a site, one of its templates, the site's own level
 DrawnParams = dict[str, Any]
@@ -113,13 +112,13 @@ CHANGE_TEMPLATES: dict[int, tuple[SiteTemplate, ...]] = {
     3: (("board", "comment", 3), ("board", "create", 3), ("mail", "write", 3), ("mail", "reply", 3),
         ("calendar", "create_whole", 3), ("files", "rename", 3), ("forum", "reply", 3)),
 }  # fmt: skip
-# Those of the application whose icon is on the second screen.
+# Tasks of the settings, whose icon is on the second screen.
 SETTINGS_TEMPLATES: dict[int, tuple[SiteTemplate, ...]] = {
     1: (("settings", "switch_on", 3), ("settings", "switch_off", 3)),
     2: (("settings", "level", 3),),
     3: (("settings", "level", 4), ("settings", "region", 4)),
 }
-# Those that ask something.
+# Tasks of the sites that ask a question.
 QUESTION_TEMPLATES: dict[int, tuple[SiteTemplate, ...]] = {
     1: (("encyclopaedia", "fact", 1), ("encyclopaedia", "symbol", 1)),
     2: (("board", "when", 2), ("mail", "question", 2), ("calendar", "begin", 2), ("forum", "replies", 2)),
@@ -129,8 +128,11 @@ QUESTION_TEMPLATES: dict[int, tuple[SiteTemplate, ...]] = {
 
 @dataclass(frozen=True)
 class PhoneTaskFamily:
-    """draw(level, rng): `instruction`, and those params of `parts.score` that are not as in most tasks. budgets: steps
-    by level."""
+    """Declare a family of phone tasks.
+
+    draw(level, rng): returns `instruction`, and the params of `score_phone_task` that are not the default ones.
+    budgets: steps by level.
+    """
 
     draw: Callable[[int, random.Random], DrawnParams]
     budgets: Mapping[int, int]
@@ -144,7 +146,7 @@ def _tell_part(part: TaskPart) -> str:
 
 
 def _look_up(part: TaskPart) -> str:
-    """Without the words on how to answer."""
+    """Say what to look up, without the instruction's words on how to answer."""
     question = part["params"]["instruction"].rpartition("? ")[0]
     return f"Look up in the application {PHONE_APPS[part['site']].name}: {question}?"
 
@@ -162,7 +164,7 @@ def _task_params(text: str, *steps: TaskPart, home: bool = False) -> DrawnParams
 
 
 def _draw_errand(pools: Mapping[int, Sequence[SiteTemplate]]) -> Callable[[int, random.Random], DrawnParams]:
-    """One task in one application; at the higher levels one goes home when it is done."""
+    """Return a draw of one task in one application; above level 1 it ends on the home screen."""
 
     def draw(level: int, rng: random.Random) -> DrawnParams:
         part = _pick_part(pools, level, rng)
@@ -177,7 +179,7 @@ def _draw_question(level: int, rng: random.Random) -> DrawnParams:
 
 
 def _draw_several(level: int, rng: random.Random) -> DrawnParams:
-    """Tasks in two applications, or three."""
+    """Draw tasks in two applications, or three."""
     steps: dict[str, TaskPart] = {}
     for pool in {1: (1, 1), 2: (1, 2), 3: (1, 1, 2)}[level]:
         rest = [one for one in CHANGE_TEMPLATES[pool] if one[0] not in steps]
@@ -187,7 +189,7 @@ def _draw_several(level: int, rng: random.Random) -> DrawnParams:
 
 
 def _draw_mail_to_board(level: int, rng: random.Random) -> DrawnParams:
-    """What a mail says becomes the title of a card."""
+    """Draw a question about a mail whose answer becomes the title of a card."""
     asked = draw_part("mail", *(("sender", 3) if level == 3 else ("question", 2)), rng, read=True)
     written = draw_part("board", "create", 3, rng)
     wanted = written["params"]["wanted"]
@@ -200,7 +202,7 @@ def _draw_mail_to_board(level: int, rng: random.Random) -> DrawnParams:
 
 
 def _draw_almanac_to_calendar(level: int, rng: random.Random) -> DrawnParams:
-    """What the almanac says becomes an event."""
+    """Draw a question to the almanac whose answer becomes the title of an event."""
     asked = draw_part("encyclopaedia", "symbol" if level == 1 else "fact", 1, rng, read=True)
     written = draw_part("calendar", "create_whole", 3, rng)
     written["params"]["wanted"]["title"] = written["params"]["title"] = get_part_answer(asked)
@@ -212,7 +214,7 @@ def _draw_almanac_to_calendar(level: int, rng: random.Random) -> DrawnParams:
 
 
 def _draw_icons(level: int, rng: random.Random) -> DrawnParams:
-    """Icons are taken off the home screen."""
+    """Draw icons to take off the home screen."""
     gone = rng.sample(sorted(PHONE_APPS), level)
     names = " and ".join(PHONE_APPS[site].name for site in gone)
     icons = "the icon" if level == 1 else "the icons"
@@ -220,7 +222,7 @@ def _draw_icons(level: int, rng: random.Random) -> DrawnParams:
 
 
 def _draw_rounds(level: int, rng: random.Random) -> DrawnParams:
-    """Applications are opened one after the other."""
+    """Draw applications to open one after the other."""
     order = rng.sample(sorted(PHONE_APPS), level + 2)
     names = ", then ".join(PHONE_APPS[site].name for site in order)
     return {"opened": order, "home": True, "instruction": f"Open {names}.{_GO_HOME_TEXT}"}
@@ -238,8 +240,6 @@ PHONE_TASK_FAMILIES: dict[str, PhoneTaskFamily] = {
 }
 
 
-# The world `phone`: tasks over the applications of the emulated phone.
-
 PHONE_VERIFIER = "phone:score"
 _DEFAULT_PARAMS = {"parts": [], "removed": [], "opened": None, "home": False}
 _FOLDER = Path(__file__).parent
@@ -247,15 +247,14 @@ _SOURCE_SUFFIXES = {".py", ".html"}
 
 
 class PhoneWorld(catalogue.BrowserWorld):
-    """A site's world as far as its own pages go, which are the home screen."""
+    """Hold the suite `phone`. To its base class it is a site, whose own pages are the home screen."""
 
     environment: ClassVar[str] = "phone"
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
-        """Return the params of one seed: what `parts.score` reads, and the seed of all records that the task is not
-        about.
+        """Draw the params of a task: what `score_phone_task` reads, and the seed of all other applications' records.
 
-        Raises BadInput for a template or a level that the world has not.
+        Raises BadInput for a template or a level that the suite does not have.
         """
         self.budget(template, level)
         rng = random.Random(f"{self.name} {template} {level} {seed}")
@@ -276,7 +275,7 @@ class PhoneWorld(catalogue.BrowserWorld):
 
 
 def _checksum() -> str:
-    """Of this folder's files and of the applications': a task is what they show and draw."""
+    """Return the sha256 of this folder's files and of the applications' checksums: a task depends on both."""
     digest = hashlib.sha256()
     for path in sorted(_FOLDER.rglob("*")):
         if path.suffix in _SOURCE_SUFFIXES:

@@ -1,4 +1,4 @@
-"""The rules of pour and sort, as `pour.js` has them, and a search for a way to sort the tubes."""
+"""Mirror the rules of the game pour and sort (`pour.js`) in Python; search for pours that sort the tubes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pour = tuple[int, int]  # from which tube to which
 
 
 def run(tube: Tube) -> int:
-    """Count how many symbols of one kind lie on top."""
+    """Count the symbols of one kind on top of a tube."""
     count = 0
     while count < len(tube) and tube[-1 - count] == tube[-1]:
         count += 1
@@ -24,8 +24,10 @@ def finished(tube: Tube, size: int) -> bool:
 
 
 def poured(source: Tube, target: Tube, size: int) -> int:
-    """Count how many symbols go from one tube to another: as many of the top run as there is room for; 0: not
-    allowed."""
+    """Count the symbols that a pour moves: as many of the top run as there is room for; 0 where it is not allowed.
+
+    size: symbols that a tube holds.
+    """
     if not source or finished(source, size) or (target and target[-1] != source[-1]):
         return 0
     return min(run(source), size - len(target))
@@ -36,7 +38,7 @@ def sorted_out(tubes: Tubes, size: int) -> bool:
 
 
 def pour(tubes: Tubes, move: Pour, size: int) -> Tubes:
-    """Return the tubes after a pour that is allowed."""
+    """Return the tubes after an allowed pour. move: (source, target). size: symbols that a tube holds."""
     source, target = tubes[move[0]], tubes[move[1]]
     count = poured(source, target, size)
     after = list(tubes)
@@ -45,9 +47,10 @@ def pour(tubes: Tubes, move: Pour, size: int) -> Tubes:
 
 
 def solve(tubes: Tubes, size: int, limit: int = 20_000, weight: float = 1.5) -> Way | None:
-    """Pours that sort the tubes, each with the tubes after it; None where there are none. weight 1: fewest pours.
+    """Find pours that sort the tubes, (pour, tubes after it) each; None where there are none.
 
-    Where tubes stand does not matter, so the search looks at them sorted, and names a tube by what it holds.
+    The order of the tubes does not matter, so the search sorts them, and names a tube by its content. limit: states
+    expanded at most. weight: of A*; 1 finds the fewest pours. Raises SearchLimit beyond the limit.
     """
     kinds = len({kind for tube in tubes for kind in tube})
 
@@ -55,13 +58,13 @@ def solve(tubes: Tubes, size: int, limit: int = 20_000, weight: float = 1.5) -> 
         for i, source in enumerate(state):
             for j, target in enumerate(state):
                 if i == j or state.index(source) != i or state.index(target) not in (j, i):
-                    continue  # of equal tubes the first stands for all
+                    continue  # of equal tubes only the first is tried
                 if not poured(source, target, size) or (not target and run(source) == len(source)):
                     continue  # nothing would be gained
                 yield (source, target), tuple(sorted(pour(state, (i, j), size)))
 
     def left(state: Tubes) -> int:
-        """Each pour makes at most one run less; at the end each kind is one run."""
+        """Return a lower bound of the pours left: each removes at most one run, and at the end each kind is one run."""
         runs = sum(1 for tube in state for k, kind in enumerate(tube) if k == 0 or kind != tube[k - 1])
         return runs - kinds
 

@@ -1,4 +1,4 @@
-"""Pour and sort: tubes of mixed symbols that can be sorted by pouring."""
+"""Define the game `pour` (pour and sort): tubes of mixed symbols that pouring sorts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flywheel.envs.suites.search import Plans, SearchLimit, Way
 from flywheel.envs.suites.steps import click, say
 
 _KINDS = ("star", "heart", "moon", "leaf", "drop", "bell", "key", "house", "bolt", "diamond")
-# level: (kinds, empty tubes, symbols of a kind, fewest and most pours). Levels 1 and 2 are a few pours from sorted,
-# the others mixed thoroughly.
+# level: (kinds, empty tubes, symbols of a kind, fewest and most pours). Tubes of levels 1 and 2 are a few pours from
+# sorted, those of the others are shuffled.
 _LEVELS = {
     1: (3, 1, 4, 2, 3),
     2: (3, 2, 4, 4, 4),
@@ -29,12 +29,12 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: more kinds and more pours; none is sorted at the start."""
+    """Draw tubes, none of which is sorted at the start; higher levels have more kinds and take more pours."""
     return first_winnable(lambda: _attempt(level, rng), f"pour level {level}")
 
 
 def solve(params: Mapping[str, Any]) -> Way | None:
-    """Return the clicks of a way: the tube to pour from, then the one to pour into."""
+    """Find the clicks of a way: the tube to pour from, then the one to pour into."""
     start = _tubes(params)
     found = search(start, params["size"])
     if found is None:
@@ -64,7 +64,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _tangled(kinds: list[str], empty: int, size: int, rng: random.Random) -> list[list[str]]:
-    """Sorted tubes with some symbols put elsewhere."""
+    """Return sorted tubes of which some symbols were moved to other tubes."""
     tubes = [[kind] * size for kind in kinds] + [[] for _ in range(empty)]
     for _ in range(len(kinds) + 1):
         source = rng.choice([tube for tube in tubes if tube])
@@ -77,7 +77,7 @@ def _tangled(kinds: list[str], empty: int, size: int, rng: random.Random) -> lis
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next click of a way: on the tube to pour from, or on that to pour into."""
+    """Return thought and action of the expert: the next click, on the tube to pour from or on that to pour into."""
     if state["terminated"]:
         return None
     size = task.params["size"]
@@ -104,7 +104,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def _way(tubes: Tubes, size: int) -> Way | None:
-    """A way from any tubes; None where the search finds none."""
+    """Find a way from any tubes; None where the search finds none."""
     try:
         return search(tubes, size)
     except SearchLimit:

@@ -1,4 +1,4 @@
-"""Power grid: a tree of wires from a power station to lamps, its pieces turned out of place."""
+"""Define the game `power` (power grid): a tree of wires from a power station to lamps, with its pieces turned."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: a larger board with more pieces out of place; one layout alone joins them all."""
+    """Draw a board that exactly one layout connects; higher levels are larger, with more pieces out of place."""
     return first_winnable(lambda: _attempt(level, rng), f"power level {level}")
 
 
@@ -64,14 +64,14 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     made = Level({"pieces": board, "source": source})
     if 2 * len(set(made.lit(board)) & set(made.lamps)) > len(made.lamps) or made.solution() != wanted:
         return None
-    # Where the lamps are lit before the last piece lies right, fewer clicks are needed.
+    # Fewer clicks are needed where all lamps are lit before the last piece lies right.
     if len(made.solve(board) or []) < fewest:
         return None
     return {"cols": cols, "rows": rows, "source": list(source), "pieces": [list(row) for row in board]}
 
 
 def _tree(cols: int, rows: int, rng: random.Random) -> dict[Cell, int]:
-    """Wires that join all cells without a ring; no cell has four."""
+    """Draw wires that connect all cells without a ring; no cell has four."""
     start = rng.randrange(cols), rng.randrange(rows)
     wires = {start: 0}
     edges = [(start, side) for side in STEPS]
@@ -91,7 +91,7 @@ def _rows(pieces: Mapping[Cell, int], cols: int, rows: int) -> Board:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next click: on the piece nearest to the power station that lies wrong."""
+    """Return thought and action of the expert: the next click, on the wrong piece nearest to the power station."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

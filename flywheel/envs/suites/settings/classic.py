@@ -1,6 +1,6 @@
-"""The small edition of the settings: switches, a look page and a user page. Plain HTML forms; all state is kept here.
+"""Serve the small edition of the settings: switches, a look page and a user page, as plain HTML forms.
 
-State: `values` (switch -> on, `colour`, `size`, `name`), `page` (path last seen), and the layout it was made with.
+State: `values` (switch -> on, `colour`, `size`, `name`), `page` (path shown last), and the layout: `order`, `colours`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flywheel.envs.base import Task
 from flywheel.envs.suites import changes
 from flywheel.envs.suites.steps import click, say
 
-# switch -> (icon, colour): the same in every session, as on a phone
+# switch -> (icon, colour), the same in every session, as on a phone
 SWITCHES = {
     "wifi": ("wifi", "blue"),
     "sound": ("sound", "orange"),
@@ -31,7 +31,7 @@ PEOPLE = ("anna", "tom", "ben", "mary", "lisa", "kate", "sam", "john")
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Four switches in random order and state, four colours, three sizes; something that is not so yet is asked for."""
+    """Draw four switches in random order and state, four colours, three sizes, and a goal that does not hold yet."""
     order, colours = rng.sample(list(SWITCHES), 4), rng.sample(COLOURS, 4)
     switch, second = rng.sample(order, 2)
     colour, now = rng.sample(colours, 2)
@@ -65,7 +65,7 @@ def start(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
-    """Return a page: template and values; None where there is no such page."""
+    """Return template and values of the page at `path`; None where there is no such page."""
     values = state["values"]
     match path:
         case "":
@@ -104,7 +104,7 @@ def act(state: dict[str, Any], path: str, form: Mapping[str, str]) -> str | None
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Mend the first value that is not as asked, or that was changed without being asked."""
+    """Return the expert's next move towards the first value that differs from the goal; None where none does."""
     target = {**task.params["start"], **task.params["goal"]}
     for name, wanted in target.items():
         if state["values"].get(name) == wanted:
@@ -126,6 +126,6 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def settings_changed(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: the changes asked for and made, over all that were asked for or made."""
+    """Return the share of changes that were asked for and made, among all asked for or made: a verifier."""
     start = params["start"]
     return changes.share_of_values(start, {**start, **params["goal"]}, state["values"])

@@ -1,4 +1,4 @@
-"""Data of the settings: a device, generated anew for each session, in English or Chinese."""
+"""Generate the data of the settings, a device, anew for each session, in English or Chinese."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ _WORDS = (
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
-    """Records of one device: `values` (switches, choices, levels, texts), networks, devices, apps, users, account."""
+    """Draw the records of a device: `values` of its settings, networks, devices, apps, users, account."""
     chinese = language == "zh"
     values: dict[str, Any] = {name: rng.random() < 0.5 for name in SWITCHES} | {"wifi": True, "bluetooth": True}
     values |= {name: rng.choice(options) for name, (_, _, options) in CHOICES.items()}
@@ -266,7 +266,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
 
 
 def word(rng: random.Random) -> str:
-    """Return a password, or a name of a device."""
+    """Draw a word with a number, for a password or a name."""
     return f"{rng.choice(_WORDS)}{rng.randint(100, 999)}"
 
 

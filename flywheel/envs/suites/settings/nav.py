@@ -22,7 +22,7 @@ _SAID = {
 
 
 def first(*moves: Callable[[], Move | None]) -> Move | None:
-    """Return the first of several things that is not done yet."""
+    """Return the next move of the first of `moves` that is not done yet; None where all are done."""
     for move in moves:
         if (found := move()) is not None:
             return found
@@ -30,7 +30,7 @@ def first(*moves: Callable[[], Move | None]) -> Move | None:
 
 
 def reach(screen: Screen, section: str) -> Move | None:
-    """To the page of a section, by the start page."""
+    """Go to the page of a section, through the start page."""
     if screen.page == section:
         return None
     if screen.page == "":
@@ -39,14 +39,14 @@ def reach(screen: Screen, section: str) -> Move | None:
 
 
 def entry(screen: Screen, section: str, element: str, key: str) -> Move | None:
-    """To the page of one entry of a section: a network, a device, a user."""
+    """Go to the page of an entry of a section (network, device, user). element: its link's name, before the key."""
     if screen.page == f"{section}/{key}":
         return None
     return reach(screen, section) or screen.click(f"{element} {key}", "I open this one.", "I click on it.")
 
 
 def app(screen: Screen, key: str) -> Move | None:
-    """To the page of an app, by the search of the list."""
+    """Go to the page of an app, by the search of the list."""
     if screen.page == f"apps/{key}":
         return None
     if (move := reach(screen, "apps")) is not None:
@@ -57,7 +57,7 @@ def app(screen: Screen, key: str) -> Move | None:
 
 
 def confirmed(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks back, and say yes."""
+    """Press a button that asks for confirmation, and confirm."""
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
     return screen.click(button, *said)

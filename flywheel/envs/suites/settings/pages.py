@@ -1,4 +1,4 @@
-"""Pages and forms of the settings."""
+"""Serve the pages and forms of the settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ site = Site(Path(__file__).parent, make_records, common=_common, small=classic)
 
 
 def _section(name: str, visit: Visit, **values: Any) -> Page:
-    """A page of a section: its switches, choices and levels, and whatever more its template shows."""
+    """Return the page of a section: its switches, choices and levels, and the `values` that its template needs."""
     now = visit.records["values"]
     return Page.of(
         f"section/{name if name in _OWN else 'plain'}.html",
@@ -52,7 +52,7 @@ def home(visit: Visit) -> Page:
 
 @site.page("search")
 def search(visit: Visit) -> Page:
-    """Settings whose title or description holds every word."""
+    """Show the settings whose title or description contains every word."""
     words = visit.query.get("q", "").casefold().split()
     titled = [(section, title, text) for section, title, text in SWITCHES.values()]
     titled += [(section, title, "") for section, title, _ in CHOICES.values()]
@@ -165,7 +165,7 @@ def level(visit: Visit, key: str) -> str | None:
 
 @site.form("choices/<name>")
 def choices(visit: Visit, name: str) -> str | None:
-    """All choices of a section, saved at once."""
+    """Save all choices of a section at once."""
     mine = {key: options for key, (of, _, options) in CHOICES.items() if of == name}
     if not mine:
         return None

@@ -1,6 +1,6 @@
-"""Task templates of the settings on networks, devices nearby, the name of this device; and the search.
+"""Define the settings' task templates on networks, nearby devices, the device's name, and the search.
 
-Levels 1 and 2 are those of the small edition.
+Levels 1 and 2 are tasks of the small edition (`classic.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 # -- networks ----------------------------------------------------------------------------------------------------------
 def _ready(d: Draw) -> None:
-    """Networks are listed."""
+    """Raise Redraw in airplane mode, in which no networks are listed."""
     if d.records["values"]["airplane"]:
         raise Redraw
 

@@ -1,6 +1,6 @@
-"""Task templates of the settings of apps, users and the account.
+"""Define the settings' task templates on apps, users and the account.
 
-Levels 1 and 2 are those of the small edition.
+Levels 1 and 2 are tasks of the small edition (`classic.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _steps_clear(screen: Screen, params: Params) -> Move | None:
 
 
 def _most(records: dict, column: str) -> str:
-    """The key of the app that has most of something; Redraw where two have as much."""
+    """Return the key of the app with the highest value in `column`. Raises Redraw where two have it."""
     apps = sorted(records["apps"].items(), key=lambda item: item[1][column])
     if apps[-1][1][column] == apps[-2][1][column]:
         raise Redraw
@@ -65,7 +65,7 @@ def _draw_largest(column: str):
 
 
 def _sorted(screen: Screen, params: Params) -> Move | None:
-    """To the list of apps, the largest first."""
+    """Go to the list of apps and sort it by the column, the largest first."""
     column = params["column"]
     if (move := nav.reach(screen, "apps")) is not None:
         return move

@@ -1,6 +1,6 @@
-"""Task templates of the settings that are one value each: switches, choices, levels, hours.
+"""Define the settings' task templates that change single values: switches, choices, levels, hours.
 
-Levels 1 and 2 are those of the small edition.
+Levels 1 and 2 are tasks of the small edition (`classic.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a device: switches, choices, networks, devices, apps, users, an account; and a small edition."""
+"""Define the site `settings`: switches, choices, networks, devices, apps, users, account; and a small edition."""
 
 from flywheel.envs.suites.settings import tasks_networks, tasks_people, tasks_switches
 from flywheel.envs.suites.settings.pages import site

@@ -1,4 +1,4 @@
-"""The rules of assembling a figure, as `assemble.js` has them, and how pieces fill it."""
+"""Mirror the rules of assembling a figure (`assemble.js`) in Python; find how pieces fill it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flywheel.envs.suites.search import Way
 
 Cell = tuple[int, int]
 Cells = frozenset[Cell]
-Place = tuple[int, Cell]  # quarter turns, and the square of the piece's corner
+Place = tuple[int, Cell]  # quarter turns, and the square that the piece's corner is on
 
 
 def turned(cells: Cells, times: int) -> Cells:
-    """Return the squares after so many quarter turns to the right, from (0, 0) on."""
+    """Return the squares after `times` quarter turns clockwise, shifted to begin at (0, 0)."""
     for _ in range(times):
         height = 1 + max(y for _, y in cells)
         cells = frozenset((height - 1 - y, x) for x, y in cells)
@@ -31,13 +31,13 @@ def moved(cells: Cells, corner: Cell) -> Cells:
 
 @dataclass(frozen=True)
 class State:
-    """Of each piece its quarter turns and the square of its corner in the figure, None where it lies below."""
+    """Hold for each piece its quarter turns and its corner's square in the figure; None: it lies below the figure."""
 
     pieces: tuple[tuple[int, Cell | None], ...]
 
 
 class Level:
-    """What does not change: the params of a task."""
+    """Hold what a task fixes, the figure and its pieces; find fillings and moves."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.figure: Cells = frozenset((x, y) for x, y in params["figure"])
@@ -47,7 +47,7 @@ class Level:
         self._at = self._places()
 
     def fillings(self, state: State | None = None) -> Iterator[dict[int, Place]]:
-        """All ways to fill the figure: piece -> place. Placed pieces of `state`, if one is given, stay."""
+        """Yield all ways to fill the figure, as piece -> place. Pieces that are placed in `state` stay there."""
         given = dict(enumerate((state or self.start).pieces))
         fixed = {number: (turn, at) for number, (turn, at) in given.items() if at is not None}
         empty = (1 << len(self.figure)) - 1
@@ -67,10 +67,10 @@ class Level:
         return sum(1 << self._bits[cell] for cell in cells)
 
     def _places(self) -> list[list[tuple[int, int, Place]]]:
-        """For each square all (piece, squares as bits, place) whose first square in reading order it is."""
+        """List for each square the (piece, squares as bits, place) of which it is the first square in reading order."""
         found: list[list[tuple[int, int, Place]]] = [[] for _ in self._bits]
         for number, piece in enumerate(self.pieces):
-            ways = {turned(piece, turn): turn for turn in reversed(range(4))}  # equal ones count once
+            ways = {turned(piece, turn): turn for turn in reversed(range(4))}  # equal orientations count once
             for cells, turn in sorted(ways.items(), key=lambda way: way[1]):
                 first = min(cells, key=lambda cell: cell[::-1])
                 for square, bit in self._bits.items():
@@ -80,10 +80,11 @@ class Level:
         return found
 
     def solve(self, state: State | None = None) -> Way | None:
-        """Fewest turns and drags to one filling; None where the figure cannot be filled.
+        """Find turns and drags that lead to one filling; None where the figure cannot be filled.
 
-        Placed pieces stay where they can; else the whole is planned anew, and what is in the way goes first. Moves are
-        ("turn", piece, None), ("place", piece, corner) and ("back", piece, None).
+        Placed pieces stay where a filling allows it; otherwise all is planned anew, and pieces in the way are removed
+        first. Moves are ("turn", piece, None), ("place", piece, corner) and ("back", piece, None), each with the state
+        after it.
         """
         state = state or self.start
         filling = next(self.fillings(state), None)

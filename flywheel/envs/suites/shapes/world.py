@@ -1,4 +1,4 @@
-"""Shape fit: shapes and their outlines, then figures and the pieces that fill them."""
+"""Define the game `shapes` (shape fit): shapes and their outlines, then figures and the pieces that fill them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from flywheel.envs.suites.steps import say, spot, where
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "cross", "moon")
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "pink")
-TOLERANCE = 1.7  # units between the centres of piece and outline, at a drop that counts
+TOLERANCE = 1.7  # most units between the centres of piece and outline for a drop that counts
 _SLOTS = (2.3, 7.0, 11.6)  # columns, in units
-_WIDTH, _STOCK = 13.9, 8.3  # of the board; where the stock of pieces begins
-# level of the figures: (pieces, squares of a piece, columns and rows at most, turned, most moves, most fillings)
+_WIDTH, _STOCK = 13.9, 8.3  # width of the board; y at which the stock of pieces begins
+# level of the figures: (pieces, fewest and most squares of a piece, most columns and rows, whether pieces are turned,
+# most moves, most fillings)
 _FIGURES = {
     4: (3, (3, 4), (4, 4), False, 3, 6),
     5: (5, (3, 5), (6, 5), False, 5, 6),
@@ -32,7 +33,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """To level 3, n shapes and n outlines in different orders; above, a figure cut into pieces, turned from level 6."""
+    """Draw `level` shapes and their outlines; above level 3, a figure cut into pieces, turned from level 6 on."""
     if template == "fit":
         return _shapes(level, rng)
     return first_winnable(lambda: _figure(level, rng), f"shapes level {level}")
@@ -97,7 +98,7 @@ def _figure(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _grow(figure: set[Cell], squares: int, columns: int, rows: int, rng: random.Random) -> frozenset[Cell] | None:
-    """A piece beside the figure, on squares that have most neighbours already: figures get compact."""
+    """Draw a piece next to the figure, mostly on squares with many neighbours, so that figures get compact."""
 
     def around(cells: set[Cell]) -> list[Cell]:
         found = {(x + dx, y + dy) for x, y in cells for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))}
@@ -119,7 +120,7 @@ def _grow(figure: set[Cell], squares: int, columns: int, rows: int, rng: random.
 
 
 def _holed(figure: set[Cell], width: int, height: int) -> bool:
-    """Tell whether there is an empty square inside that cannot be reached from outside."""
+    """Tell whether an empty square inside the figure cannot be reached from outside."""
     reached, fresh = {(-1, -1)}, [(-1, -1)]
     while fresh:
         x, y = fresh.pop()
@@ -136,7 +137,7 @@ def _cornered(cells: frozenset[Cell]) -> frozenset[Cell]:
 
 
 def solve(params: Mapping[str, Any]) -> Way | None:
-    """Return the turns and drags of a figure; of the first levels, a drag for each piece."""
+    """Find the turns and drags of a figure; of the first levels, a drag for each piece."""
     if "figure" in params:
         return Level(params).solve()
     shapes = [piece["shape"] for piece in params["pieces"]]
@@ -144,7 +145,7 @@ def solve(params: Mapping[str, Any]) -> Way | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Drag a piece that is not placed yet to its outline; or the next turn or drag of a figure."""
+    """Return thought and action of the expert: drag a piece to its outline, or the next turn or drag of a figure."""
     if "figure" in task.params:
         return _assemble(task, state, rng)
     for piece in state["pieces"]:
@@ -180,7 +181,7 @@ def _assemble(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def _grip(state: Mapping[str, Any], level: Level, now: State, params: Mapping[str, Any], number: int):
-    """A point on a square of the piece: its middle may be empty."""
+    """Return a point on a square of the piece, since its middle may be empty."""
     turn, at = now.pieces[number]
     cells = turned(level.pieces[number], turn)
     width, height = size(cells)
@@ -199,5 +200,5 @@ def _level(params: str) -> Level:
 
 
 def shapes_placed(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: the share of the pieces that lie in their outline."""
+    """Return the share of the pieces that lie in their outline: a verifier."""
     return sum(piece["placed"] for piece in state["pieces"]) / len(params["pieces"])

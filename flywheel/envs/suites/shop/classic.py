@@ -1,7 +1,7 @@
-"""The small shop: six products, a cart and a checkout. Plain HTML forms; all state is kept here.
+"""Serve the small edition of the shop: six products, a cart and a checkout, as plain HTML forms.
 
-State: `items` (name and price), `cart` (name -> count), `page` (path last seen), `query` (last search),
-`orders` (name and items of each).
+State: `items` (name and price), `cart` (name -> count), `page` (path shown last), `query` (last search), `orders` (name
+and items of each).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PEOPLE = ("anna", "tom", "ben", "mary", "lisa", "kate", "sam", "john")
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Six products. At level 1 each has a colour of its own; above, the item shares its colour and its kind."""
+    """Draw six products: of six colours (level 1), or three kinds in two colours each."""
     if level == 1:
         names = [f"{c} {rng.choice(KINDS)}" for c in rng.sample(COLOURS, 6)]
     else:
@@ -61,7 +61,7 @@ def start(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
-    """Return a page: template and values; None where there is no such page."""
+    """Return template and values of the page at `path`; None where there is no such page."""
     items = [_item(entry) for entry in state["items"]]
     by_slug = {item["slug"]: item for item in items}
     page: tuple[str, dict[str, Any]] | None = None
@@ -113,7 +113,7 @@ def act(state: dict[str, Any], path: str, form: Mapping[str, str]) -> str | None
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """What an expert does on the page shown."""
+    """Return thought and action of the expert on the page that is shown; None where nothing is left to do."""
     params, page, cart = task.params, state["page"], state["cart"]
     if task.template == "search":
         if state["query"].lower() == params["word"]:
@@ -168,22 +168,22 @@ def _item(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shop_opened(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: the page of the item is open."""
+    """Return 1.0 if the page of the item is open, else 0.0: a verifier."""
     return float(state["page"] == "item/" + _slug(params["item"]))
 
 
 def shop_searched(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: the word was searched for."""
+    """Return 1.0 if the last search was for the word, else 0.0: a verifier."""
     return float(state["query"].strip().lower() == params["word"])
 
 
 def shop_cart(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: the changes of the cart asked for and made, over all that were asked for or made."""
+    """Return the share of the cart's changes that were asked for and made, among all asked for or made: a verifier."""
     return changes.share_of_values({name: 1 for name in params["cart"]}, params["goal"], state["cart"], absent=0)
 
 
 def shop_ordered(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: one order, with the right items, for the right person; half for a right order for somebody else."""
+    """Return 1.0 for exactly one order, of the right items for the right person, 0.5 for another person: a verifier."""
     orders = state["orders"]
     if len(orders) != 1 or orders[0]["items"] != dict(params["goal"]):
         return 0.0

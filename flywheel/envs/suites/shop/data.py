@@ -1,11 +1,11 @@
-"""Data of the shop: its products and the customer's earlier orders, generated anew for each session."""
+"""Generate the data of the shop anew for each session: its products, and the customer's earlier orders."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-# department -> (title, kinds): a kind is an icon of look.json too
+# department -> (title, kinds); each kind is also an icon of look.json
 DEPARTMENTS = {
     "home": ("Home", ("mug", "lamp", "clock")),
     "clothes": ("Clothes", ("hat", "shirt", "shoe")),
@@ -88,11 +88,11 @@ _CITIES = ("Bath", "Leeds", "York", "Oxford", "Dover", "Perth", "Truro", "Ripon"
 _CITIES_ZH = ("杭州", "成都", "南京", "武汉", "西安", "青岛", "厦门", "长沙")
 _NAMES = ("Anna Hill", "Ben Wood", "Clara Stone", "David Lake", "Emma Field", "Frank Marsh", "Grace Ford", "Henry Park")
 _NAMES_ZH = ("王芳", "李伟", "张敏", "刘洋", "陈静", "杨帆", "赵磊", "黄丽")
-_A_KIND = 5  # products
+_A_KIND = 5  # products of a kind
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
-    """Records of a session: `_products` (never changed), cart, wishlist, orders, addresses, reviews, and so on."""
+    """Draw the records of a session: `_products` (never changed), cart, wishlist, orders, addresses and others."""
     products = _products(rng, language)
     keys = rng.sample(list(products), 14)
     cart = [_item(rng, products, key) for key in keys[:3]]
@@ -147,7 +147,7 @@ def somebody(rng: random.Random, language: str) -> str:
 
 
 def kind(name: str, language: str) -> str:
-    """How products of a kind are called."""
+    """Return the name of a kind of products in a language."""
     return _KINDS_ZH[name] if language == "zh" else name
 
 
@@ -156,7 +156,7 @@ def brands(language: str) -> tuple[str, ...]:
 
 
 def by_name(product: dict[str, Any]) -> bytes:
-    """What names sort by: in this encoding common Chinese characters stand in the order of their pinyin."""
+    """Return the sort key of a product's name: GB 18030 has common Chinese characters in the order of their pinyin."""
     return product["name"].encode("gb18030")
 
 
@@ -165,7 +165,7 @@ def _item(rng: random.Random, products: dict[str, Any], key: str) -> dict[str, A
 
 
 def _products(rng: random.Random, language: str) -> dict[str, dict[str, Any]]:
-    """Prices and ratings are all different, so that the cheapest and the best of anything is one."""
+    """Draw the products. All prices and ratings differ, so that the cheapest and the best of any set are unique."""
     count = _A_KIND * len(KINDS)
     prices = rng.sample(range(5, 150), count)
     stars = rng.sample(range(250, 500), count)

@@ -1,4 +1,4 @@
-"""Draws that several task templates of the shop share, with what they ask to be put into the cart."""
+"""Draw what several task templates of the shop need, and put what they ask for into the cart."""
 
 from __future__ import annotations
 

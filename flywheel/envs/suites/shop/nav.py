@@ -6,7 +6,7 @@ from flywheel.envs.suites.screen import Move, Screen
 
 
 def to(screen: Screen, page: str, *elements: str) -> Move | None:
-    """To a page by the first of these elements that is shown, or from the start page."""
+    """Go to a page by the first of these elements that the screen has, else to the start page."""
     if screen.page == page:
         return None
     for element in elements:
@@ -20,7 +20,7 @@ def cart(screen: Screen) -> Move | None:
 
 
 def orders(screen: Screen, key: str) -> Move | None:
-    """To the page of an order."""
+    """Go to the page of an order."""
     if screen.page == f"orders/{key}":
         return None
     return to(screen, "orders", "menu orders") or screen.click(f"order {key}", "I open this order.")
@@ -35,7 +35,7 @@ def wishlist(screen: Screen) -> Move | None:
 
 
 def product(screen: Screen, key: str) -> Move | None:
-    """To the page of a product, by the search."""
+    """Go to the page of a product: click it where it is shown, else search for its name."""
     if screen.page == f"product/{key}":
         return None
     if screen.has(f"product {key}"):
@@ -45,7 +45,7 @@ def product(screen: Screen, key: str) -> Move | None:
 
 
 def add(screen: Screen, key: str, colour: str, count: int = 1) -> Move | None:
-    """Put so many of a product into the cart; None where it is there."""
+    """Put `count` of a product into the cart; None where this product in this colour is in it."""
     if f"{key}-{colour}" in screen.records["cart"]:
         return None
     if (move := product(screen, key)) is not None:
@@ -58,7 +58,7 @@ def add(screen: Screen, key: str, colour: str, count: int = 1) -> Move | None:
 
 
 def listed(screen: Screen, department: str, **asked: str) -> Move | None:
-    """To the list of a department, by its filters."""
+    """Go to the list of a department and set its filters. asked: values of the query."""
     if screen.page != f"list/{department}":
         return screen.click(f"menu list/{department}", "I open the department.", "I go to this department.")
     if all(screen.query.get(name, "") == value for name, value in asked.items()):
@@ -68,7 +68,7 @@ def listed(screen: Screen, department: str, **asked: str) -> Move | None:
 
 
 def ordered(screen: Screen, address: dict[str, str], delivery: str) -> Move:
-    """From the cart through the checkout."""
+    """Go from the cart through the checkout. address: values by field. delivery: key of DELIVERIES."""
     if screen.page == "checkout/check":
         return screen.click("order", "All is right, I order.", "I click order now.")
     if screen.page == "checkout/delivery":

@@ -1,4 +1,4 @@
-"""Pages and forms of the shop on the way from the cart to an order, and after it: checkout, orders, account, help."""
+"""Serve the pages and forms of the shop from the checkout on: checkout, orders, account, help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flywheel.envs.suites.site import Page, Visit
 
 
 def _address(visit: Visit) -> dict[str, str]:
-    """The fields of an address, checked; postcodes are as long as the language's country has them."""
+    """Read and check the fields of an address; a postcode has six digits in Chinese, five in English."""
     return visit.read(
         Field("name", longest=60),
         Field("street", longest=80),
@@ -90,7 +90,7 @@ def order(visit: Visit) -> str | None:
 
 
 def place(records: dict[str, Any], address: dict[str, str], delivery: str) -> str:
-    """Turn the cart into an order; its key."""
+    """Turn the cart into an order; return its key."""
     number = records["_orders"] = records.get("_orders", 1041 + 7 * 3) + 7
     key = f"o{number}"
     records["orders"][key] = {

@@ -1,4 +1,4 @@
-"""Pages and forms of the shop."""
+"""Serve the pages and forms of the shop: products, cart, wish list."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flywheel.envs.suites.shop.data import COUPONS, DELIVERIES, DEPARTMENTS, SOR
 from flywheel.envs.suites.site import Page, Site, Visit
 
 A_PAGE = 8
-MOST = 9  # of one product in the cart
-PRICES = (25, 50, 100)  # "up to" of the filter
+MOST = 9  # most of one product and colour in the cart
+PRICES = (25, 50, 100)  # dollars; options "Up to" of the filter
 
 
 def _menu(visit: Visit) -> list[tuple[str, str, str]]:
@@ -53,7 +53,7 @@ def department(visit: Visit, department: str) -> Page | None:
 
 
 def _list(visit: Visit, department: str) -> Page:
-    """Products of a department (all: ""), by search words, filters and order, eight a page."""
+    """Return the page of a department's products ("": all), by search words, filters and order, A_PAGE on each page."""
     products = visit.records["_products"]
     words = visit.query.get("q", "").casefold().split()
     most = visit.number("most", 0, 0, 10_000)
@@ -125,7 +125,7 @@ def add(visit: Visit, key: str) -> str | None:
 
 
 def put(visit: Visit, item: dict[str, Any]) -> None:
-    """Into the cart, beside what is there already. Raises Invalid where the stock does not hold so many."""
+    """Add an item to those in the cart. Raises Invalid where there would be more than the stock or MOST."""
     cart, one = visit.records["cart"], visit.records["_products"][item["product"]]
     count = cart.get(item_key(item), {"count": 0})["count"] + item["count"]
     if count > min(one["stock"], MOST):
@@ -168,7 +168,7 @@ def cart(visit: Visit) -> Page:
 
 
 def totals(records: dict[str, Any], delivery: str = "") -> dict[str, Any]:
-    """Prices in dollars; a coupon takes its share off, rounded down to whole dollars."""
+    """Return the cart's prices in dollars: goods, discount of the coupon (`off`, rounded down), delivery and total."""
     products = records["_products"]
     goods = sum(products[item["product"]]["price"] * item["count"] for item in records["cart"].values())
     off = goods * COUPONS.get(records["coupon"], 0) // 100

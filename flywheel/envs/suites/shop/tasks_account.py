@@ -1,6 +1,6 @@
-"""Task templates of the shop on orders, the account and messages.
+"""Define the shop's task templates on orders, the account and messages.
 
-Levels 1 and 2 are those of the small edition.
+Levels 1 and 2 are tasks of the small edition (`classic.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Task templates of the shop that fill, change and empty the cart.
+"""Define the shop's task templates that fill, change and empty the cart.
 
-Levels 1 and 2 are those of the small edition.
+Levels 1 and 2 are tasks of the small edition (`classic.py`).
 """
 
 from __future__ import annotations

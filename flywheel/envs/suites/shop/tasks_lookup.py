@@ -1,6 +1,6 @@
-"""Task templates of the shop that look around: products, lists, prices, the wish list, reviews.
+"""Define the shop's task templates on products, lists, prices, the wish list and reviews.
 
-Levels 1 and 2 are those of the small edition.
+Levels 1 and 2 are tasks of the small edition (`classic.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _cheaper(records: Records, p: Params) -> str:
 
 
 def _steps_cheaper(screen: Screen, p: Params) -> Move | None:
-    """Both show in the search for their kind."""
+    """Search for the kind of both products, which shows both prices."""
     products = screen.records["_products"]
     kind = data.kind(products[p["keys"][0]]["kind"], screen.t.language)
     if screen.page == "search" and screen.query.get("q") == kind:

@@ -1,4 +1,4 @@
-"""A shop: departments, filters, a cart, a checkout, orders, a wish list, an account; and a small edition."""
+"""Define the site `shop`: departments, filters, cart, checkout, orders, wish list, account; and a small edition."""
 
 from flywheel.envs.suites.shop import orders, tasks_account, tasks_cart, tasks_lookup
 

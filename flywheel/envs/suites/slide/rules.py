@@ -1,7 +1,7 @@
-"""The rules of the sliding blocks, as `slide.js` has them, and all that can be reached from a level.
+"""Mirror the rules of the game sliding blocks (`slide.js`) in Python; search all that can be reached from a level.
 
-A state is one number: three bits for each block, the cell of its left or upper end along its own direction. Block 0,
-the key, has the lowest bits.
+A state is one number: three bits for each block, its place, which is the cell of its left or upper end along its own
+direction. Block 0, the key, has the lowest bits.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ def state_of(places: Sequence[int]) -> int:
 
 
 class Level:
-    """What does not change: the blocks' lengths, directions and lanes, and where the gap is."""
+    """Hold what a task fixes, the blocks' lengths, directions and lanes, and the gap; list and search moves."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         size, blocks = params["size"], params["blocks"]
         self.start = state_of([block["x"] if block["across"] else block["y"] for block in blocks])
         self.goal = 0 if params["gap"] in ("left", "up") else size - blocks[0]["length"]
-        # For each block the cells that it covers, a bit each, by its place.
+        # For each block and place the cells that it covers, a bit each.
         self._masks = []
         for block in blocks:
             step, lane = (1, block["y"] * size) if block["across"] else (size, block["x"])
             body = sum(1 << (step * n) for n in range(block["length"]))
             self._masks.append([body << (lane + step * place) for place in range(size - block["length"] + 1)])
-        # For each block and place the cell that has to be free for a step back, and on; all cells where there is none.
+        # For each block and place the bit of the cell that has to be free for a step back, or on; -1, all bits, at the
+        # end of the lane.
         self._back = [[-1, *(a & ~b for a, b in pairwise(masks))] for masks in self._masks]
         self._on = [[*(b & ~a for a, b in pairwise(masks)), -1] for masks in self._masks]
 
@@ -42,7 +43,7 @@ class Level:
         return [state >> (_BITS * block) & _PLACE for block in range(len(self._masks))]
 
     def moves(self, state: int) -> Iterator[tuple[tuple[int, int], int]]:
-        """Each (block, its new place), any distance that is free, with the state after it."""
+        """Yield each move over any free distance, (block, its new place), with the state after it."""
         for block, place, after, _ in self._slides(state, self._taken(state)):
             yield (block, place), after
 
@@ -50,7 +51,7 @@ class Level:
         return sum(masks[place] for masks, place in zip(self._masks, self.places(state), strict=True))
 
     def _slides(self, state: int, taken: int) -> list[tuple[int, int, int, int]]:
-        """(block, its new place, the state after, the cells taken after) of each move."""
+        """List the moves as (block, its new place, the state after, the cells taken after, as bits)."""
         found = []
         for block, masks in enumerate(self._masks):
             shift = _BITS * block
@@ -64,17 +65,18 @@ class Level:
         return found
 
     def out(self, state: int) -> bool:
-        """Tell whether the key is at the gap, and so out."""
+        """Tell whether the key is at the gap, which frees it."""
         return state & _PLACE == self.goal
 
     def solve(self, state: int | None = None) -> Way | None:
-        """Return the fewest moves from `state` (the start where None) that free the key; None where none do."""
+        """Find the fewest moves from `state` (None: the start) that free the key; None where none do."""
         return shortest(self.start if state is None else state, self.moves, self.out)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """For each block, bounds of the places that it may ever get to: never too narrow, found without a search.
+        """Return, for each block, bounds (lowest, highest) of the places that it can ever reach; never too narrow.
 
-        A block passes a cell unless another one covers it wherever in its own bounds that one lies.
+        Needs no search. A cell stops a block only where another block covers that cell at all places within its own
+        bounds.
         """
         bounds = [(place, place) for place in self.places(self.start)]
         always = [masks[low] for masks, (low, _) in zip(self._masks, bounds, strict=True)]
@@ -95,10 +97,10 @@ class Level:
         return bounds
 
     def far(self, limit: int) -> dict[int, int] | None:
-        """Every state that the start leads to, with its fewest moves to an end; None where more than `limit`."""
+        """Map every reachable state to its fewest moves until the key is free; None for more than `limit` states."""
         beside: dict[int, list[int]] = {self.start: []}  # each state's neighbours
         front = [(self.start, self._taken(self.start))]
-        for state, taken in front:  # which grows meanwhile
+        for state, taken in front:  # the loop appends to `front`
             if self.out(state):
                 continue
             for _, _, after, cells in self._slides(state, taken):
@@ -110,7 +112,7 @@ class Level:
                     beside[after].append(state)
             if len(beside) > limit:
                 return None
-        # Moves can be taken back, so the ways from the ends are the ways to them; a key that is out stays out.
+        # Moves can be reversed, so ways from the end states are also ways to them; a key that is out stays out.
         queue = [state for state in beside if self.out(state)]
         far = dict.fromkeys(queue, 0)
         for state in queue:

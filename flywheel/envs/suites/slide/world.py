@@ -1,4 +1,4 @@
-"""Sliding blocks: a crowded tray in which a key block is shut in, and how it is freed."""
+"""Define the game `slide` (sliding blocks): a crowded tray out of which a key block has to be freed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flywheel.envs.suites.search import Plans, Way
 from flywheel.envs.suites.slide.rules import Level, state_of
 from flywheel.envs.suites.steps import drag, say
 
-# level: (side of the tray, fewest and most blocks beside the key, of them in its way, fewest and most moves)
+# level: (side of the tray, fewest and most blocks other than the key, fewest in its way, fewest and most moves)
 _LEVELS = {
     1: (5, 4, 6, 1, 3, 4),
     2: (5, 5, 7, 1, 5, 6),
@@ -24,8 +24,8 @@ _LEVELS = {
     4: (6, 9, 11, 2, 8, 10),
     5: (6, 10, 12, 2, 11, 18),
 }
-_REACH = 1500  # states of a tray that are looked at; more make a tray in which one gets lost
-# A tray with more moves at the start, or more states by its blocks' ranges alone, nearly always leads to more.
+_REACH = 1500  # most states of a tray: in a larger one a player gets lost
+# A tray with more moves at the start, or more states by its blocks' ranges, nearly always has more than _REACH.
 _MOVES, _STATES = 9, 2**24
 _COLOURS = ("blue", "green", "yellow", "purple", "orange", "pink", "gray")
 _TURNS = ("right", "down", "left", "up")
@@ -34,7 +34,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: a tray from which the key comes free in so many moves, not fewer."""
+    """Draw a tray from which the key takes the level's number of moves, and not fewer, to come free."""
     return first_winnable(lambda: _attempt(level, rng), f"slide level {level}")
 
 
@@ -74,7 +74,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _crowd(side: int, count: int, rng: random.Random) -> list[dict[str, Any]] | None:
-    """The key in its lane and `count` blocks beside it, anywhere; None where they find no room."""
+    """Draw the key in its lane and `count` blocks anywhere around it; None where they find no room."""
     lane = rng.randrange(side)
     blocks = [{"x": 0, "y": lane, "length": 2, "across": True, "colour": "red"}]
     taken = {(0, lane), (1, lane)}
@@ -84,7 +84,7 @@ def _crowd(side: int, count: int, rng: random.Random) -> list[dict[str, Any]] | 
         length, across = (3 if rng.random() < 0.35 else 2), rng.random() < 0.45
         along, beside = rng.randrange(side - length + 1), rng.randrange(side)
         if across and beside == lane:
-            continue  # it could never leave the key's way
+            continue  # such a block could never leave the key's way
         cells = {(along + n, beside) if across else (beside, along + n) for n in range(length)}
         if not cells & taken:
             taken |= cells
@@ -94,8 +94,7 @@ def _crowd(side: int, count: int, rng: random.Random) -> list[dict[str, Any]] | 
 
 
 def _can_clear(blocks: list[dict[str, Any]], side: int) -> bool:
-    """Tell whether the upright blocks of each column find room above and below the key's row, in the order they
-    have."""
+    """Tell whether the upright blocks of each column fit above and below the key's row, in their order."""
     row = blocks[0]["y"]
     for column in range(side):
         lengths = [b["length"] for b in sorted(blocks, key=lambda b: b["y"]) if not b["across"] and b["x"] == column]
@@ -110,13 +109,13 @@ def _crosses(block: dict[str, Any], row: int) -> bool:
 
 
 def _turn(block: dict[str, Any], side: int) -> None:
-    """A quarter turn of the whole tray, clockwise."""
+    """Turn a block with the whole tray by a quarter, clockwise."""
     height = 1 if block["across"] else block["length"]
     block["x"], block["y"], block["across"] = side - block["y"] - height, block["x"], not block["across"]
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next drag of a shortest way out."""
+    """Return thought and action of the expert: the next drag of a shortest way out."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))
@@ -142,7 +141,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def _name(blocks: list[dict[str, Any]], number: int) -> str:
-    """Its colour, and its length where another block has that colour too."""
+    """Name a block by its colour, and by its length where another block has the same colour."""
     block = blocks[number]
     twin = any(other["colour"] == block["colour"] for other in blocks if other is not block)
     size = ("short " if block["length"] == 2 else "long ") if twin else ""

@@ -1,4 +1,4 @@
-"""The rules of the snake puzzle, as `snake.js` has them, and a search for a way out."""
+"""Mirror the rules of the game snake puzzle (`snake.js`) in Python; search for a way out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS: dict[str, Cell] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down
 
 
 class State(NamedTuple):
-    """snake: its cells, head first. eaten: apples by number. taken: keys by number, each opens the door of its own."""
+    """Hold a state. snake: its cells, head first. eaten: numbers of apples. taken: of keys; each opens one door."""
 
     snake: tuple[Cell, ...]
     eaten: frozenset[int] = frozenset()
@@ -21,7 +21,7 @@ class State(NamedTuple):
 
 
 class Level:
-    """What does not change: the params of a task, ready to be searched."""
+    """Hold what a task fixes, the board with its walls, doors, keys, apples and exit; list and search moves."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         def cells(name: str) -> tuple[Cell, ...]:
@@ -32,7 +32,7 @@ class Level:
         self.doors, self.keys, self.apples = cells("doors"), cells("keys"), cells("apples")
         self.exit: Cell = tuple(params["exit"])
         self.start = State(cells("snake"))
-        # Steps to each target with every door open and no body in the way: never too many.
+        # Steps to each target with all doors open and no body in the way: a lower bound.
         self._far = {target: self._distances(target) for target in (*self.apples, self.exit)}
 
     def moves(self, state: State) -> Iterator[tuple[str, State]]:
@@ -58,12 +58,14 @@ class Level:
         return cell == self.exit and len(state.eaten) < len(self.apples)
 
     def solve(self, state: State | None = None, limit: int = 20_000) -> Way | None:
-        """Return a way out from `state` (the start where None): keys with the states after them; None where there is
-        none."""
+        """Find a way out from `state` (None: the start), as (key, state after it) each; None where there is none.
+
+        limit: states expanded at most. Raises SearchLimit beyond it.
+        """
         return best_first(state or self.start, self.moves, self.out, self._left, limit, weight=1.5)
 
     def connected(self) -> bool:
-        """Tell whether every apple and key can be reached from the exit, doors open."""
+        """Tell whether every apple, every key and the snake can reach the exit with all doors open."""
         return all(cell in self._far[self.exit] for cell in (*self.apples, *self.keys, *self.start.snake))
 
     def out(self, state: State) -> bool:

@@ -1,4 +1,4 @@
-"""Snake puzzle: rooms with walls, doors and apples that a snake can eat its way through."""
+"""Define the game `snake` (snake puzzle): rooms with walls, doors and apples that a snake eats its way through."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flywheel.envs.suites.search import Plans, Way
 from flywheel.envs.suites.snake.rules import STEPS, Cell, Level, State
 from flywheel.envs.suites.steps import press, say
 
-# level: (side of the board, doors, blocks in the way, apples, length of the snake, fewest and most steps to the exit)
+# level: (side of the board, doors, single walls, apples, length of the snake, fewest and most steps to the exit)
 _LEVELS = {
     1: (5, 0, 3, 1, 3, 5, 8),
     2: (6, 0, 5, 2, 3, 8, 12),
@@ -30,7 +30,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: rooms in a row, each behind a door whose key lies before it; the exit is in the last one."""
+    """Draw rooms in a row, each behind a door whose key is in the room before it; the exit is in the last room."""
     return first_winnable(lambda: _attempt(level, rng), f"snake level {level}")
 
 
@@ -62,7 +62,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     beside = {(gap[0] + dx, gap[1]) for gap in gaps for dx in (-1, 1)}
     free = [cell for room in rooms for cell in room if cell not in beside]
     walls += rng.sample(free, blocks)
-    turned = rng.random() < 0.5  # doors in walls that stand or lie
+    turned = rng.random() < 0.5  # rooms are in a column instead of a row
 
     def places(cells: list[Cell]) -> list[list[int]]:
         return [[y, x] if turned else [x, y] for x, y in cells]
@@ -83,7 +83,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _body(room: list[Cell], length: int, rng: random.Random) -> list[Cell] | None:
-    """A snake that lies in the room, head first."""
+    """Draw a snake that lies in the room, head first; None where it finds no room."""
     body = [rng.choice(room)]
     while len(body) < length:
         x, y = body[-1]
@@ -96,7 +96,7 @@ def _body(room: list[Cell], length: int, rng: random.Random) -> list[Cell] | Non
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next key of a way out."""
+    """Return thought and action of the expert: the next key of a way out."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))

@@ -1,4 +1,4 @@
-"""The rules of tile triples, as `tiles.js` has them, and a search for an order that never fills the tray."""
+"""Mirror the rules of the game tile triples (`tiles.js`) in Python; search for an order that never fills the tray."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from flywheel.envs.suites.search import Way, best_first
 
 @dataclass(frozen=True)
 class State:
-    """left: the numbers of the tiles that are left. tray: kinds in it, in order."""
+    """Hold a state. left: numbers of the tiles that are left. tray: the kinds in it, in order."""
 
     left: frozenset[int]
     tray: tuple[str, ...] = ()
 
 
 class Level:
-    """What does not change: the params of a task, ready to be searched."""
+    """Hold what a task fixes, the tiles and the slots of the tray; list and search picks."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         tiles, side = params["tiles"], params["side"]
         self.kinds = [tile["kind"] for tile in tiles]
         self.slots = params["slots"]
         self.start = State(frozenset(range(len(tiles))))
-        # For each tile those that lie on it.
+        # For each tile, the tiles that lie on it.
         self._above = [
             frozenset(
                 number
@@ -42,7 +42,10 @@ class Level:
         return [number for number in sorted(state.left) if not self._above[number] & state.left]
 
     def moves(self, state: State) -> Iterator[tuple[int, State]]:
-        """Tiles that may be picked without filling the tray. Of equal ones that lie on nothing, only the first."""
+        """Yield each tile that can be picked without filling the tray, with the state after it.
+
+        Of tiles of a kind that lie on nothing, only the first is tried.
+        """
         plain: set[str] = set()
         for number in self.free(state):
             kind = self.kinds[number]
@@ -57,19 +60,22 @@ class Level:
                 yield number, State(state.left - {number}, tuple(sorted(tray)))
 
     def solve(self, state: State | None = None, limit: int = 4000) -> Way | None:
-        """Return an order that clears the board from `state` (the start where None); None where there is none."""
+        """Find an order that clears the board from `state` (None: the start); None where there is none.
+
+        limit: states expanded at most. Raises SearchLimit beyond it.
+        """
         state = state or self.start
         state = State(state.left, tuple(sorted(state.tray)))
         return best_first(state, self.moves, lambda now: not now.left, self._left, limit, weight=8.0)
 
     def _left(self, state: State) -> float:
-        """Fewer kinds in the tray and more pairs of them are better; the tiles left count for all ways alike."""
+        """Estimate what is left to do: tiles, kinds in the tray, and tiles missing to complete these kinds."""
         tray, free = Counter(state.tray), Counter(self.kinds[number] for number in self.free(state))
         missing = sum(max(0, 3 - count - free[kind]) for kind, count in tray.items())
         return len(state.left) + 0.5 * len(state.tray) + 0.7 * missing
 
     def careless(self) -> bool:
-        """Tell whether the plain rule, to finish the kind that is furthest in the tray, clears the board."""
+        """Tell whether a greedy rule, to pick of the kind with most tiles in the tray, clears the board."""
         state = self.start
         while state.left:
             after = dict(self.moves(state))

@@ -1,4 +1,4 @@
-"""Tile triples: boards of stacked tiles, cleared by threes."""
+"""Define the game `tiles` (tile triples): boards of stacked tiles, cleared by threes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from flywheel.envs.suites.tiles.rules import Level, State
 
 KINDS = ("red heart", "yellow star", "blue drop", "green leaf", "purple moon", "orange bell", "pink key", "black bolt")
 _COLUMNS, _ROWS, _PITCH, _PITCH_Y = 4, 3, 3.45, 3.2  # cells of the flat boards of the first levels, in units
-_ASIDE = (0.0, 0.05, 0.1, 0.15, 0.2)  # what a tile may lie beside its cell
-# level of the piled boards: (triples, kinds, side of a tile, tiles of each layer, most tiles in the tray, careless)
+_ASIDE = (0.0, 0.05, 0.1, 0.15, 0.2)  # offsets of a tile from its cell, in units
+# level of the piled boards: (triples, kinds, side of a tile, tiles of each layer, slots of the tray, whether greedy
+# play may win)
 _PILES = {
     4: (6, 5, 2.6, (12, 6), 7, True),
     5: (8, 7, 2.35, (12, 8, 4), 7, False),
@@ -29,10 +30,10 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """To level 3, n kinds of three tiles each, few of them on others; above, piles.
+    """Draw `level` kinds of three tiles each, few of which lie on others; above level 3, piles.
 
-    The tray is small: it is lost by picking tiles of mixed kinds. From level 5 on it is also lost by always finishing
-    the kind that is furthest in the tray: one has to look what lies below.
+    The tray is small: picking tiles of mixed kinds loses. From level 5 on, always picking of the kind with most tiles
+    in the tray loses too: what lies below matters.
     """
     return first_winnable(lambda: _flat(level, rng) if level <= 3 else _pile(level, rng), f"tiles level {level}")
 
@@ -62,7 +63,7 @@ def _flat(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _pile(level: int, rng: random.Random) -> dict[str, Any] | None:
-    """Layers shifted by half a tile against one another."""
+    """Draw layers of tiles, each shifted by half a tile against the one below."""
     triples, kinds, side, layers, slots, careless = _PILES[level]
     bag = [*rng.sample(KINDS, kinds), *rng.choices(KINDS, k=triples - kinds)] * 3
     rng.shuffle(bag)
@@ -87,7 +88,10 @@ def solve(params: Mapping[str, Any]) -> Way | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next tile of an order that clears the board; where there is none, of the kind that is furthest."""
+    """Return thought and action of the expert: the next tile of an order that clears the board.
+
+    Where there is none, a tile of the kind with most tiles in the tray.
+    """
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))
@@ -107,5 +111,5 @@ def _level(params: str) -> Level:
 
 
 def tiles_cleared(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Verifier: the share of the triples that vanished."""
+    """Return the share of the triples that are cleared: a verifier."""
     return 3 * state["triples"] / len(params["tiles"])

@@ -1,4 +1,4 @@
-"""The rules of untangle, as `untangle.js` has them, and a search for moves that undo every crossing."""
+"""Mirror the rules of the game untangle (`untangle.js`) in Python; search for moves that undo every crossing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from flywheel.envs.suites.search import SearchLimit, Way, best_first
 
 Places = tuple[int, ...]  # where each knot is: dots by number, line by line
-_TRIED = 16  # moves that a search goes on with from one state
+_TRIED = 16  # moves that the search tries from a state
 
 
 @functools.cache
 def crossings_of(side: int) -> np.ndarray:
-    """For lines between dots of a `side` x `side` board: whether two of them get in each other's way.
+    """Compute for all pairs of lines between dots of a `side` x `side` board whether they conflict.
 
-    Shape (side^4, side^4), booleans; the line between dots a and b is number a x side^2 + b. Lines that share an end
-    do where they lie on each other, all others where they cross or touch.
+    Returns booleans of shape (side^4, side^4); the line between dots a and b is number a x side^2 + b. Lines that share
+    an end conflict where they lie on each other, all others where they cross or touch.
     """
     count = side * side
     dot = np.stack([np.arange(count) % side, np.arange(count) // side], -1).astype(np.int16)
@@ -27,12 +27,12 @@ def crossings_of(side: int) -> np.ndarray:
     a, b = dot[first], dot[last]
 
     def turn(p: np.ndarray, q: np.ndarray, r: np.ndarray) -> np.ndarray:
-        """Which way it turns from p over q to r: 1, 0 (on a line), -1."""
+        """Return which way the path from p over q to r turns: 1, 0 (on a line), -1."""
         across = (q[..., 0] - p[..., 0]) * (r[..., 1] - p[..., 1]) - (q[..., 1] - p[..., 1]) * (r[..., 0] - p[..., 0])
         return np.sign(across).astype(np.int8)
 
     def between(p: np.ndarray, q: np.ndarray, r: np.ndarray) -> np.ndarray:
-        """Whether r, on the line through p and q, lies between them or on one of them."""
+        """Tell whether r, on the line through p and q, lies between them or on one of them."""
         low, high = np.minimum(p, q), np.maximum(p, q)
         return ((low <= r) & (r <= high)).all(-1)
 
@@ -60,7 +60,7 @@ def crossings_of(side: int) -> np.ndarray:
 
 
 class Level:
-    """The lines between knots on a board of `side` x `side` dots, and where the knots are at the start."""
+    """Hold what a task fixes, the lines and the knots' places at the start; count crossings, search moves."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.side = params["side"]
@@ -73,12 +73,15 @@ class Level:
             self._own.append((own, [sum(self.edges[number]) - knot for number in own]))
 
     def crossings(self, places: Places) -> int:
-        """Count how many pairs of lines get in each other's way."""
+        """Count the pairs of lines that conflict."""
         lines = self._lines(places)
         return int(crossings_of(self.side)[np.ix_(lines, lines)].sum()) // 2
 
     def solve(self, start: Places | None = None, limit: int = 100) -> Way | None:
-        """Moves (knot, dot) that undo every crossing, with the places after each; None where the search finds none."""
+        """Find moves (knot, dot) that undo every crossing, with the places after each; None where none are found.
+
+        limit: states expanded at most.
+        """
         counted: dict[Places, int] = {}
 
         def moves(places: Places) -> Iterator[tuple[tuple[int, int], Places]]:
@@ -98,7 +101,7 @@ class Level:
             return None
 
     def towards(self, places: Places, wanted: Places) -> Way:
-        """Moves that bring each knot to a place of its own; a knot in the way of another one is put aside."""
+        """Return moves that bring each knot to its place in `wanted`; a knot in another's way is moved aside first."""
         way: Way = []
         while places != wanted:
             wrong = [knot for knot, dot in enumerate(places) if dot != wanted[knot]]
@@ -110,18 +113,18 @@ class Level:
         return way
 
     def _best(self, places: Places) -> list[tuple[int, int, int]]:
-        """The moves that leave fewest crossings: (crossings, knot, dot)."""
+        """List the moves that leave the fewest crossings, as (crossings, knot, dot)."""
         table = crossings_of(self.side)
         free = np.setdiff1d(np.arange(self.side**2), places)
         now = self._lines(places)
-        all_of = table[now].sum(0, dtype=np.int16)  # for each line that there could be: how many it would cross
+        all_of = table[now].sum(0, dtype=np.int16)  # for each possible line: how many present lines it conflicts with
         total = int(all_of[now].sum()) // 2
         found: list[tuple[int, int, int]] = []
         for knot, (own, beside) in enumerate(self._own):
             mine = table[now[own]].sum(0, dtype=np.int16)
             before = int(all_of[now[own]].sum()) - int(mine[now[own]].sum()) // 2
             if not before:
-                continue  # its lines are free
+                continue  # its lines have no conflict
             lines = np.array(places)[beside][:, None] * self.side**2 + free  # (lines of the knot, free dots)
             after = (all_of - mine)[lines].sum(0)
             for last in range(1, len(own)):

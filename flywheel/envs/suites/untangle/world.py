@@ -1,4 +1,4 @@
-"""Untangle: drawings without a crossing, their knots then moved about."""
+"""Define the game `untangle`: drawings without a crossing, some of whose knots are then moved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flywheel.envs.suites.steps import drag, say
 from flywheel.envs.suites.turning import side_words
 from flywheel.envs.suites.untangle.rules import Level, Places, crossings_of
 
-# level: (dots a side, knots, lines, knots moved about, fewest and most moves)
+# level: (dots a side, knots, lines, knots moved out of place, fewest and most moves)
 _LEVELS = {
     1: (5, 5, 6, 3, 2, 3),
     2: (5, 6, 8, 5, 3, 4),
@@ -45,7 +45,7 @@ _plans = Plans()
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: more knots and lines, and more of them out of place."""
+    """Draw a tangled drawing; higher levels have more knots and lines, and more knots out of place."""
     return first_winnable(lambda: _attempt(level, rng), f"untangle level {level}")
 
 
@@ -77,7 +77,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def _drawn(places: list[int], side: int, lines: int, rng: random.Random) -> list[list[int]] | None:
-    """Lines between the knots that do not cross, mostly short ones, two to five at each; None where that fails."""
+    """Draw lines between knots that do not cross, mostly short, two to five at each knot; None where that fails."""
     table, count = crossings_of(side), side**2
 
     def length(a: int, b: int) -> float:
@@ -95,7 +95,7 @@ def _drawn(places: list[int], side: int, lines: int, rng: random.Random) -> list
         degree[a] += 1
         degree[b] += 1
     extra = len(drawn) - lines
-    for pair in rng.sample(drawn, len(drawn)):  # more were drawn than wanted: some go again
+    for pair in rng.sample(drawn, len(drawn)):  # remove lines beyond the wanted number
         if extra > 0 and degree[pair[0]] > 2 and degree[pair[1]] > 2:
             drawn.remove(pair)
             degree[pair[0]] -= 1
@@ -113,7 +113,7 @@ def _connected(edges: list[tuple[int, int]], knots: int) -> bool:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next knot to drag."""
+    """Return thought and action of the expert: the next knot to drag."""
     if state["terminated"]:
         return None
     level = _level(json.dumps(dict(task.params), sort_keys=True))
@@ -138,7 +138,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 
 def _way(level: Level, places: Places) -> Way | None:
-    """From any places: by search, or else to where the search from the start leads."""
+    """Find a way from any places: by search, else by moving the knots to where the solution of the start ends."""
     way = level.solve(places)
     if way is not None or not (first_way := level.solve()):
         return way

@@ -1,4 +1,4 @@
-"""Wood blocks: boards half full, and pieces that clear enough of their rows and columns."""
+"""Define the game `wood` (wood blocks): boards half full, and pieces that clear their rows and columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flywheel.envs.suites.placing import Cell, Level
 from flywheel.envs.suites.search import Plans, Way
 
 # level: (side of the board, share filled, smallest and largest piece, pieces, lines, fewest and most placements,
-# whether the best placement each time must not be enough)
+# whether greedy play must not win)
 _LEVELS = {
     1: (5, 0.55, 2, 3, 6, 2, 2, 3, False),
     2: (5, 0.50, 2, 4, 9, 4, 4, 6, False),
@@ -30,7 +30,7 @@ _plans = Plans()
 
 
 def _turns(shape: list[Cell]) -> set[tuple[Cell, ...]]:
-    """A shape in its four turns and mirrored, each with its first square at the origin."""
+    """Return the different orientations of a shape, turned and mirrored, each with its first square at the origin."""
     found = set()
     for _ in range(4):
         shape = [(-y, x) for x, y in shape]
@@ -62,7 +62,7 @@ _SHAPES = sorted(
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level n: a board and as many pieces as its target needs, and some."""
+    """Draw a board, and somewhat more pieces than its target needs."""
     return first_winnable(lambda: _attempt(level, rng), f"wood level {level}")
 
 
@@ -75,7 +75,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     cells = _cells(side)
     filled = sorted(rng.sample(cells, round(share * side * side)))
     if any(sum(cell[axis] == n for cell in filled) == side for axis in (0, 1) for n in range(side)):
-        return None  # a line that is full already
+        return None  # a line is full already
     shapes = [shape for shape in _SHAPES if small <= len(shape) <= large]
     params = {
         "size": side,
@@ -87,7 +87,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 
 def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-    """Return the next placement of a way to the target."""
+    """Return thought and action of the expert: the next placement of a way to the target."""
     level = _level(json.dumps(dict(task.params), sort_keys=True))
     return placing.step(task, state, rng, level, _plans, lambda cell: (EDGE + cell[0] + 0.5, EDGE + cell[1] + 0.5))
 

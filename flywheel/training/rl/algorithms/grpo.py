@@ -1,4 +1,4 @@
-"""GRPO: PPO's loss on advantages relative to the task's other trajectories; no value model (DeepSeekMath 4.1.2)."""
+"""Run GRPO: PPO's loss on advantages relative to a task's other trajectories, without V (DeepSeekMath 4.1.2)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from flywheel.training.rl.algorithm import ALGORITHMS, ScoredTrajectory, TurnEst
 from flywheel.training.rl.losses import PolicyTerms, TokenBatch, clipped_loss
 from flywheel.utils.errors import TrainingError
 
-# Group-relative advantages (GRPO, DeepSeekMath 2024, section 4.1.2): the comparison that needs no value model.
+# Group-relative advantages (GRPO, DeepSeekMath 2024, section 4.1.2): the group's mean is the baseline.
 
-_EPSILON = 1e-6  # verl's; TRL adds 1e-4
+_EPSILON = 1e-6  # as in verl; TRL adds 1e-4
 
 
 def group_relative_advantages(rewards: Sequence[float], groups: Sequence[Hashable]) -> np.ndarray:
-    """A_i = (R_i - mean of its group) / (deviation of its group + 1e-6), for all tokens of trajectory i.
+    """Compute A_i = (R_i - mean of its group) / (deviation of its group + 1e-6), for all tokens of trajectory i.
 
-    The deviation is that of a sample (n - 1), as torch's `std` has it and with it TRL and verl, whose figures this is
-    to be compared with; the paper does not say which. Over a group of four it is 1.155 times the population's.
+    The deviation is the sample's (n - 1), as in torch's `std` and so in TRL and verl, to be comparable with them; the
+    paper does not specify it. For a group of four it is 1.155 times the population's.
 
-    rewards: R_i, what a whole trajectory got. groups: which trajectories are of one task. A group whose rewards are
-    all the same, one of a single trajectory among them, says nothing: 0. Returns float64 [trajectories]. Raises
-    TrainingError for a reward that is not finite.
+    rewards: R_i, total reward of each trajectory. groups: group of each trajectory, such as its task_id. A group with
+    equal rewards, or with one trajectory, gets 0. Returns float64 [trajectories]. Raises TrainingError for a reward
+    that is not finite.
     """
     every = np.asarray(rewards, dtype=np.float64)
     if not np.isfinite(every).all():

@@ -1,8 +1,8 @@
-"""PPO with a value model: decoupled, length-adaptive GAE over whole trajectories (section 2.5.4; VC-PPO, VAPO).
+"""Run PPO with a value model: decoupled, length-adaptive GAE over whole trajectories (section 2.5.4; VC-PPO, VAPO).
 
 Sources of the advantages: GAE (Schulman et al. 2016); decoupled lambdas (VC-PPO 2025); length-adaptive lambda (VAPO
-2025), as used in section 2.5.4 of the UI-TARS-2 report. They are estimated over the trainable tokens of one whole
-trajectory first, and cut into training samples afterwards.
+2025), as used in section 2.5.4 of the UI-TARS-2 report. They are first estimated over the trainable tokens of a whole
+trajectory, and then cut into training samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from flywheel.utils.errors import TrainingError
 
 @dataclass(frozen=True)
 class LengthAdaptive:
-    """Hold lam, lambda_policy, and horizon, 1 / (1 - gamma lam): how many trainable tokens a reward reaches back."""
+    """Hold lam, the lambda of the policy's advantages, and horizon, 1 / (1 - gamma lam): how many trainable tokens a
+    reward reaches back."""
 
     lam: float
     horizon: float
@@ -29,7 +30,8 @@ class LengthAdaptive:
 
 @dataclass(frozen=True)
 class AdvantageEstimate:
-    """Arrays of shape [tokens], 0 at observation tokens. returns: the value model's targets."""
+    """Hold advantages and returns (the value model's targets) of one trajectory, [tokens] each, 0 at observation
+    tokens. horizon: as in `LengthAdaptive`."""
 
     advantages: np.ndarray
     returns: np.ndarray
@@ -37,9 +39,9 @@ class AdvantageEstimate:
 
 
 def length_adaptive_lambda(length: int, alpha: float, gamma: float = 1.0) -> LengthAdaptive:
-    """Compute lambda_policy = max(0, 1 - 1 / (alpha l)), l = trainable tokens of the whole trajectory (VAPO, eq. 7).
+    """Compute lambda_policy = max(0, 1 - 1 / (alpha l)), l = `length`, trainable tokens of a trajectory (VAPO, eq. 7).
 
-    The horizon is then alpha l tokens (gamma 1), never under one: 5% of the trajectory at the report's alpha of 0.05.
+    With gamma 1 the horizon is alpha l tokens, at least one: 5% of the trajectory at the report's alpha of 0.05.
     """
     lam = max(0.0, 1.0 - 1.0 / (alpha * length)) if length else 0.0
     return LengthAdaptive(lam, 1.0 / (1.0 - gamma * lam))
@@ -48,11 +50,11 @@ def length_adaptive_lambda(length: int, alpha: float, gamma: float = 1.0) -> Len
 def compute_gae(
     rewards: np.ndarray, values: np.ndarray, mask: np.ndarray, *, gamma: float, lam: float, bootstrap: float = 0.0
 ) -> np.ndarray:
-    """A_i = sum_k (gamma lam)^k delta_{i+k}, delta_i = r_i + gamma V_{i+1} - V_i; i + 1 is the next trainable token.
+    """Compute A_i = sum_k (gamma lam)^k delta_{i+k}, delta_i = r_i + gamma V_{i+1} - V_i, over trainable tokens i.
 
-    rewards, values: [tokens]; what they hold at observation tokens is never read, so it may be NaN. mask: [tokens],
-    true at trainable tokens. bootstrap: V behind the last token; 0 where the trajectory really ended, the value of what
-    would have followed where a limit cut it off. Returns float64 [tokens], 0 at observation tokens.
+    rewards, values: [tokens]; entries at observation tokens are not read and may be NaN. mask: [tokens], True at
+    trainable tokens. bootstrap: V after the last token of a truncated trajectory; 0 for one that ended by itself.
+    Returns float64 [tokens], 0 at observation tokens.
     """
     mask = np.asarray(mask, dtype=bool)
     r = np.asarray(rewards, dtype=np.float64)[mask]
@@ -82,11 +84,11 @@ def estimate_advantages(
     """Estimate the advantages of one trajectory by decoupled GAE.
 
     Returns the policy's advantages with the length-adaptive lambda (or a fixed lambda_policy), and the value model's
-    targets (advantage + value) with lambda_critic. Shapes as in `compute_gae`. Where a limit cut the trajectory off,
-    the advantages end in `bootstrap`, V behind the last token, and the targets in `outcome`, what it had earned by
-    then: a V that is trained towards itself has nothing to hold it, and at gamma 1 any constant would do. Both are 0
-    where it really ended, with its outcome among the rewards. Raises TrainingError where a number that is read is not
-    finite, and where no token is trainable.
+    targets (advantage + value) with lambda_critic. Shapes as in `compute_gae`. alpha: of `length_adaptive_lambda`. For
+    a truncated trajectory the advantages end in `bootstrap`, V after the last token, and the targets in `outcome`, the
+    score earned by then: targets that end in V itself would not determine V (at gamma 1 any constant would satisfy
+    them). Both are 0 for a trajectory that ended by itself, whose outcome is among the rewards. Raises TrainingError
+    where a reward or value at a trainable token is not finite, and where no token is trainable.
     """
     mask = np.asarray(mask, dtype=bool)
     read = (np.asarray(rewards, float)[mask], np.asarray(values, float)[mask], bootstrap, outcome)
@@ -108,8 +110,8 @@ def estimate_advantages(
 def estimate_turns(rewards: Sequence[float], values: Sequence[np.ndarray], **rates: float | None) -> TurnEstimates:
     """Estimate advantages and value targets over a whole trajectory, then cut them into turns, the training samples.
 
-    rewards: [turns], each comes with its turn's last token. values: one array a turn, [its response tokens]. rates: as
-    `estimate_advantages` takes them. Estimated turn by turn they would be others: a turn's reward would not reach the
+    rewards: [turns], given at each turn's last token. values: one array per turn, [its response tokens]. rates: keyword
+    arguments of `estimate_advantages`. Estimates of single turns would differ: a turn's reward would not reach the
     turns before it.
     """
     whole, ends = np.concatenate(values), np.cumsum([len(part) for part in values])
@@ -145,7 +147,7 @@ class Ppo:
 
 
 def normalise_advantages(estimates: Sequence[TurnEstimates]) -> list[TurnEstimates]:
-    """Normalise advantages to mean 0 and deviation 1 over all tokens; unchanged where all are the same."""
+    """Normalise advantages to mean 0 and standard deviation 1 over all tokens; equal advantages stay unchanged."""
     every = np.concatenate([turn for estimate in estimates for turn in estimate.advantages])
     mean, deviation = every.mean(), every.std()
     if deviation < 1e-8:

@@ -1,4 +1,8 @@
-"""`make.py make SEED` writes shop.db; `ask` prints what is asked, `check` what of it is done."""
+"""Make and score a task on a shop's orders in SQLite.
+
+`make.py make SEED` writes shop.db; `ask SEED` prints the instruction; `check SEED` prints 1 where the right order is
+marked (else 0), less one for each other order that was changed.
+"""
 
 import random
 import sqlite3
@@ -9,7 +13,7 @@ ITEMS = ("mug", "lamp", "chair", "kettle", "rug", "clock")
 
 
 def orders(seed: int) -> tuple[list[tuple], tuple]:
-    """Draw all orders, and the one that is asked for: the dearest of one of the items."""
+    """Draw all orders, and the one that is asked for: the most expensive one of some item."""
     rng = random.Random(seed)
     prices = rng.sample(range(5, 200), 40)
     rows = [(number + 101, rng.choice(NAMES), rng.choice(ITEMS), price) for number, price in enumerate(prices)]

@@ -1,5 +1,8 @@
-"""`task.py ask SEED` prints what is asked; `check` prints 1 where work.ipynb holds its result, else 0; `quiet` is run
-before the server: it offers no news."""
+"""Make and score a task in JupyterLab, a product to compute in a cell of work.ipynb.
+
+`task.py ask SEED` prints the instruction; `check SEED` prints 1 where work.ipynb holds the result, else 0; `quiet SEED`
+is run before the server starts, and switches its news off.
+"""
 
 import json
 import pathlib

@@ -1,4 +1,7 @@
-"""`task.py ask SEED` prints what is asked; `task.py check SEED` prints 1 where Radicale has that calendar alone."""
+"""Make and score a task in Radicale, a calendar to create.
+
+`task.py ask SEED` prints the instruction; `check SEED` prints 1 where that calendar is the only one, else 0.
+"""
 
 import json
 import pathlib
