@@ -36,7 +36,7 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
     if chosen.gradient_checkpointing:
         # Without dropout nothing is drawn, and random state that is kept and put back is not safe between threads.
         how = {"use_reentrant": False, "preserve_rng_state": adapter.dropout > 0}
-        policy.activation_checkpointing_enable(activation_checkpointing_kwargs=how)
+        policy.activation_checkpointing_enable(how, every_n_layers=chosen.checkpoint_every_n_layers)
         policy.disable_input_require_grads()  # only the reentrant way needs a gradient of its inputs
     if not (is_cuda(policy.device) or is_small_model(policy)):
         return_large_blocks()
