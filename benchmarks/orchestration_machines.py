@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import os
 import socket
@@ -57,6 +58,7 @@ def machines(count: int, modules: Path) -> Iterator[Any]:
                         raise
                     time.sleep(0.1)
 
+        @functools.wraps(start)  # has its signature, also where one such cluster is open within another
         def start_raylet(*about: Any, **more: Any) -> Any:
             """Ray gives a node's helpers 15 s to write their ports down, which nothing changes; here they are written
             before. -1 is Ray's word for a service that is not there: nobody asks the dashboard's."""

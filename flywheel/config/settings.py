@@ -411,6 +411,9 @@ class TrainingSettings(OptimizerSettings):
     gradient_checkpointing: bool = False
     """Keep what goes into each layer alone, and compute the rest again for the gradient: less memory, a third more
     arithmetic."""
+    checkpoint_every_n_layers: int = Field(1, ge=1)
+    """With gradient_checkpointing, do so for every n-th layer. The others keep all they computed: with 2, half of the
+    additional arithmetic, and about half of the activations' memory."""
 
 
 class AdapterSettings(SettingsBlock):

@@ -357,6 +357,8 @@ def _list_changes(stage: str, settings: Settings, device: str) -> Iterator[dict[
     name = stage.partition("-")[0]
     chosen, longest = getattr(settings, name), settings.policy.max_context_tokens + settings.policy.max_new_tokens
     yield add(**{f"{name}__gradient_checkpointing": True})
+    if chosen.checkpoint_every_n_layers > 1:
+        yield add(**{f"{name}__checkpoint_every_n_layers": 1})
     if chosen.pack_tokens > longest:
         yield add(**{f"{name}__pack_tokens": longest})
     elif not chosen.pack_tokens:

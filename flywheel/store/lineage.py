@@ -67,7 +67,7 @@ def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]
 
 
 def _untimed_links_sql(links: Iterable[str]) -> str:
-    return f"SELECT *, NULL AS times FROM ({' UNION ALL '.join(links)}) ORDER BY child, parent"
+    return f"SELECT *, CAST(NULL AS BIGINT) AS times FROM ({' UNION ALL '.join(links)}) ORDER BY child, parent"
 
 
 def _holds_links_sql(iteration: int, version: int) -> str:

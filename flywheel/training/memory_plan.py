@@ -406,7 +406,9 @@ def _kept_for_gradient(
     if device == "cpu" and chosen.pack_tokens:
         layer += SINGLE * model.heads * work.scores
     if chosen.gradient_checkpointing:
-        kept = model.layers * work.tokens * model.width * (HALF if half and not whole else SINGLE) + layer
+        saved = -(-model.layers // chosen.checkpoint_every_n_layers)  # layers that keep their input alone
+        kept = saved * work.tokens * model.width * (HALF if half and not whole else SINGLE)
+        kept += (model.layers - saved + 1) * layer
     else:
         # The last layer is computed for the responses only; of the other tokens it needs keys and values.
         last = (work.responses + 0.25 * (work.tokens - work.responses)) / work.tokens if chosen.pack_tokens else 1
@@ -416,7 +418,9 @@ def _kept_for_gradient(
         block = work.screens * work.patches * _block_patch_bytes(seen, size)
         if device == "cpu" and chosen.pack_tokens and not seen.gated:  # attention over Qwen3-VL's screens keeps scores
             block += SINGLE * seen.heads * work.screens * work.patches**2
-        blocks = seen.depth if not chosen.gradient_checkpointing else 1
+        blocks = seen.depth
+        if chosen.gradient_checkpointing:
+            blocks += 1 - -(-seen.depth // chosen.checkpoint_every_n_layers)
         kept += blocks * block + (work.screens * work.patches * seen.width * size * (seen.depth - blocks))
         kept += work.screens * work.patches * 4 * seen.width * size * (1 + seen.levels)  # the mergers
     return kept

@@ -194,15 +194,19 @@ def test_a_killed_training_resumes_to_the_same_adapter(base, samples, tmp_path):
     assert checkpoint_digest(tmp_path / "cut" / "out") == checkpoint_digest(tmp_path / "whole" / "out")
 
 
-@pytest.mark.parametrize("adapter", [AdapterSettings(), EVERYWHERE], ids=["whole", "adapter"])
-def test_less_memory_changes_no_number(base, samples, monkeypatch, adapter):
-    """Checkpointing, and logits in chunks: the same losses, the same gradients to rounding."""
+@pytest.mark.parametrize(
+    ("adapter", "every"), [(AdapterSettings(), 1), (EVERYWHERE, 1), (EVERYWHERE, 2)], ids=["whole", "adapter", "half"]
+)
+def test_less_memory_changes_no_number(base, samples, monkeypatch, adapter, every):
+    """Checkpointing, of all layers or every second, and logits in chunks: the same losses and gradients to rounding."""
     block = BLOCK.model_copy(update={"freeze_vision": False})
     found = {}
     for saving in (False, True):
         monkeypatch.setattr(policy_forward, "_LOGITS", 2048 * 3 if saving else 1 << 24)
-        chosen = block.model_copy(update={"gradient_checkpointing": saving})
+        chosen = block.model_copy(update={"gradient_checkpointing": saving, "checkpoint_every_n_layers": every})
         trainer = SupervisedTrainer(base, ShuffledDataset(samples, 4, 3), chosen, "sft", adapter, 5)
+        layers = trainer.policy.base_model.language_model.layers
+        assert [one.gradient_checkpointing for one in layers].count(True) == saving * -(-len(layers) // every)
         seen = watch_gradients(trainer)
         found[saving] = trainer.step(0, BLOCK.lr)[0], seen
     assert found[True][0] == pytest.approx(found[False][0], abs=1e-5)

@@ -35,7 +35,7 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
     if chosen.gradient_checkpointing:
         # Without dropout nothing random is drawn; and saving and restoring the random state is not thread-safe.
         how = {"use_reentrant": False, "preserve_rng_state": adapter.dropout > 0}
-        policy.activation_checkpointing_enable(activation_checkpointing_kwargs=how)
+        policy.activation_checkpointing_enable(how, every_n_layers=chosen.checkpoint_every_n_layers)
         policy.disable_input_require_grads()  # only reentrant checkpointing needs gradients of the inputs
     if not (is_cuda(policy.device) or is_small_model(policy)):
         return_large_blocks()
