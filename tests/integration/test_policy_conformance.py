@@ -59,7 +59,7 @@ class Backend:
 
 
 @pytest.fixture(params=by_day(["transformers", "openai"]))
-def backend(request):
+def backend(request, folders):
     if request.param == "transformers":
         return Backend({"backend": "transformers"})
     return Backend({"backend": "openai", "endpoint": request.getfixturevalue("server").url})

@@ -15,7 +15,13 @@ import httpx
 
 from flywheel.config import PolicySettings
 from flywheel.policy.adapter import read_adapter_tensors
-from flywheel.policy.checkpoint import base_checkpoint, checkpoint_digest, is_adapter, name_adapter_base
+from flywheel.policy.checkpoint import (
+    base_checkpoint,
+    checkpoint_digest,
+    count_parameters,
+    is_adapter,
+    name_adapter_base,
+)
 from flywheel.policy.client.endpoint import PolicyEndpoint, RouteNotFound
 from flywheel.utils.errors import BadInput, ModelError, PolicyError
 
@@ -256,5 +262,7 @@ def is_same_checkpoint(root: str, folder: Path, version: str) -> bool:
 
 
 def _identity(checkpoint: Path) -> tuple[str, str]:
-    """Return a checkpoint's absolute path, for the server, and the digest of its weights."""
+    """Return a checkpoint's absolute path, for the server, and the digest of its weights. Raises ModelError for a
+    folder without weights, or with a file that is cut off, which no server could read."""
+    count_parameters(checkpoint)
     return str(Path(checkpoint).resolve()), checkpoint_digest(checkpoint)
