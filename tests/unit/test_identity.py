@@ -42,16 +42,16 @@ def test_no_spelling_of_another_seed_is_taken(name, value, pieces, place, own, r
     query = "&".join([*([f"seed={SEED}"] if own else []), *(parts if place == "?" else [])])
     rest = "&".join(parts)
     url = f"http://127.0.0.1:1/{rest + '/' if place == '/' else ''}?{query}{'#' + rest if place == '#' else ''}"
-    assert _identity().strange(url, reset=reset)
+    assert _identity().explain_mismatch(url, reset=reset)
 
 
 @given(st.text(max_size=30), st.lists(st.sampled_from(["level=2", "x", "a=b", "q=it's"]), max_size=3))
 def test_other_words_in_an_address_do_no_harm(text, pieces):
     url = f"http://127.0.0.1:1/{quote(text.replace('=', ''))}?{'&'.join([*pieces, f'seed={SEED}'])}"
-    assert _identity().strange(url, reset=False) == ""
+    assert _identity().explain_mismatch(url, reset=False) == ""
 
 
 def test_what_a_form_posted_says_more_than_its_address():
     url = f"http://127.0.0.1:1/?seed={SEED}"
-    assert _identity().strange(url, reset=False) == ""
-    assert _identity().strange(url, reset=False, posted=True) == "a form's content led to it"
+    assert _identity().explain_mismatch(url, reset=False) == ""
+    assert _identity().explain_mismatch(url, reset=False, posted=True) == "a form's content led to it"
