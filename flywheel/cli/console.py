@@ -116,6 +116,8 @@ def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
 def _format_change(success: dict | None) -> str:
     if not success or success["after"] is None:
         return "-"
-    before, after = success["before"] or 0.0, success["after"]
+    before, after = success["before"], success["after"]
+    if before is None:
+        return f"-→{after:.2f}"
     tone = "green" if after > before else "red" if after < before else "default"
     return f"{before:.2f}→[{tone}]{after:.2f}[/]"

@@ -281,7 +281,11 @@ def _ask_manager(method: str, manager: str, path: str) -> dict[str, Any]:
         raise FlywheelError(
             f"the manager does not answer: {error}", where=manager, fix="flywheel env server manager"
         ) from None
-    if answer.status_code >= 400:
+    failed = answer.status_code >= 400
+    if not isinstance(said, dict) or (failed and not isinstance(said.get("error"), str)):
+        what = f"what answers with status {answer.status_code} is no manager"
+        raise FlywheelError(what, where=manager, fix="look whether a proxy stands between, or name another --manager")
+    if failed:
         raise BadInput(said["error"], where=said.get("where", manager), fix=said.get("fix", ""))
     return said
 

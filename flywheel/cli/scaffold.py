@@ -73,14 +73,17 @@ def list_missing_data(ws: Workspace) -> list[str]:
             f"{f'--first {there} ' * fits}--count {wanted}"
         ]
     wanted = chosen.iterations * chosen.recording.imports_per_iteration
-    said += [
-        f"its iterations take up to {wanted} demonstrations of {world}; make them before the run, three a second:\n"
-        "python -m flywheel.recordings.synthetic.demonstrations recordings --params params.yaml "
-        f"--world {world} --count {wanted}"
-        for worlds in chosen.synthesis.domains.values()
-        for world in worlds
-        if world in demonstrations.WORLDS
-    ]
+    worlds = [world for names in chosen.synthesis.domains.values() for world in names]
+    for world in (world for world in worlds if world in demonstrations.WORLDS):
+        folders = demonstrations.list_demonstration_folders(world, chosen, wanted)
+        there = sum((ws.resolve(chosen.recording.folder) / folder).is_dir() for folder in folders)
+        if there < len(folders):
+            which = f", and {there} are there; make the others" if there else "; make them"
+            said += [
+                f"its iterations take up to {wanted} demonstrations of {world}{which} before the run, three a second:\n"
+                "python -m flywheel.recordings.synthetic.demonstrations recordings --params params.yaml "
+                f"--world {world} --count {wanted}"
+            ]
     return said
 
 

@@ -290,6 +290,8 @@ def gc_command(
     with run_lock.hold_workspace(ws):
         older = None if days is None else timedelta(days=days)
         chosen = garbage_collection.plan_prune(ws, keep=keep, older=older, training_data=training_data)
+        pruned = [one.path for one in chosen]
+        garbage = garbage_collection.unreferenced_cache_files(ws, pruned) if cache else []
         for one in chosen:
             click.echo(f"{one.path}  {one.bytes / _MIB:.1f} MiB")
         verb = "removed" if write else "would go"
@@ -297,8 +299,6 @@ def gc_command(
         if write:
             garbage_collection.prune_outputs(ws, chosen)
         if cache:
-            pruned = [one.path for one in chosen]
-            garbage = garbage_collection.unreferenced_cache_files(ws, pruned)
             click.echo(f"{sum(size for _, size in garbage) / _MIB:.1f} MiB of DVC's cache {verb}")
             for path, _ in garbage if write else ():
                 path.unlink()

@@ -308,7 +308,7 @@ def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
     return [fill_placeholders(one, values) for one in value] if isinstance(value, list) else value
 
 
-ManifestForm = TypeVar("M", bound=BaseModel)
+ManifestForm = TypeVar("ManifestForm", bound=BaseModel)
 
 
 def load_external_suites(settings: Settings, root: Path) -> None:

@@ -94,10 +94,14 @@ def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> lis
 
     Iterations that rollbacks have set aside count too. Files that only pruned outputs contain are listed, and so are
     versions that only earlier git commits name. pruned: outputs to count as pruned besides those in `pruned.json`, by
-    paths relative to the workspace. The returned paths lie under `.dvc/cache` of `ws.root`. Raises DataError for a
-    damaged dvc.lock or `pruned.json`, or a damaged folder listing in the cache.
+    paths relative to the workspace. Raises BadInput where DVC's setting `cache.dir` names a folder outside of the
+    workspace, since other workspaces may use it; DataError for a damaged dvc.lock or `pruned.json`, or a damaged folder
+    listing in the cache; VersioningError as `open_dvc`.
     """
-    cache = ws.root / ".dvc" / "cache" / "files" / "md5"
+    cache = dvc_files.find_cache_folder(ws)
+    if not any(cache.is_relative_to(root) for root in (ws.root, ws.root.resolve())):
+        what = "DVC's cache lies outside of the workspace, where others may use it"
+        raise BadInput(what, where=cache, fix="leave --cache out; for a shared cache see `dvc gc --help`")
     used: set[str] = set()
     for place in (ws, *(Workspace(path) for path in (ws.state / "aside").glob("after-*"))):
         for k in place.list_iteration_folders():

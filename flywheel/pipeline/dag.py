@@ -56,7 +56,7 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
     if name is None:
         return names
     if name not in names:
-        raise BadInput(f"the turn has no stage {name}", where="until", fix=did_you_mean(name, names))
+        raise BadInput(f"an iteration has no stage {name}", where="until", fix=did_you_mean(name, names))
     return names[: names.index(name) + 1]
 
 

@@ -172,7 +172,7 @@ def action_to_events(
             return [first("back")]
         case act.Finished(content):
             return [first("stop", text=content)]
-    raise BadInput(f"a person's input makes no {type(action).__name__}", where="to_events")
+    raise BadInput(f"a person's input makes no {type(action).__name__}", where="action_to_events")
 
 
 # Files of a session's folder, each checked as it is read:

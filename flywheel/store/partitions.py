@@ -47,9 +47,9 @@ _LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")
 
 class PartMissing(DataError):
     """A file that a partition's list names is missing: lost, or removed since the partition was replaced. folder: its
-    own."""
+    own; None where the file is in no partition, or the error came from another process."""
 
-    folder: Path
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -531,7 +531,7 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
                 if error.where == missing or time.monotonic() > deadline:
                     raise
                 missing, tries = error.where, tries + 1
-                if tries >= _LOCK_AFTER_TRIES and error.folder not in waiting:
+                if tries >= _LOCK_AFTER_TRIES and error.folder and error.folder not in waiting:
                     waiting.add(error.folder)
                     with suppress(OSError):  # on a read-only disk there is no lock, and no writer
                         held.enter_context(lock_partition(error.folder, deadline - time.monotonic()))

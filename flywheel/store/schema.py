@@ -2,8 +2,9 @@
 
 `Step` and `Trajectory` are rows of their tables, with a field per column: what the rollout records is what scorers
 judge and training learns from. `catalog/table_comments.sql` says what each column means, as for all tables. None means
-unknown, or without meaning for this kind of step. A new column needs a field, the line where it is filled, and a higher
-`FORMAT` (config/workspace.py), so that `flywheel workspace migrate` adds it to existing files.
+unknown, or without meaning for this kind of step. A new column needs a field, its comment, the line where it is filled,
+and a higher `FORMAT` (config/workspace.py), so that commands refuse workspaces without the column until `flywheel
+workspace migrate` adds it: that adds every column that files lack, with the default in `renamed_tables.json`, or null.
 
 Tables are stored as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come
 from the path (hive partitioning), so they are not columns of the files. Rows are sorted by the columns in `SORT_KEYS`.
@@ -66,9 +67,10 @@ class Step:
 
     # Fields that no table has: RL reads them from the episode, and drops them with the batch.
     sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
-    """Of each token at the temperature that it was sampled at, where the policy says so."""
+    """Log-probability of each token at the temperature that it was sampled at; () where the policy does not report
+    it."""
     version: int | None = field(default=None, metadata=NO_COLUMN)
-    """How many training steps the weights had had that sampled it, in the RL run that the episode is of."""
+    """Number of RL steps that the weights that sampled this step had taken in their RL run; None outside of RL."""
 
 
 @dataclass(frozen=True)

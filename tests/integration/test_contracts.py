@@ -242,10 +242,13 @@ def test_rows_of_no_trajectory_are_set_aside_and_counted_apart(built, tmp_path, 
     source, settings, before = built
     ws = copy(source, tmp_path)
     found = rows(ws, table, stage)
-    partitions.write_partition(ws, table, 1, stage, [*found, found[0] | {"trajectory_id": "nobody"}])
+    nobodys = [found[0] | {"trajectory_id": "nobody"}] * 2
+    partitions.write_partition(ws, table, 1, stage, found + nobodys)
     outcome = routed(ws, settings, 1)
     (orphan,) = [row for row in rows(ws, "quarantine", "route") if row["source_table"] != "trajectories"]
-    assert (orphan["source_table"], orphan["trajectory_id"], orphan["detail"]) == (table, "nobody", "1 rows")
+    assert (orphan["source_table"], orphan["trajectory_id"], orphan["detail"]) == (table, "nobody", "2 rows")
+    results = json.loads((ws.state / "contracts.json").read_text())["1"]
+    assert results[f"no_orphan_{table[:-1]}"][1] == 2  # rows, like those judged
     assert outcome.summary == before.summary | {"rows of no trajectory": 1}
     assert conserved(ws)
 

@@ -8,15 +8,22 @@ import computers
 import pytest
 from ingesting import ingest_sessions
 
-from flywheel.config import Settings
+from flywheel.cli.scaffold import list_missing_data
+from flywheel.config import Settings, dump_commented_settings
+from flywheel.config.workspace import Workspace
 from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_to_row
 from flywheel.policy.encoding import Encoder
 from flywheel.recordings.rows import demonstration_rows
-from flywheel.recordings.synthetic.demonstrations import demonstrate_task, demonstration_tasks
+from flywheel.recordings.synthetic.demonstrations import DATASET, demonstrate_task, demonstration_tasks
 from flywheel.store.dedup.near_duplicates import find_tasks_near_evaluation
-from flywheel.store.interop.demonstration import DemonstratedStep, Demonstration, save_demonstration
+from flywheel.store.interop.demonstration import (
+    DemonstratedStep,
+    Demonstration,
+    demonstration_folder_name,
+    save_demonstration,
+)
 from flywheel.training.data import build_agent_examples
 from flywheel.utils.errors import FlywheelError
 
@@ -48,6 +55,23 @@ def test_a_step_without_anything_to_see_or_to_read_is_told(tmp_path):
     steps = (DemonstratedStep("terminal(command='ls')", ""),)
     one = Demonstration("flywheel", "x", "", "List it.", "chores", "find", "train", True, steps)
     assert "step 0 has no screen" in ingested(one, tmp_path).trajectory.error
+
+
+def test_a_new_workspace_says_how_many_are_not_there(tmp_path):
+    def told(imports: int) -> list[str]:
+        own = {"iterations": 2, "recording": {"sessions_per_iteration": 0, "imports_per_iteration": imports}}
+        domain = {"synthesis": {"domains": {"computer": ["chores"]}}, "merge": {"weights": {"computer": 1.0}}}
+        settings = Settings.model_validate(own | domain)
+        (tmp_path / "params.yaml").write_text(dump_commented_settings(settings))
+        return list_missing_data(Workspace(tmp_path))
+
+    (tmp_path / "recordings" / "s0001").mkdir(parents=True)
+    assert told(0) == []
+    assert "up to 4 demonstrations of chores; make them before" in told(2)[0]
+    for task in demonstration_tasks(CHORES, Settings(), 3):
+        (tmp_path / "recordings" / demonstration_folder_name(DATASET, task.task_id)).mkdir()
+    assert "up to 4 demonstrations of chores, and 3 are there; make the others before" in told(2)[0]
+    assert told(1) == []
 
 
 @pytest.mark.exhaustive

@@ -7,12 +7,15 @@ import time
 from dataclasses import asdict
 
 import aiohttp
+import httpx
 import managers
 import pytest
+from click.testing import CliRunner
 from managers import MOVES, SECRET, chosen, manager, node, task, until
 from night import by_day
 
 from flywheel.agent.actions import Finished, Type, Wait
+from flywheel.cli import main
 from flywheel.config import parse_settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Checkpointable, Observation, StepResult, Task
@@ -25,6 +28,27 @@ from flywheel.pipeline import iterations
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 kinds = managers.kinds  # the fixture: shelves are known here
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("status", "body", "what"),
+    [
+        (403, {"error": "the token is wrong", "fix": "export it"}, "the token is wrong"),
+        (403, {"message": "forbidden"}, "answers with status 403"),
+        (404, {"error": {"code": 7}}, "answers with status 404"),
+        (502, ["bad gateway"], "answers with status 502"),
+        (200, "hello", "answers with status 200"),
+    ],
+)
+def test_what_stands_in_the_managers_place_is_one_line(monkeypatch, status, body, what):
+    monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
+    monkeypatch.setattr(httpx, "request", lambda *args, **options: httpx.Response(status, json=body))
+    for words in (["status"], ["drain", "one"]):
+        found = CliRunner().invoke(main, ["env", "server", *words])
+        assert found.exit_code in (1, 2)
+        assert what in found.output
+        assert len(found.output.splitlines()) == 1
 
 
 # -- the contract -----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,6 +19,7 @@ from policy_servers import Misbehaving, checkpoints, context, make_adapter, says
 from flywheel.config import PolicySettings, parse_settings
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.client import publishers
 from flywheel.policy.client.endpoint import PolicyEndpoint
 from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher, put_servers_to_sleep
 from flywheel.policy.encoding import Encoder, collate_sequences
@@ -325,6 +327,19 @@ async def test_an_adapter_of_another_base_is_not_sent(lora, adapters, folders):
     with pytest.raises(CannotPublish, match=f"the server has the weights {lora.version}"):
         await publisher_of(lora).publish(adapters[0])
     assert not lora.loaded
+
+
+async def test_no_checkpoint_is_hashed_on_the_event_loop(lora, adapters, monkeypatch):
+    threads = set()
+
+    def digest(folder):
+        threads.add(threading.get_ident())
+        return checkpoint_digest(folder)
+
+    monkeypatch.setattr(publishers, "checkpoint_digest", digest)
+    await publisher_of(lora).publish(adapters[0])
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_parts_for_the_vision_tower_want_a_server_that_takes_them(lora, adapters):

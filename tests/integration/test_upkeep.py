@@ -277,6 +277,23 @@ def test_garbage_of_the_cache_is_what_nothing_names(ws):
     assert list(verify.find_faults(ws)) == []
 
 
+def test_a_cache_elsewhere_is_found_and_one_that_others_may_use_is_let_alone(ws, tmp_path):
+    stray = "files/md5/00/0123"
+    cache = shutil.move(ws.root / ".dvc" / "cache", ws.root / ".dvc" / "other")
+    (ws.root / ".dvc" / "config.local").write_text("[cache]\n    dir = other\n")
+    (cache / stray).parent.mkdir(exist_ok=True)
+    (cache / stray).write_bytes(b"stray")
+    assert garbage_collection.unreferenced_cache_files(ws) == [(cache / stray, 5)]
+    shared = shutil.move(cache, tmp_path / "shared")
+    (ws.root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {shared}\n")
+    before = made_workspaces.content(ws)
+    code, told = flywheel(ws, "workspace", "gc", "--keep", 1, "--cache", "--write")
+    assert code == 2
+    assert f"lies outside of the workspace, where others may use it ({shared}/files/md5)" in told
+    assert made_workspaces.content(ws) == before
+    assert (shared / stray).exists()
+
+
 # -- adapters -----------------------------------------------------------------------------------------------------
 
 

@@ -93,3 +93,16 @@ def test_without_room_the_base_is_loaded_anew(tmp_path, monkeypatch):
     assert not loaded.adapter.exchangeable
     monkeypatch.undo()
     assert same(LoadedCheckpoint.open(second, settings, before=loaded), LoadedCheckpoint.open(second, settings))
+
+
+@pytest.mark.parametrize("before", ["an adapter of fewer layers", "the base"])
+def test_without_room_for_further_layers_the_base_is_loaded_anew(tmp_path, monkeypatch, before):
+    base, settings = make(tmp_path / "base", "qwen3_vl"), PolicySettings()
+    first = base if before == "the base" else make_adapter(base, tmp_path / "a", 1, targets=["merger"])
+    second = make_adapter(base, tmp_path / "b", 2, targets=EVERYWHERE)
+    loaded = LoadedCheckpoint.open(first, settings)
+    monkeypatch.setattr(adapter_slot, "_free_bytes", lambda device: 0)
+    assert not loaded.adapter.put(second)
+    assert same(loaded, LoadedCheckpoint.open(first, settings))
+    assert same(LoadedCheckpoint.open(second, settings, before=loaded), LoadedCheckpoint.open(second, settings))
+    assert loaded.adapter.exchangeable

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from flywheel.cli.command_names import name_command, name_commands
-from flywheel.cli.console import RunConsole
+from flywheel.cli.console import RunConsole, _format_change
 from flywheel.utils.progress import announce, replace_listener, report_progress, report_time_left
 
 
@@ -44,6 +44,20 @@ def test_progress_is_thinned_but_its_first_line_and_what_is_done_are_there():
 
 def test_the_time_that_is_left_is_shown():
     assert "about 4.2 min left, by what the stages took before" in log(lambda: report_time_left(250))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (0.2, 0.5, "0.20→[green]0.50[/]"),
+        (0.5, 0.2, "0.50→[red]0.20[/]"),
+        (0.0, 0.0, "0.00→[default]0.00[/]"),
+        (None, 0.5, "-→0.50"),  # no progress, as nothing is known of before
+        (0.2, None, "-"),
+    ],
+)
+def test_held_out_success_has_the_colour_of_its_change(before, after, shown):
+    assert _format_change({"before": before, "after": after}) == shown
 
 
 @pytest.mark.parametrize(

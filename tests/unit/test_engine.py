@@ -142,6 +142,12 @@ def test_generate_is_the_engine_in_one_call(qwen3):
     assert [list(sample.token_ids) for sample in done] == [row.token_ids for row in rows]
 
 
+def test_generate_refuses_stop_texts(qwen3):
+    prompt, stopped = qwen3.encoder.encode(asked(0)), SamplingParams(stop=("x",))
+    with pytest.raises(ValueError, match="stop"):
+        generate_responses(qwen3.model, qwen3.encoder.end_id, [prompt], [stopped])
+
+
 def test_samples_of_one_prompt_are_computed_once(checkpoint):
     engine = checkpoint.engine(prefix_bytes=MB, vision_bytes=MB)
     rows = [checkpoint.row(asked(3), seed=n, max_new_tokens=6, ignore_end=True) for n in range(5)]

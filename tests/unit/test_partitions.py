@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import pickle
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from night import examples
 
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
+from flywheel.store.catalog import compaction
 from flywheel.store.schema import SORT_KEYS, TABLES
 from flywheel.utils.errors import DataError, DiskFull
 from flywheel.utils.files import sha256_file
@@ -102,6 +104,20 @@ def test_a_file_that_is_lost_is_told_and_not_waited_for(ws):
     with pytest.raises(partitions.PartMissing, match="missing") as caught:
         partitions.read_partition(ws, "grounding_examples", 1, "synthesize")
     assert caught.value.folder == path.parent
+
+
+def test_a_reader_of_compacted_files_outlasts_many_merges(tmp_path):
+    """A file that is gone and in no partition, or an error that came from another process, names no folder to lock."""
+    gone = compaction.find_compacted_file_fault(tmp_path / "001-010" / "steps.parquet")
+    other = pickle.loads(pickle.dumps(partitions.missing_part_error(tmp_path / "part-0.parquet")))
+    faults = [gone, other] * 4
+
+    def read():
+        if faults:
+            raise faults.pop()
+        return "read"
+
+    assert partitions.retry_while_replaced(read) == "read"
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -72,3 +72,8 @@ def test_events_that_are_no_action_are_refused_by_number(events, what):
     with pytest.raises(BadInput, match=what) as caught:
         events_to_actions(events)
     assert caught.value.where == "event 0"
+
+
+def test_an_action_that_no_input_makes_is_refused():
+    with pytest.raises(BadInput, match=r"makes no Wait \(action_to_events\)"):
+        action_to_events(act.Wait(), 0.0, 0)

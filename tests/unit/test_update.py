@@ -214,6 +214,21 @@ def test_weights_that_do_not_fit(folder, batch):
         made.load_state_dict(state | {"engines": state["engines"] | {"policy": {"state": {}, "param_groups": []}}})
 
 
+@pytest.mark.parametrize("engine", ["policy", "value"])
+def test_a_state_of_another_engine_changes_nothing(folder, engine):
+    made, other = fresh(folder), fresh(folder).state_dict()
+    before = made.state_dict()
+    other["modules"] = {name: {key: one + 1 for key, one in held.items()} for name, held in other["modules"].items()}
+    other["engines"]["policy"]["param_groups"][0]["lr"] = 0.5
+    other["engines"][engine] = {"stage": 1, "size": 2, "files": {}}  # ZeRO's
+    with pytest.raises(TrainingError, match=r"the saved optimiser is not of engine torch"):
+        made.load_state_dict(other)
+    after = made.state_dict()
+    assert after["engines"] == before["engines"]
+    for name, held in before["modules"].items():
+        assert all(torch.equal(after["modules"][name][key], one) for key, one in held.items())
+
+
 def test_warmup():
     rl = RlSettings(actor_lr=1.0, warmup=3)
     assert [policy_learning_rate(step, rl) for step in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])

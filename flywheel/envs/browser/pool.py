@@ -102,7 +102,7 @@ class PoolStatus:
         return "\n".join(lines)
 
 
-LeaseResult = TypeVar("T")
+LeaseResult = TypeVar("LeaseResult")
 
 
 class PageLease:

@@ -334,7 +334,7 @@ async def _write_messages(
 
 
 OpenTransport = Callable[[McpConnection], AbstractAsyncContextManager[tuple[Any, Any]]]
-ResultT = TypeVar("Result", bound=BaseModel)
+ResultT = TypeVar("ResultT", bound=BaseModel)
 _END_S = 1.0  # for a session to end by itself
 _CLIENT_INFO = mcp_types.Implementation(name="flywheel", version="1")
 _MAX_FAULT_CHARACTERS = 300  # of a server's error message

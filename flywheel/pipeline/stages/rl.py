@@ -114,7 +114,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
     manifests += [ctx.write("curriculum", table), links]
     figures = tuple(rl_metric_rows(curve, ctx.domain, {row["world"] for row in table}))
     success = [point["success"] for point in curve if "success" in point]
-    summary: dict[str, Any] = {"PPO steps": len(success), "episodes kept": manifests[0].rows}
+    summary: dict[str, Any] = {"RL steps": len(success), "episodes kept": manifests[0].rows}
     if success:
         summary["success of its batches"] = f"{success[0]:.2f} -> {success[-1]:.2f}"
     summary["tasks sampled less"] = describe_curriculum(table)

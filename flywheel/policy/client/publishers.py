@@ -164,7 +164,8 @@ class VllmPublisher(ServePublisher):
     async def _load_adapter(self, client: httpx.AsyncClient, folder: Path, path: str, version: str) -> None:
         base = await asyncio.to_thread(base_checkpoint, folder)
         named = await self._version(client)
-        if other := await self._other_weights(client, base, checkpoint_digest(base), named):
+        digest = await asyncio.to_thread(checkpoint_digest, base)
+        if other := await self._other_weights(client, base, digest, named):
             what = f"the adapter {version} belongs to {base}, and the server has {other}"
             raise CannotPublish(what, where=self._endpoint.url, fix=f"start vllm with {base}")
         await self._check_tower(client, folder)

@@ -261,7 +261,7 @@ class ServerConnection:
 # before. A hash of the session's name would distribute few sessions unevenly, and as many to a slow server as to a fast
 # one.
 
-Key = TypeVar("T", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
 
 MAX_SESSIONS = 65_536  # remembered sessions; a forgotten one may go to a server that has not cached its prefix
 

@@ -28,7 +28,7 @@ class AdapterSlot:
         kinds = (nn.Linear, PackedLinear)
         self._layers = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
         self._base: dict[str, Tensor] | None = {}  # None: not kept
-        self._merged: dict[str, LayerUpdate] = {}
+        self._merged: dict[str, LayerUpdate] | None = None  # None: nothing was put in yet
 
     @property
     def exchangeable(self) -> bool:
@@ -36,32 +36,41 @@ class AdapterSlot:
         return self._base is not None
 
     @torch.no_grad()
-    def put(self, folder: Path | None) -> None:
+    def put(self, folder: Path | None) -> bool:
         """Merge the adapter in `folder` into the base, in place of the present one; None: restore the base.
 
-        Raises ModelError as `read_layer_updates`. After any error the present adapter is still merged.
+        Return whether it is merged: not, with nothing changed, if something was put in before, and some of its layers
+        have no copy of their base weights, nor room for one; then load the base again. Raises ModelError as
+        `read_layer_updates`. After any error the present adapter is still merged.
         """
         shapes = {name: layer.weight.shape for name, layer in self._layers.items()}
         updates = read_layer_updates(folder, shapes) if folder else {}
-        self._keep(updates)
+        if not self._keep(updates) and self._merged is not None:
+            return False
         try:
             self._write(updates)
         except BaseException:
-            self._write(self._merged)
+            self._write(self._merged or {})
             raise
         self._merged = updates
+        return True
 
-    def _keep(self, updates: dict[str, LayerUpdate]) -> None:
-        """Keep a copy of the base's weights of the layers in `updates` that are adapted for the first time."""
-        if self._base is None or not (new := {name: self._layers[name].weight for name in updates.keys() - self._base}):
-            return
+    def _keep(self, updates: dict[str, LayerUpdate]) -> bool:
+        """Keep a copy of the base's weights of the layers in `updates` that are adapted for the first time. Return
+        whether all of them have one."""
+        if self._base is None:
+            return False
+        if not (new := {name: self._layers[name].weight for name in updates.keys() - self._base}):
+            return True
         first = next(iter(new.values()))
         need = sum(weight.numel() for weight in new.values()) * first.element_size()
         if 2 * need > _free_bytes(first.device):
             log.warning("no room for the base's weights (%.1f GB): each adapter loads them again", need / 1e9)
-            self._base = None
-            return
+            if self._merged is None:
+                self._base = None
+            return False
         self._base |= {name: _dense(weight).clone() for name, weight in new.items()}
+        return True
 
     def _write(self, updates: dict[str, LayerUpdate]) -> None:
         for name in updates if self._base is None else self._base:

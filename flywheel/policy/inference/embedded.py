@@ -73,8 +73,8 @@ class LoadedCheckpoint:
         text, place = _text_digest(folder), base_checkpoint(folder)
         version, adapter = version or checkpoint_digest(folder), Path(folder) if is_adapter(folder) else None
         base = checkpoint_digest(place) if adapter else version
-        if before is not None and before.base == base and before.text == text and before.adapter.exchangeable:
-            before.adapter.put(adapter)
+        fits = before is not None and before.base == base and before.text == text and before.adapter.exchangeable
+        if fits and before.adapter.put(adapter):
             return replace(before, version=version)
         model = load_model(place, dtype=policy.dtype, device=policy.device)
         if before is not None and before.text == text:

@@ -49,12 +49,15 @@ def sample_tokens(
 def generate_responses(
     model: PreTrainedModel, end_id: int, prompts: Sequence[EncodedSequence], samplings: Sequence[SamplingParams]
 ) -> list[BatchRow]:
-    """Sample one response to each prompt, all in one batch, as the policy does, but without guided decoding and `stop`.
+    """Sample one response to each prompt, all in one batch, as the policy does, but without guided decoding.
 
     end_id: the token that ends a response. prompts: encoded by the model's own encoder. samplings: one per prompt.
     Returns one row per prompt, in order, with token_ids and logprobs. Raises PolicyError for the first row whose pass
-    failed or gave numbers that are not finite, ValueError where prompts and samplings differ in number.
+    failed or gave numbers that are not finite, ValueError where prompts and samplings differ in number, or a sampling
+    has `stop`, for which the text is needed.
     """
+    if any(sampling.stop for sampling in samplings):
+        raise ValueError("generate_responses knows no texts, so it cannot stop at one: leave `stop` empty")
     engine = InferenceEngine(model, end_id)
     rows = []
     for prompt, sampling in zip(prompts, samplings, strict=True):

@@ -59,6 +59,13 @@ def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int)
     return made
 
 
+def list_demonstration_folders(world: str, settings: Settings, count: int) -> list[str]:
+    """List the names of the folders that `make_demonstrations` makes of the world called `world`. Raises as
+    `demonstration_tasks`."""
+    tasks = demonstration_tasks(WORLDS[world], settings, count)
+    return [demonstration_folder_name(DATASET, task.task_id) for task in tasks]
+
+
 async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int, settings: Settings) -> int:
     """Write `count` demonstrations of `world` to the recordings `folder`; return the number of new ones.
 

@@ -95,8 +95,8 @@ def check_row_contracts(
     connection: from `connect_catalog`. incoming: the stages whose trajectories are checked. kept: names of step
     contracts that are known to hold (`partitions.py`); columns that only they need are not read. Creates the temporary
     tables `judged`, one row per trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), the first
-    contract that each breaks; `orphans` (source_table, trajectory_id, reason, detail), rows that belong to no
-    trajectory. Returns the result of each contract. Raises duckdb.Error for a damaged file.
+    contract that each breaks; `orphans` (source_table, trajectory_id, reason, detail, n), the n rows of each id that
+    belongs to no trajectory. Returns the result of each contract. Raises duckdb.Error for a damaged file.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"

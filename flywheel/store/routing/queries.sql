@@ -43,7 +43,7 @@ FROM own t LEFT JOIN walked USING (trajectory_id) LEFT JOIN disorder USING (traj
 -- Of the scores one of its own: of a Parquet file DuckDB believes the least and the greatest value, which leave out NaN.
 CREATE TEMP TABLE judgements AS FROM scores WHERE {scored};
 CREATE TEMP TABLE faults (place INTEGER, trajectory_id VARCHAR, promise VARCHAR, detail VARCHAR);
-CREATE TEMP TABLE orphans (source_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)
+CREATE TEMP TABLE orphans (source_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR, n BIGINT)
 
 -- name: broken
 CREATE TEMP TABLE broken AS SELECT trajectory_id,
@@ -56,11 +56,12 @@ SELECT trajectory_id,
 FROM judgements WHERE {fault}
 
 -- name: insert_orphans
-INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)) FROM {table}
+INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)), count(*) FROM {table}
 ANTI JOIN judged USING (trajectory_id) WHERE {where} GROUP BY trajectory_id
 
 -- name: count_orphans
-SELECT (SELECT count(*) FROM {table} WHERE {where}), (SELECT count(*) FROM orphans WHERE source_table = '{table}')
+SELECT (SELECT count(*) FROM {table} WHERE {where}),
+    (SELECT coalesce(sum(n), 0)::BIGINT FROM orphans WHERE source_table = '{table}')
 
 -- name: count_broken
 SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM judged SEMI JOIN broken USING (trajectory_id))

@@ -110,6 +110,17 @@ class TorchEngine:
         # A copy, as the next step changes torch's tensors in place; on the CPU, as a GPU may have no room for it.
         return tree_map_only(Tensor, lambda one: one.detach().to("cpu", copy=True), self.optimizer.state_dict())
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Check that `load_state_dict` can restore `state`; nothing is changed. Raises TrainingError."""
+        if "param_groups" not in state:
+            raise _misfit_error("the saved optimiser is not of engine torch")
+        saved, own = (
+            [len(group["params"]) for group in groups]
+            for groups in (state["param_groups"], self.optimizer.param_groups)
+        )
+        if saved != own:
+            raise _misfit_error(f"the saved optimiser has groups of {saved} weights, this one of {own}")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the optimiser, and with `holds_weights` the weights. state: as `state_dict` returned it."""
         self.optimizer.load_state_dict(state)
@@ -305,11 +316,13 @@ class ZeroEngine:
         files = {name: content for each in gather_across_ranks(own, self) for name, content in each.items()}
         return {"stage": self.stage, "size": self.size, "files": files}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def check_state(self, state: dict[str, Any]) -> None:
         if (state.get("stage"), state.get("size")) != (self.stage, self.size):
             what = f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes"
             fix = f"go on with the same, not with ZeRO {self.stage} and {self.size}"
             raise TrainingError(what, where="the saved state", fix=fix)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for name, content in state["files"].items():
                 path = Path(folder) / name
@@ -399,12 +412,13 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state. Raises TrainingError where it is of another model, with nothing changed, or of another
-        engine."""
+        """Restore the state. Raises TrainingError where it is of another model or engine, with nothing changed."""
         with self.gathered():
             for name, module in self._modules.items():
                 _check_fits(module, state["modules"].get(name, {}), name)
         try:
+            for name, engine in self._engines.items():
+                engine.check_state(state["engines"][name])
             for name, module in self._modules.items():
                 if name not in self._engines or not self._engines[name].holds_weights:
                     module.load_state_dict(state["modules"][name], strict=not has_adapter(module))

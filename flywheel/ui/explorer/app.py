@@ -94,7 +94,7 @@ _PACKAGE = resources.files("flywheel.ui.explorer")
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
 _STATUS = ((NotInStore, 404), (BadInput, 400), (QueryTimeout, 504))  # the first class that an error belongs to counts
 _MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
-RequestBody = TypeVar("Sent", bound=BaseModel)
+RequestBody = TypeVar("RequestBody", bound=BaseModel)
 _OFFSET = Query(ge=0, le=10**9)
 
 

@@ -329,7 +329,7 @@ def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
         if series:
             legend = [(domain, tone_class(domain)) for domain in sorted(shown)]
             legend += [(said, "plain dashed" if n else "plain") for n, said in enumerate(panel.called)]
-            drawing = draw_lines(series, title=panel.title, x_label="PPO step", percent=panel.percent, zero=panel.zero)
+            drawing = draw_lines(series, title=panel.title, x_label="RL step", percent=panel.percent, zero=panel.zero)
             result.append(Chart(panel.title, panel.note, drawing, tuple(legend)))
     return result
 

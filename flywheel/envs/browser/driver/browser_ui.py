@@ -203,7 +203,7 @@ _MAX_MESSAGE, _MAX_DEFAULT = 10_000, 2000  # characters that a dialog shows
 _MAX_TOLD = 100  # characters of a message in a note
 _LEAVE_MESSAGE = "Changes you made may not be saved."
 _MAX_CLOSED = 100  # dialogs closed at the end of an episode
-WorkResult = TypeVar("T")
+WorkResult = TypeVar("WorkResult")
 _inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # in the suspended work itself
 
 
