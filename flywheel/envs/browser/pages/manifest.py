@@ -186,7 +186,7 @@ class LoginSpec(ManifestPart):
     """Describe the login before the first page: cookies and headers that the browser sends, a form, or JavaScript."""
 
     cookies: dict[str, str] = {}
-    headers: dict[str, str] = {}  # sent with every request of the page, and with readings by an address
+    headers: dict[str, str] = {}  # sent with every request to the page's own origin, and with readings by an address
     address: Local | None = None  # of the page with the form; None: the first page
     fill: dict[str, str] = {}  # CSS selector -> text
     submit: str = ""  # CSS selector of what is clicked after that
