@@ -107,6 +107,9 @@ class ManifestPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+_BESIDE_MANIFEST = re.compile(r"""\{manifest\}/([^\s{}'";&|]+)""")
+
+
 class SeedParameter(ManifestPart):
     """Hand the seed to the page in its address: `?<parameter>=<seed>`."""
 
@@ -337,10 +340,20 @@ class PageManifest(ManifestPart):
         found = [("server.packages", " ".join(self.server.packages)), ("server.reads", " ".join(self.server.reads))]
         found += [("server.setup", shlex.join(words)) for words in self.server.setup]
         found.append(("server.command", shlex.join(self.server.command)))
-        commands = {field: what for field, what in self.readings.items() if isinstance(what, CommandOutput)}
         return [one for one in found if one[1]] + [
-            (field, shlex.join(what.command)) for field, what in commands.items()
+            (field, shlex.join(words)) for field, words in self._command_readings.items()
         ]
+
+    @property
+    def _command_readings(self) -> dict[str, Words]:
+        return {field: what.command for field, what in self.readings.items() if isinstance(what, CommandOutput)}
+
+    @property
+    def scripts(self) -> dict[str, Path]:
+        """Return the files and folders that commands name by `{manifest}/...`, where they exist, by sorted name."""
+        commands = [self.server.command, *self.server.setup, *self._command_readings.values()] if self.server else []
+        named = {name for words in commands for word in words for name in _BESIDE_MANIFEST.findall(word)}
+        return {name: path for name in sorted(named) if (path := self.path.parent / name).exists()}
 
     @property
     def follows(self) -> bool:
