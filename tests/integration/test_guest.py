@@ -89,6 +89,16 @@ def test_the_token_is_asked_for(tmp_path):
         assert client.get("/platform").status_code == 401
         assert client.get("/platform", headers={"Authorization": "Bearer abd"}).status_code == 401
         assert client.get("/platform", headers={"Authorization": "Bearer abc"}).text == "Linux"
+        assert client.get("/platform", headers={"Authorization": b"Bearer \xfc"}).status_code == 401
+
+
+def test_a_body_is_not_awaited_from_a_client_without_the_token(tmp_path):
+    (tmp_path / "token").write_text("abc\n")
+    with guest(tmp_path / "home", "--token-file", str(tmp_path / "token")), socketlib.socket(socketlib.AF_UNIX) as one:
+        one.settimeout(PATIENCE_S)
+        one.connect(str(tmp_path / "guest.socket"))
+        one.sendall(b"PUT /files/write?path=a HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(2**16))
+        assert one.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize(
