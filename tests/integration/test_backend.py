@@ -261,6 +261,14 @@ async def test_instruction_end_and_state_are_read_too(tmp_path):
     }
 
 
+async def test_an_address_is_read_with_the_login_as_the_browser_sends_it(tmp_path):
+    login = {"headers": {"X-Key": "{variant}-{seed}"}, "cookies": {"session": "{seed}"}}
+    found = await value(
+        tmp_path, login=login, reward={"command": ["echo", "1"]}, end=None, state={"told": {"address": "/told"}}
+    )
+    assert found["state.told"] == {"key": "page-3", "cookie": "session=3"}
+
+
 @pytest.mark.parametrize(
     ("reading", "part"),
     [

@@ -71,6 +71,21 @@ async def judged(home: Path, code: str, files: dict[str, str] | None = None, **m
 SAYS = "import json, os, sys\ntold = json.load(sys.stdin)\nprint(json.dumps({'score': 1, 'reason': str((%s))}))\n"
 
 
+@computers.needed
+async def test_a_kernel_that_refuses_its_limits_leaves_nothing_open(home, monkeypatch):
+    def refuse(*limits):
+        raise OSError("refused")
+
+    def opened():
+        return sorted(Path("/proc/self/fd").iterdir())
+
+    monkeypatch.setattr(cgroups, "create_cgroup", refuse)
+    before = opened()
+    with pytest.raises(OSError, match="refused"):
+        await judged(home, SAYS % "1")
+    assert opened() == before
+
+
 # -- what it is told, and what it may say -----------------------------------------------------------------------------
 @computers.needed
 async def test_it_sees_a_copy_of_the_home_and_what_lies_beside_it(home):

@@ -243,6 +243,11 @@ async def test_a_missing_browser_says_what_to_type(monkeypatch, tmp_path):
     shell.parent.mkdir(parents=True)
     shell.touch(mode=0o755)
     assert chromium.find_chromium(SandboxSettings()) == shell
+    for name in ("chromium_headless_shell-999", "chromium_headless_shell-1148", "chromium-2000"):
+        newer = tmp_path / name / "linux" / ("chrome" if name == "chromium-2000" else "headless_shell")
+        newer.parent.mkdir(parents=True)
+        newer.touch(mode=0o755)
+    assert chromium.find_chromium(SandboxSettings()).parts[-3] == "chromium_headless_shell-1148"
 
 
 async def test_a_script_is_passed_over_for_its_binary_and_another_binary_of_the_name_is_not(monkeypatch, tmp_path):

@@ -89,6 +89,16 @@ def test_the_token_is_asked_for(tmp_path):
         assert client.get("/platform").status_code == 401
         assert client.get("/platform", headers={"Authorization": "Bearer abd"}).status_code == 401
         assert client.get("/platform", headers={"Authorization": "Bearer abc"}).text == "Linux"
+        assert client.get("/platform", headers={"Authorization": b"Bearer \xfc"}).status_code == 401
+
+
+def test_a_body_is_not_awaited_from_a_client_without_the_token(tmp_path):
+    (tmp_path / "token").write_text("abc\n")
+    with guest(tmp_path / "home", "--token-file", str(tmp_path / "token")), socketlib.socket(socketlib.AF_UNIX) as one:
+        one.settimeout(PATIENCE_S)
+        one.connect(str(tmp_path / "guest.socket"))
+        one.sendall(b"PUT /files/write?path=a HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(2**16))
+        assert one.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +154,21 @@ def test_files_as_osworld_moves_them(plain):
     home = plain.post("/execute", json={"command": "pwd", "shell": True}).json()["output"].strip()
     tree = plain.post("/list_directory", json={"path": f"{home}/in"}).json()["directory_tree"]
     assert tree == {"type": "directory", "name": "in", "children": [{"type": "file", "name": "a file"}]}
+    for path in ("in", "~/in"):
+        assert plain.post("/list_directory", json={"path": path}).json()["directory_tree"] == tree
     assert plain.post("/list_directory", json={"path": f"{home}/none"}).status_code == 400
+
+
+def test_a_display_that_is_forgotten_is_closed():
+    code = (
+        "import screen, types\n"
+        "access = screen.ScreenAccess()\n"
+        "access._hands = access._eyes = types.SimpleNamespace(close=lambda: print('closed'))\n"
+        "access.forget()\n"
+        "access.forget()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(GUEST)}, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("closed\n", "")
 
 
 needs_x = pytest.mark.skipif(NO_X, reason="no desktop without tigervnc-standalone-server, openbox, xterm")
@@ -189,6 +213,11 @@ def test_the_screen_as_osworld_asks_for_it(tmp_path):
         code = "import pyautogui as p; p.moveTo(5, 6); p.move(2, 1); print(p.position(), p.size())"
         said = client.post("/run_python", json={"code": code}).json()["output"]
         assert said == "Point(x=7, y=7) Size(width=640, height=480)\n", "PyAutoGUI's, or what is there in its place"
+        shim = (
+            f"import sys; sys.path[:0] = [{str(GUEST / 'pyautogui_shim')!r}, {str(GUEST)!r}]; import pyautogui as p; "
+        )
+        code = f"{shim}p.dragTo(None, 9); p.dragTo((3, 4)); p.dragTo(x=8); print(*p.position())"
+        assert client.post("/run_python", json={"code": code}).json()["output"] == "8 4\n"
         (server,) = [pid for pid, name in processes.descendants(os.getpid()) if name == "Xvnc"]
         os.kill(server, signal.SIGKILL)
         gone = until(lambda: (a := client.get("/screenshot")).status_code != 200 and a, "the end of the X server")

@@ -14,13 +14,16 @@ from pathlib import Path
 import aiohttp
 import managers
 import pytest
-from managers import DEADLINE_S, SECRET, chosen, manager, node, task, until
+from aiohttp import web
+from managers import DEADLINE_S, SECRET, chosen, manager, node, served, task, until
 from text_env import Shelf, Shelves
 
 from flywheel.agent.actions import Type
 from flywheel.envs.registry import BACKENDS, open_environments
+from flywheel.envs.remote import node_server as nodes
 from flywheel.envs.remote.client import TOKEN_VARIABLE
 from flywheel.envs.remote.manager import LeasePolicy
+from flywheel.envs.remote.protocol import LeaseToken
 from flywheel.rollout.episode import EpisodeSlots
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 from tests.support.ports import find_free_ports
@@ -99,6 +102,24 @@ async def test_a_killed_manager_loses_no_session(tmp_path):
         first.terminate()
         await first.wait()
     assert first.returncode == 0
+
+
+async def test_a_lease_that_ends_while_the_manager_is_away_frees_its_environment():
+    address = f"http://127.0.0.1:{find_free_ports()}"
+    async with node(address) as one, aiohttp.ClientSession() as client:
+        (identity,) = one.node._identities.values()
+        note = LeaseToken("s", "one", "shelves", identity, time.time() + 60)
+        async with client.post(f"{one.address}/sessions/s/open", headers={"X-Lease": note.signed(SECRET)}) as answer:
+            assert answer.status == 200
+        one.node.sessions["s"].until = time.time() - 1
+        await until(lambda: not one.node.sessions, "a session whose lease is over goes on")
+
+
+async def test_a_node_is_told_that_an_address_is_no_manager_s():
+    async with served(web.Application()) as address, nodes.open_node("one", SECRET, chosen(), ["shelves"]) as (made, _):
+        with pytest.raises(BadInput, match="no manager"):
+            async with asyncio.timeout(DEADLINE_S):
+                await nodes.send_heartbeats(made, address, SECRET, {"address": "", "places": {}}, asyncio.Event())
 
 
 async def test_a_drained_node_ends_with_its_last_session(tmp_path):

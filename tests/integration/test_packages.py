@@ -11,8 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.config import parse_settings
 from flywheel.envs.browser.pages import manifest as pages_manifest
 from flywheel.envs.browser.pages import packages
+from flywheel.envs.tasks import drawing
 from flywheel.utils.errors import BadInput, EnvError
 
 
@@ -53,6 +55,14 @@ def manifest(tmp_path, **more):
     said = {name: value for name, value in said.items() if value is not None}
     (tmp_path / "lampgame.yaml").write_text(yaml.safe_dump(said))
     return pages_manifest.load_page_manifest(tmp_path / "lampgame.yaml")
+
+
+def test_a_page_that_is_not_fetched_is_told_with_a_command_that_finds_it(tmp_path, cache):
+    path = manifest(tmp_path).path
+    settings = parse_settings({"synthesis": {"manifests": [path.name]}}, where="test")
+    with pytest.raises(BadInput, match="the page lampgame is not fetched") as caught:
+        drawing.check_task_settings(settings, 1, tmp_path)
+    assert str(path) in caught.value.fix
 
 
 def test_a_package_is_fetched_once_and_served_from_the_cache(tmp_path, cache):

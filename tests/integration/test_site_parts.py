@@ -321,6 +321,18 @@ async def test_a_site_that_fails_answers_by_a_page_and_no_other_session_suffers(
         assert (await client.get(sound)).status_code == 200
 
 
+async def test_the_forum_lists_a_board_whose_topics_are_all_moved():
+    forum = catalogue.get_world("forum")
+    task = make_task(forum, next(iter(forum.templates)), 1, 1, "train")
+    async with WorldServer() as server, httpx.AsyncClient() as client:
+        base = server.new_session(task, 1)
+        records = server._session(base).state["records"]
+        board, other = records["_moderates"]
+        for key in [key for key, one in records["topics"].items() if one["board"] == board]:
+            assert (await client.post(f"{base}topic/{key}/move", data={"board": other})).status_code == 303
+        assert [(await client.get(base + path)).status_code for path in ("", f"board/{board}")] == [200, 200]
+
+
 async def test_what_is_too_long_is_refused_in_the_language_of_the_site():
     task = make_task(catalogue.get_world("settings_zh"), "switch_on", 3, 1, "train")
     async with WorldServer() as server, httpx.AsyncClient() as client:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import pytest_asyncio
 from browser_pages import SIZE, Stage, act, at, browser, html
 from hostile import Page, Site, endless, redirect, reply
 
 from flywheel.agent.actions import Click, NavigateBack, Point
+from flywheel.envs.browser.page_source import LoginSteps
+from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIDDLE = Point(0.5, 0.5)
@@ -142,6 +146,39 @@ async def test_other_kinds_of_addresses_lead_nowhere(stage, address):
     tab = await stage.open(f"<script>addEventListener('click', () => {{ location.href = '{address}'; }})</script>")
     await act(tab, at(50, 50), 100)
     assert tab.url.startswith(stage.site.url + "/p/page")
+
+
+async def test_login_headers_go_to_the_own_origin_alone(stage):
+    """Neither to another allowed origin, nor to where a redirection leads, but with popups of the own origin too."""
+    told = []
+
+    def note(request):
+        told.append((f"http://{request.headers['Host']}", request.path, request.headers["X-Key"]))
+        reply(request, 200, "<p data-el=p>noted", {"Access-Control-Allow-Origin": "*"})
+
+    with Site({"noted": Page(send=note)}) as other:
+        own = stage.site.url
+        stage.site.pages |= {"noted": Page(send=note), "away": Page(send=redirect(lambda path: f"{other.url}/p/noted"))}
+        tab = await stage.open(
+            f"""<script src={other.url}/p/noted></script><iframe src=away></iframe>
+            <script>addEventListener("click", () => {{ open("noted"); }});
+            window.asked = (async () => {{
+              for (const url of ["noted", "{other.url}/p/noted", "away"]) await fetch(url);
+            }})();</script>""",
+            allowed=(f"{own}/", f"{other.url}/"),
+            entry=LoginSteps(headers={"X-Key": "ada"}),
+        )
+        await tab.evaluate("asked")
+        await act(tab, at(100, 180), 100)
+    assert Counter(told) == {(own, "/p/noted", "ada"): 2, (other.url, "/p/noted", None): 4}
+    told.clear()
+    tab = await stage.open("noted")
+    assert told == [(own, "/p/noted", None)], "the next session has none"
+
+
+async def test_a_header_that_cannot_be_sent_is_told(stage):
+    with pytest.raises(EnvError, match="the header 'X-Key' cannot be sent"):
+        await stage.open("<p>hello", entry=LoginSteps(headers={"X-Key": "two\nlines"}))
 
 
 async def test_back_and_forth(stage):

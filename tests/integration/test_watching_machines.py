@@ -104,6 +104,8 @@ async def test_output_without_end_waits_for_who_reads_it(tmp_path):
         async with client.ws_connect(path, headers={"Origin": address}) as socket:
             line = Line(socket)
             await line.until(b"$ ")
+            await line.type("stty size\r")
+            await line.until(b"24 80")
             await line.type("yes | head -c 3000000; echo; echo 'the e''nd'\r")
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1):

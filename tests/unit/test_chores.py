@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import random
 from collections.abc import Iterator
@@ -18,14 +20,22 @@ from flywheel.envs.tasks.drawing import make_task
 EVERY = [(world, name, level) for world in (CHORES, ERRANDS) for name in world.families for level in world.levels]
 
 
+def begun(params: dict[str, Any]) -> dict[str, str]:
+    """The files at the beginning, as a state tells them."""
+    binary = {
+        path: base64.b64decode(text).decode("utf-8", "replace") for path, text in params.get("binary", {}).items()
+    }
+    return {**params["files"], **binary}
+
+
 def beginning(params: dict[str, Any]) -> dict[str, Any]:
     """The state before anything was done. Of services: as if none answered as is wanted."""
-    return {"files": dict(params["files"]), "ports": {port: "not yet" for port in params.get("served", {})}}
+    return {"files": begun(params), "ports": {port: "not yet" for port in params.get("served", {})}}
 
 
 def ending(params: dict[str, Any]) -> dict[str, Any]:
     """The state as it is wanted."""
-    files = {**params["files"], **params.get("wanted", {})}
+    files = {**begun(params), **params.get("wanted", {})}
     state: dict[str, Any] = {"files": {path: text for path, text in files.items() if text is not None}}
     state["answer"] = params.get("answer", "")
     state["ports"], state["packed"] = params.get("served", {}), params.get("packed", {})
@@ -37,7 +47,7 @@ def ending(params: dict[str, Any]) -> dict[str, Any]:
 def mutated(params: dict[str, Any], rng: random.Random) -> Iterator[dict[str, Any]]:
     """Ends that differ from the wanted one in what matters."""
     right = json.dumps(ending(params))
-    watched = [p for p in {**params["files"], **params.get("wanted", {})} if p not in params.get("free", ())]
+    watched = [p for p in {**begun(params), **params.get("wanted", {})} if p not in params.get("free", ())]
     while True:
         state = json.loads(right)
         path = rng.choice(watched) if watched else None
@@ -49,7 +59,7 @@ def mutated(params: dict[str, Any], rng: random.Random) -> Iterator[dict[str, An
         elif how == 2 and path in state["files"] and len(state["files"][path].split()) > 1:
             state["files"][path] = " ".join(state["files"][path].split()[:-1])
         elif how == 3 and path is not None and params.get("wanted", {}).get(path, "") is None:
-            state["files"][path] = params["files"][path]
+            state["files"][path] = begun(params)[path]
         elif how == 4 and "answer" in params:
             state["answer"] = rng.choice(["", f"{params['answer']}1", f"not {params['answer']}", "7 8"])
         elif how == 5 and params.get("served"):
@@ -67,6 +77,22 @@ def mutated(params: dict[str, Any], rng: random.Random) -> Iterator[dict[str, An
         else:
             continue
         yield state
+
+
+def test_files_of_a_folder_must_stay_too():
+    data, long = bytes(range(256)), b"x\xff" * 40_000
+    files = {"a.bin": data, "b.bin": long, "c.bin": data, ".d": data, "no.json": b"{"}
+    encoded = {path: base64.b64encode(one).decode() for path, one in files.items()}
+    params = {"files": {}, "binary": encoded, "free": ["c.bin"], "answer": "3"}
+    right = {"a.bin": data.decode("utf-8", "replace"), "b.bin": f"sha256:{hashlib.sha256(long).hexdigest()}"}
+    right["no.json"] = "{"
+    assert score_chore_state(params, {"files": right, "answer": "3"}) == 1.0
+    for path in right:
+        for files in ({**right, path: "other"}, {one: text for one, text in right.items() if one != path}):
+            assert score_chore_state(params, {"files": files, "answer": "3"}) <= 0.5
+    assert score_chore_state({**params, "hidden": [".d"]}, {"files": right, "answer": "3"}) <= 0.5
+    gone = {**params, "wanted": {"a.bin": None}}
+    assert score_chore_state(gone, {"files": {**right, "a.bin": None}, "answer": "3"}) == 1.0
 
 
 @pytest.mark.parametrize(("world", "name", "level"), EVERY, ids=lambda one: getattr(one, "name", one))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageSequence
 
 from flywheel.agent.actions import Click, Finished, Point, Type, Wait
+from flywheel.envs.base import Observation, StepResult
 from flywheel.envs.browser import episode_recorder
 from flywheel.utils.errors import EnvError
 
@@ -149,6 +150,21 @@ async def test_a_long_episode_says_how_many_screens_it_left_out(tmp_path):
     assert len(kept.screens) == 2000 // size
     assert kept.about["left_out"] == 9 - len(kept.screens)
     assert len(kept.about["actions"]) == 8
+
+
+@pytest.mark.parametrize("rewards", [(1.0, 1.0), (0.5, 0.0, 1.0)])
+def test_a_restored_result_replaces_the_reward_so_far(tmp_path, rewards):
+    """rewards: of an end, of the checkpoint that is restored after it, and of a step after that."""
+
+    def result(reward):
+        return StepResult(Observation(png(6, 5, (1, 2, 3)), 6, 5, ""), reward, terminated=reward > 0)
+
+    camera = episode_recorder.EpisodeRecorder("all", "s1", tmp_path, 2000)
+    camera.begin(TASK, 0, result(0.0))
+    for action, reward in zip((Wait(), None, Wait()), rewards, strict=False):
+        camera.add(action, result(reward))
+    about = camera.finish().about
+    assert (about["reward"], about["outcome"]) == (1.0, "solved")
 
 
 class SlowWriter:

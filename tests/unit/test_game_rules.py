@@ -6,10 +6,12 @@ import dataclasses
 import random
 
 import pytest
+from fake_env import fake_task
 
 from flywheel.envs.suites import catalogue, levels, references
 from flywheel.envs.suites.merge import board as merge
 from flywheel.envs.suites.references import Played, References
+from flywheel.envs.suites.search import SearchLimit
 from flywheel.envs.suites.shapes import rules as shapes
 from flywheel.envs.suites.snake import rules as snake
 from flywheel.envs.suites.tiles import rules as tiles
@@ -75,6 +77,24 @@ def test_a_covered_tile_is_not_free():
     level = tile_level("abb", 9, covered=True)
     assert level.free(level.start) == [1, 2]
     assert level.free(tiles.State(frozenset({0, 1}))) == [0, 1]
+
+
+def test_the_expert_at_tiles_plays_on_where_its_search_reaches_the_limit(monkeypatch):
+    def limited(level, state=None, limit=0):
+        raise SearchLimit("too far")
+
+    monkeypatch.setattr(tiles.Level, "solve", limited)
+    kinds = ["red heart", "red heart", "blue drop", "blue drop", "blue drop"]
+    placed = [{"kind": kind, "x": 3.0 * number, "y": 0.0, "layer": 0} for number, kind in enumerate(kinds)]
+    task = dataclasses.replace(fake_task(), params={"tiles": placed, "slots": 4, "side": 2.9})
+    state = {
+        "terminated": False,
+        "tiles": [{"id": 1}, {"id": 4}],
+        "tray": ["blue drop", "red heart", "blue drop"],
+        "elements": [{"name": f"tile {number}", "x": number / 10, "y": 0.0, "w": 0.1, "h": 0.1} for number in (1, 4)],
+    }
+    _, action = catalogue.get_world("tiles").module.next_step(task, state, random.Random(1))
+    assert action.point.x == pytest.approx(0.45)  # of the kind with most tiles in the tray
 
 
 # -- shape fit ---------------------------------------------------------------------------------------------------------

@@ -207,6 +207,24 @@ def test_the_checksum_is_that_of_manifest_and_files(tmp_path, lamp):
     assert drawing.page_checksum(lamp) == after
 
 
+@pytest.mark.parametrize("script", ["make.py", "check.py", "data/orders.json", "start.sh"])
+def test_the_checksum_covers_scripts_that_commands_name(tmp_path, script):
+    (tmp_path / "data").mkdir()
+    for name in ("make.py", "check.py", "data/orders.json", "start.sh"):
+        (tmp_path / name).write_text("1")
+    server = {
+        "command": ["{manifest}/start.sh", "{port}"],
+        "setup": [["python", "{manifest}/make.py", "{manifest}/none.py", "{manifest}/data"]],
+    }
+    reward = {"command": ["sh", "-c", "python '{manifest}/check.py' {seed}; echo"]}
+    shop = pages_manifest.load_page_manifest(write(tmp_path, folder=None, start=None, server=server, reward=reward))
+    before = drawing.page_checksum(shop)
+    (tmp_path / "beside.py").write_text("1")
+    assert drawing.page_checksum(shop) == before
+    (tmp_path / script).write_text("2")
+    assert drawing.page_checksum(shop) != before
+
+
 def test_pages_take_turns_with_the_worlds_of_their_domain(tmp_path, lamp):
     blink = write(tmp_path, "blink.yaml", name="blink", seeded=False, splits=["eval"])
     chosen = {"train_tasks": 40, "eval_tasks": 40, "manifests": [str(lamp.path), str(blink)]}

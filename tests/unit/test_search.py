@@ -71,6 +71,13 @@ def test_a_plan_is_followed_and_made_anew_beside_it():
     assert asked == [0, 5, 0, 6]
 
 
+def test_a_search_that_reaches_its_limit_plans_nothing():
+    def solve(state):
+        raise SearchLimit("too far")
+
+    assert Plans().move("a", 0, solve) is None
+
+
 def test_levels_that_do_not_come_are_a_named_error():
     def limited():
         raise SearchLimit("too far")

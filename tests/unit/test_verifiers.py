@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flywheel
 from flywheel.envs.base import Task
+from flywheel.envs.suites import catalogue
+from flywheel.envs.suites.verifiers import find_verifier
 from flywheel.rewards.scorers.verifier import score_final_state
 from flywheel.utils.errors import BadInput, DataError
 
@@ -99,3 +104,10 @@ def test_a_game_that_is_not_won_scores_less_than_one():
     assert score_final_state(game, {"won": False, "score": 1}) < 1
     with pytest.raises(DataError, match="not in"):
         score_final_state(game, {"won": False, "score": -0.5})
+
+
+def test_an_unknown_verifier_is_told_with_the_file_it_belongs_in():
+    with pytest.raises(BadInput) as caught:
+        find_verifier(dataclasses.replace(task("shop_nothing"), world="shop_zh"))
+    (path,) = re.findall(r"(\S+)/world\.py", caught.value.fix)
+    assert (Path(flywheel.__file__).parents[1] / path).samefile(catalogue.get_world("shop").folder)

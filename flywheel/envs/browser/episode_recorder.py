@@ -65,6 +65,8 @@ class EpisodeRecorder:
         """Add the result of an action, or of a restored checkpoint (None)."""
         if self._about:
             self._about["actions"].append([ACTION_NAMES[type(action)], asdict(action)] if action else None)
+            if action is None:
+                self._about["reward"] = 0.0  # an end alone has a reward, and a restored end tells it again
             self._see(result)
 
     def finish(self, error: str = "") -> EpisodeRecording | None:

@@ -14,9 +14,9 @@ from flywheel.envs.base import Task
 class LoginSteps:
     """Describe how a session logs in before its first page.
 
-    cookies, headers: what the browser sends. address: URL of the login page ("": the first page). script: JavaScript
-    run there ("": no login). done: JavaScript run on the first page afterwards, which ends once the login has worked
-    ("": not checked).
+    cookies, headers: what the browser sends; headers go to the first page's origin alone. address: URL of the login
+    page ("": the first page). script: JavaScript run there ("": no login). done: JavaScript run on the first page
+    afterwards, which ends once the login has worked ("": not checked).
     """
 
     cookies: tuple[Mapping[str, str], ...] = ()

@@ -144,12 +144,12 @@ async def _run_program(
 ) -> bytes:
     """Run the checker and return what it printed; all processes that it started have ended by then."""
     memory, rules = chosen.memory_mb * 2**20, bwrap.open_seccomp_program()
-    group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes + _N_BWRAP_PROCESSES, _CORES)
-    limit = "" if group else f"ulimit -v {memory // 1024}; "
-    inside = ["/bin/sh", "-c", f'{limit}exec "$@"', "sh", *words]
-    command = bwrap.build_checker_command(inside, seen, [Path(sys.prefix)], memory, rules)
-    process = None
+    group = process = None
     try:
+        group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes + _N_BWRAP_PROCESSES, _CORES)
+        limit = "" if group else f"ulimit -v {memory // 1024}; "
+        inside = ["/bin/sh", "-c", f'{limit}exec "$@"', "sh", *words]
+        command = bwrap.build_checker_command(inside, seen, [Path(sys.prefix)], memory, rules)
         process = await asyncio.create_subprocess_exec(
             *(group.entering(command) if group else command), stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=(rules,), env={},

@@ -129,7 +129,7 @@ class OsworldApi:
             raise RequestRefused(f"{path}: {error.strerror}", 500) from None
 
     def directory(self, request: ApiRequest) -> dict:
-        path = Path(request.text("path"))
+        path = self._path(request.text("path"))
         if not path.is_dir():
             raise RequestRefused("The provided path is not a directory")
         return {"directory_tree": _folder_tree(path, _MAX_DEPTH)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -44,7 +45,10 @@ class ScreenAccess:
     def forget(self) -> None:
         """Drop the input device and the grabber; the next use opens the display that DISPLAY names then."""
         with self._alone:
-            self._hands = self._eyes = None
+            hands, self._hands, self._eyes = self._hands, None, None
+        if hasattr(hands, "close"):
+            with contextlib.suppress(RequestRefused):  # its X server is gone
+                hands.close()
 
     def rest(self, until: float) -> bool:
         """Wait until the display's programs are at rest; False where they are not by `until` (`time.monotonic`)."""

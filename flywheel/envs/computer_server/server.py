@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 MAX_BODY_BYTES = 256 * 2**20  # bytes
+_MAX_REFUSED_BYTES = 2**16  # that are read of a body whose request has no token
 _IDLE_S = 600  # seconds that a connection may be silent
 
 
@@ -132,12 +133,16 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def _answer(self) -> Any:
         length = int(self.headers.get("Content-Length") or 0)
+        given = self.headers.get("Authorization", "").encode("latin-1")  # as the parser decoded it
+        if self.token and not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
+            if not 0 <= length <= _MAX_REFUSED_BYTES:
+                self.close_connection = True
+            self.rfile.read(min(max(length, 0), _MAX_REFUSED_BYTES))  # closed with bytes unread, the answer may be lost
+            raise RequestRefused("the token is missing or wrong", 401)
         if not 0 <= length <= MAX_BODY_BYTES:
             self.close_connection = True
             raise RequestRefused(f"a body may have {MAX_BODY_BYTES} bytes", 413)
         body = self.rfile.read(length)
-        if self.token and not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {self.token}"):
-            raise RequestRefused("the token is missing or wrong", 401)
         address = urlsplit(self.path)
         methods = [method for method, path in self.routes if path == address.path]
         if not methods:

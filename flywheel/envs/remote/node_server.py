@@ -135,16 +135,18 @@ async def send_heartbeats(
     async with opened as client:
         registered = False
         while True:
+            await node.end([one for one, session in node.sessions.items() if session.until < time.time()])
             try:
                 if not registered:
-                    await _post_to_manager(client, f"/nodes/{node.name}", {"boot": node.boot, **about})
+                    path = f"/nodes/{node.name}"
+                    if await _post_to_manager(client, path, {"boot": node.boot, **about}) is None:
+                        raise BadInput("what answers there is no manager", where=manager, fix="name its address")
                     registered = True
-                late = [one for one, session in node.sessions.items() if session.until < time.time()]
                 answer = await _post_to_manager(
                     client, f"/nodes/{node.name}/beat", {"boot": node.boot, "sessions": list(node.sessions)}
                 )
                 registered = answer is not None
-                await node.end({*late, *(answer or {}).get("end", ())})
+                await node.end((answer or {}).get("end", ()))
                 if answer and answer.get("draining") and not node.sessions:
                     until_empty.set()
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -153,7 +155,7 @@ async def send_heartbeats(
 
 
 async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Post JSON and return the answer; None where the node must register first.
+    """Post JSON and return the answer; None for status 404, which a heartbeat gets where the node must register first.
 
     Raises BadInput where the manager refuses, or the address is not a manager's.
     """

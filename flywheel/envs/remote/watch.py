@@ -432,8 +432,10 @@ class _WatchHandlers:
 
     async def shell(self, request: web.Request) -> web.WebSocketResponse:
         """Relay a shell of the watcher's own, of the query's `rows` and `columns`, in the protocol of `terminal`."""
-        given = [request.query.get(name, "") for name in ("rows", "columns")]
-        rows, columns = (int(text) if text.isdecimal() and 0 < int(text) <= 1000 else 24 for text in given)
+        given = [(request.query.get(name, ""), default) for name, default in (("rows", 24), ("columns", 80))]
+        rows, columns = (
+            int(text) if text.isdecimal() and 0 < int(text) <= 1000 else default for text, default in given
+        )
         return await self._streamed(request, lambda env: env.shell(rows, columns))
 
     async def live(self, request: web.Request) -> web.WebSocketResponse:

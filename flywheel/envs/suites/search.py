@@ -127,10 +127,16 @@ class Plans:
         self._moves: OrderedDict[Hashable, Any] = OrderedDict()
 
     def move(self, task_id: str, state: Hashable, solve: Callable[[Any], Way | None]) -> Any | None:
-        """Return the next move of the task `task_id` from `state`; None where `solve` finds no way, or an empty one."""
+        """Return the next move of the task `task_id` from `state`.
+
+        None where `solve` finds no way, reaches its limit (SearchLimit) or finds an empty one.
+        """
         key = (task_id, state)
         if key not in self._moves:
-            way = solve(state)
+            try:
+                way = solve(state)
+            except SearchLimit:
+                return None
             if not way:
                 return None
             befores = [state, *(after for _, after in way[:-1])]

@@ -25,12 +25,13 @@ def find_verifier(task: Task) -> Verifier:
     """Return the task's verifier. Raises BadInput where there is none of that name."""
     if task.verifier == "state:score":
         return game_score
-    found = catalogue.get_world(task.world).verifier(task.verifier.removeprefix("world:"))
+    world = catalogue.get_world(task.world)
+    found = world.verifier(task.verifier.removeprefix("world:"))
     if found is None:
         raise BadInput(
             f"no verifier is called {task.verifier!r}",
             where=task.task_id,
-            fix=f"name a function of worlds/{task.world}/world.py, or state:score",
+            fix=f"name a function of flywheel/envs/suites/{world.folder.name}/world.py, or state:score",
         )
     return found
 

@@ -118,7 +118,7 @@ def _hash_task_id(*content: Any) -> str:
 
 
 def page_checksum(manifest: PageManifest) -> str:
-    """Hash what a page's task was made for: the manifest, and the files of its page where we serve them.
+    """Hash what a page's task was made for: the manifest, the files of its page where we serve them, and its scripts.
 
     Returns sha256 in hexadecimal digits, independent of the manifest's path. Raises BadInput for packages that are not
     fetched, where the manifest gives no checksum of them.
@@ -127,6 +127,9 @@ def page_checksum(manifest: PageManifest) -> str:
         files = packages.hash_served_folder(manifest.template) if manifest.template else ""
     else:
         files = manifest.sha256 or packages.hash_served_folder(packages.find_served_folder(manifest))
+    for name, path in manifest.scripts.items():
+        found = packages.hash_served_folder(path) if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+        files += f"\n{name} {found}"
     content = manifest.model_dump_json(exclude={"path"})
     return hashlib.sha256(f"{content}\n{files}".encode()).hexdigest()
 
@@ -473,7 +476,7 @@ def check_task_settings(settings: Settings, iteration: int, root: Path) -> froze
         found = manifest.load_page_manifests(chosen.manifests, root)
     for one in found.values():
         if not packages.has_page_files(one):
-            fix = f"type `flywheel env page fetch {one.name}`"
+            fix = f"type `flywheel env page fetch {manifest.command_name(one)}`"
             raise BadInput(f"the page {one.name} is not fetched", where="synthesis.manifests", fix=fix)
     places = group_by_domain(settings, found)
     for domain, (worlds, own) in places.items():

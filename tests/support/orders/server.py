@@ -1,6 +1,7 @@
 """A small site for tests, as one would install it: orders in SQLite, a form to log in, a cookie.
 
-`server.py PORT` serves the folder that it is started in: /login, /orders, /order (POST), /orders.json, /slow and /die.
+`server.py PORT` serves the folder that it is started in: /login, /orders, /order (POST), /orders.json, /told
+(the headers of the request), /slow and /die.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ class Handler(BaseHTTPRequestHandler):
             with self.base() as base:
                 rows = [{"item": item} for (item,) in base.execute("select item from orders")]
             self.say(200, json.dumps({"rows": rows}), "application/json")
+        elif path == "/told":
+            told = {"key": self.headers.get("X-Key"), "cookie": self.headers.get("Cookie")}
+            self.say(200, json.dumps(told), "application/json")
         elif path == "/where":
             names = ("HOME", "TMPDIR", "PWD")
             self.say(200, json.dumps([str(Path.cwd()), *map(os.environ.get, names)]), "application/json")

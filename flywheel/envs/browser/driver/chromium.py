@@ -65,10 +65,15 @@ def _skip_shell_wrapper(path: Path) -> Path:
 
 
 def _list_playwright_browsers() -> list[Path]:
-    """List the browsers of `playwright install`: headless shells first, each kind by version in falling text order."""
+    """List the browsers of `playwright install`: headless shells first, of each kind the newest build first."""
     root = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
     found = [*root.glob("chromium_headless_shell-*/*/*headless*shell*"), *root.glob("chromium-*/*/chrome")]
-    return sorted((path for path in found if path.is_file() and os.access(path, os.X_OK)), reverse=True)
+
+    def rank(path: Path) -> tuple[str, int, Path]:
+        kind, _, build = path.relative_to(root).parts[0].rpartition("-")
+        return kind, int(build) if build.isdecimal() else 0, path
+
+    return sorted((path for path in found if path.is_file() and os.access(path, os.X_OK)), key=rank, reverse=True)
 
 
 # Chromium's own sandbox confines a page that takes over its process. It needs user namespaces or a setuid helper beside

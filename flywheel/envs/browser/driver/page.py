@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import yaml
 
 from flywheel.envs.browser.driver.cdp import BrowserLink, CdpCommandError, crop_png, ignore_answer
-from flywheel.envs.browser.driver.context import is_within_prefixes
+from flywheel.envs.browser.driver.context import Origin, is_within_prefixes, list_allowed_origins
 from flywheel.utils.errors import EnvError
 
 # The JavaScript that runs in pages: before a document's or worker's own scripts, and in the pickers. A script of
@@ -191,11 +192,10 @@ class BrowserPage:
         source = DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
         return self.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
 
-    def send_headers(self, headers: Mapping[str, str]) -> list[asyncio.Future[dict[str, Any]]]:
-        """Send `headers` with every later request; returns the pending answers."""
-        if not headers:
-            return []
-        return [self.send("Network.enable"), self.send("Network.setExtraHTTPHeaders", {"headers": dict(headers)})]
+    def pause_all_requests(self) -> asyncio.Future[dict[str, Any]]:
+        """Pause every later request for us, not a document's alone; returns the pending answer."""
+        documents = _SETUP["page"]["Fetch.enable"]["patterns"]
+        return self.send("Fetch.enable", {"patterns": [*documents, {"urlPattern": "*", "requestStage": "Request"}]})
 
     async def evaluate(self, expression: str) -> Any:
         """Evaluate JavaScript, awaited where it is a promise. Raises EnvError for what it throws."""
@@ -448,15 +448,17 @@ class BrowserPage:
 
 EMPTY_ADDRESSES = ("about:blank", "")
 _MAX_PAGES = 4
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~\w-]+:[^\r\n\0]*", re.ASCII)
+_BROWSER_HEADERS = ("cookie", "referer")  # that the browser itself adds where a request's headers lack them
 _NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # browsers let no link or script open these in a new window
 
 
 class PageStack:
     """Hold the pages of one session, one over the other: each was opened by one below. The last page is seen.
 
-    zoom: of all pages, later ones included. allowed: prefixes of addresses that they may go to. headers: sent with each
-    request. hear: called with the events that a page does not handle itself. note: called with notes for the user.
-    ends: called with each page that is gone.
+    zoom: of all pages, later ones included. allowed: prefixes of addresses that they may go to. hear: called with the
+    events that a page does not handle itself. note: called with notes for the user. ends: called with each page that is
+    gone.
     """
 
     def __init__(
@@ -467,7 +469,8 @@ class PageStack:
         self.pages: list[BrowserPage] = []
         self.zoom, self.seed = 1.0, 0
         self.allowed: tuple[str, ...] = ()
-        self.headers: Mapping[str, str] = {}
+        self._headers: Mapping[str, str] = {}  # sent with requests to `_headers_to`
+        self._headers_to: frozenset[Origin] = frozenset()
         self._size = (0, 0)
         self._wanted = ""  # the address of a popup that a page has requested
         self._opened: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
@@ -478,6 +481,20 @@ class PageStack:
         self._opened = asyncio.get_running_loop().create_future()
         await self._link.open_blank_page(context, size)
         await asyncio.gather(*await self._opened)
+
+    async def send_headers(self, headers: Mapping[str, str], home: str) -> None:
+        """Send `headers` with each request to the origin of the address `home`, and with no other.
+
+        Raises EnvError for a header that HTTP does not allow.
+        """
+        for name, value in headers.items():
+            if not _HEADER.fullmatch(f"{name}:{value}"):
+                fix = "give a name of letters, digits and hyphens, and a value without line breaks"
+                raise EnvError(f"the header {name!r} cannot be sent", where=home, fix=fix)
+        self._headers = {name: value.strip() for name, value in headers.items()}
+        self._headers_to = list_allowed_origins((home,))
+        if headers:
+            await asyncio.gather(*(page.pause_all_requests() for page in self.pages))
 
     @property
     def top(self) -> BrowserPage | None:
@@ -498,7 +515,8 @@ class PageStack:
             told.append(asyncio.ensure_future(page.zoom(self.zoom)))
         if opener is not None:
             told.append(page.install_document_script(self.seed + len(self.pages), self.pages[-1].time))
-            told += page.send_headers(self.headers)
+            if self._headers:
+                told.append(page.pause_all_requests())
         for answer in told:
             answer.add_done_callback(ignore_answer)
         page.post("Runtime.runIfWaitingForDebugger")
@@ -542,11 +560,14 @@ class PageStack:
         self._ends(page)
 
     def asked_for(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """Handle a paused request or response of a document: one of a forbidden address is refused, with a note."""
+        """Handle a paused request, or a document's paused response: documents elsewhere are refused, with a note."""
         if "responseStatusCode" in params or "responseErrorReason" in params:
             _continue_response(page, params)
             return
         request, url = params["requestId"], params["request"]["url"]
+        if params["resourceType"] != "Document":
+            page.post("Fetch.continueRequest", {"requestId": request, **self._with_headers(params["request"])})
+            return
         if not is_within_prefixes(url, self.allowed):
             self._note(f"an address outside this world was refused: {url[:200]}")
             page.post("Fetch.fulfillRequest", {"requestId": request, "responseCode": 204})
@@ -555,7 +576,23 @@ class PageStack:
             return
         if params["frameId"] == page.target:
             page.posted = params["request"]["method"] != "GET"
-        page.post("Fetch.continueRequest", {"requestId": request})
+        page.post("Fetch.continueRequest", {"requestId": request, **self._with_headers(params["request"])})
+
+    def _with_headers(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what replaces a request's headers: with ours to our origin, without them elsewhere; {} to keep them.
+
+        A redirection to elsewhere still has them.
+        """
+        if not self._headers:
+            return {}
+        ours = {name.lower(): value for name, value in self._headers.items()}
+        own = list_allowed_origins((request["url"],)) == self._headers_to
+        sent = dict(self._headers) if own else {}
+        for name, value in request["headers"].items():
+            low = name.lower()
+            if low not in _BROWSER_HEADERS and (low not in ours or (not own and value != ours[low])):
+                sent[name] = value
+        return {"headers": [{"name": name, "value": value} for name, value in sent.items()]}
 
     async def set_zoom(self, zoom: float) -> None:
         self.zoom = zoom
@@ -571,4 +608,4 @@ class PageStack:
         """Forget all pages; the caller disposes of their context."""
         for page in self.pages:
             page.mark_gone("the page is closed")
-        self.pages, self._opened, self.zoom = [], None, 1.0
+        self.pages, self._opened, self.zoom, self._headers = [], None, 1.0, {}

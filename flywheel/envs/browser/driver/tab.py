@@ -161,7 +161,7 @@ class BrowserTab:
         self._folders = [*([files] if files else []), self.context.folder]
         self.screen = b""
         self.home, self._read, self._good = url, read, url
-        self.stack.seed, self.stack.allowed, self.stack.headers = seed, allowed, {}
+        self.stack.seed, self.stack.allowed = seed, allowed
         self.context.proxy.origins = list_allowed_origins(allowed)
         seen = await self.dialogs.through(self._begin(url, seed, prepare, entry))
         return await self.observe(0) if seen is None else seen
@@ -385,10 +385,9 @@ class BrowserTab:
 
     async def _log_in(self, entry: LoginSteps, home: str) -> None:
         """Log in before the first page. home: the URL of that page."""
-        self.stack.headers = entry.headers
         if entry.cookies:
             await self.context.set_cookies(entry.cookies)
-        await asyncio.gather(*self.page.send_headers(entry.headers))
+        await self.stack.send_headers(entry.headers, home)
         if entry.script:
             await self._load_page(entry.address or home)
             await self._run_preparation(entry.script)

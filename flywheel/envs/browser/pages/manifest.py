@@ -107,6 +107,9 @@ class ManifestPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+_BESIDE_MANIFEST = re.compile(r"""\{manifest\}/([^\s{}'";&|]+)""")
+
+
 class SeedParameter(ManifestPart):
     """Hand the seed to the page in its address: `?<parameter>=<seed>`."""
 
@@ -186,7 +189,7 @@ class LoginSpec(ManifestPart):
     """Describe the login before the first page: cookies and headers that the browser sends, a form, or JavaScript."""
 
     cookies: dict[str, str] = {}
-    headers: dict[str, str] = {}  # sent with every request of the page, and with readings by an address
+    headers: dict[str, str] = {}  # sent with every request to the page's own origin, and with readings by an address
     address: Local | None = None  # of the page with the form; None: the first page
     fill: dict[str, str] = {}  # CSS selector -> text
     submit: str = ""  # CSS selector of what is clicked after that
@@ -337,10 +340,20 @@ class PageManifest(ManifestPart):
         found = [("server.packages", " ".join(self.server.packages)), ("server.reads", " ".join(self.server.reads))]
         found += [("server.setup", shlex.join(words)) for words in self.server.setup]
         found.append(("server.command", shlex.join(self.server.command)))
-        commands = {field: what for field, what in self.readings.items() if isinstance(what, CommandOutput)}
         return [one for one in found if one[1]] + [
-            (field, shlex.join(what.command)) for field, what in commands.items()
+            (field, shlex.join(words)) for field, words in self._command_readings.items()
         ]
+
+    @property
+    def _command_readings(self) -> dict[str, Words]:
+        return {field: what.command for field, what in self.readings.items() if isinstance(what, CommandOutput)}
+
+    @property
+    def scripts(self) -> dict[str, Path]:
+        """Return the files and folders that commands name by `{manifest}/...`, where they exist, by sorted name."""
+        commands = [self.server.command, *self.server.setup, *self._command_readings.values()] if self.server else []
+        named = {name for words in commands for word in words for name in _BESIDE_MANIFEST.findall(word)}
+        return {name: path for name in sorted(named) if (path := self.path.parent / name).exists()}
 
     @property
     def follows(self) -> bool:

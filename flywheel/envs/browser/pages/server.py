@@ -236,7 +236,9 @@ class PageServer:
     async def answer(self, address: str) -> tuple[int, bytes]:
         """Request an address of the server, with the login's headers and cookies; returns status and body."""
         login = self._manifest.login
-        headers, cookies = (login.headers, login.cookies) if login else ({}, {})
+        names = {"seed": str(self.seed), "variant": self.variant}  # as the browser fills them in
+        said = (login.headers, login.cookies) if login else ({}, {})
+        headers, cookies = ({name: fill_placeholders(text, names) for name, text in one.items()} for one in said)
         s = self._said.read_s
         async with (
             httpx.AsyncClient(verify=False, trust_env=False, headers=headers, cookies=cookies, timeout=s) as client,

@@ -74,7 +74,10 @@ def middleClick(x=None, y=None, *_):
 
 
 def dragTo(x=None, y=None, duration=0.0, tween=None, button="left", *_):
+    if x is not None and not isinstance(x, (int, float)):
+        x, y = x
     from_x, from_y = _hands.position()
+    x, y = from_x if x is None else x, from_y if y is None else y
     mouseDown(button=button)
     for number in range(1, _DRAG_MOVES + 1):
         moveTo(from_x + (x - from_x) * number // _DRAG_MOVES, from_y + (y - from_y) * number // _DRAG_MOVES)

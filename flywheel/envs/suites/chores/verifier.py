@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -51,7 +53,19 @@ def _count_spoilt_files(params: Mapping[str, Any], state: Mapping[str, Any]) -> 
     now, wanted = state.get("files", {}), params.get("wanted", {})
     free = params.get("free", ())
     stay = {path: text for path, text in params["files"].items() if path not in free and wanted.get(path, text) == text}
-    return sum(not file_matches(path, text, now.get(path)) for path, text in stay.items())
+    spoilt = sum(not file_matches(path, text, now.get(path)) for path, text in stay.items())
+    hidden = params.get("hidden", ())
+    for path, encoded in params.get("binary", {}).items():
+        seen = path in hidden or not (path.startswith(".") or "/." in path)  # the state has no other hidden files
+        if seen and path not in free and path not in wanted:
+            spoilt += not _is_unchanged(path, base64.b64decode(encoded), now.get(path))
+    return spoilt
+
+
+def _is_unchanged(path: str, begun: bytes, found: str | None) -> bool:
+    """Tell whether a file that began as `begun` is still what the state tells, which is a digest of a long file."""
+    text = begun.decode("utf-8", "replace")
+    return found in (text, f"sha256:{hashlib.sha256(begun).hexdigest()}") or file_matches(path, text, found)
 
 
 def file_matches(path: str, wanted: str | None, found: str | None) -> bool:

@@ -88,7 +88,7 @@ def listed(visit: Visit, keys: Iterable[str], sort: str) -> list[dict[str, Any]]
 def home(visit: Visit) -> Page:
     topics = visit.records["topics"]
     rows = listed(visit, topics, "active")
-    latest = {board: next(row for row in rows if row["topic"]["board"] == board) for board in BOARDS}
+    latest = {board: next((row for row in rows if row["topic"]["board"] == board), None) for board in BOARDS}
     number = {board: sum(one["board"] == board for one in topics.values()) for board in BOARDS}
     return Page.of("home.html", groups=GROUPS, latest=latest, number=number, hot=listed(visit, topics, "score")[:5])
 
