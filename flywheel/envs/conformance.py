@@ -23,7 +23,7 @@ from PIL import Image
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Drag, Finished, Hotkey, Point, Type, Wait, actions_from_json
 from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
-from flywheel.utils.errors import EnvError, EnvTimeout
+from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 SCREEN_CENTRE = Point(0.5, 0.5)
 
@@ -197,13 +197,15 @@ async def check_env(
     able: frozenset[type] = frozenset(),
     moves: Sequence[Action] = _DEFAULT_MOVES,
 ) -> None:
-    """Check one back-end on one task. Raises EnvError naming the first clause that does not hold.
+    """Check one back-end on one task. Raises EnvError naming the first clause that does not hold, BadInput for `moves`.
 
     make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline; None: that is not
     checked. seeded: another seed gives another task. able: types of actions beyond mouse, keyboard and address that
     this back-end can do. moves: actions that are played to check that results repeat; at least three, none of which
     ends the task.
     """
+    if len(moves) < 3:
+        raise BadInput(f"{len(moves)} moves are given", where="check_env", fix="give three moves at least")
     task = dataclasses.replace(task, max_steps=max(task.max_steps, 4))
     checked = ConformanceCase(make_env, task, seeded, able, hang, moves)
     for clause in CLAUSES.values():
@@ -227,6 +229,7 @@ async def _check_determinism(c: ConformanceCase) -> None:
     """Check that the same task, seed and actions repeat their results, in one env and in another."""
     async with c.make_env() as env:
         first = await _play_episode(c, env, c.moves)
+        c.require(not first[-1].terminated, "one of the moves ends the task")
         _check_same_results(first, await _play_episode(c, env, c.moves), "the same task, seed and actions in one env")
     async with c.make_env() as env:
         again = await _play_episode(c, env, c.moves)

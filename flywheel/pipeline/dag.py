@@ -9,15 +9,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.pipeline.stage import DOMAIN_PLACEHOLDER, Artifact, Record, Stage, expand_domains
+from flywheel.pipeline.stage import DOMAIN_PLACEHOLDER, Artifact, Checkpoint, Partition, Record, Stage, expand_domains
+from flywheel.store.schema import TABLES
 from flywheel.utils.errors import BadInput, did_you_mean
 
 _STAGES = "flywheel.pipeline.stages"
+_BLOCKS = Settings.model_fields
 _HERE = Workspace(Path())
 _WORKSPACE_FROM_ITERATION = "../.."  # the base of all paths in an iteration's dvc.yaml
 _DVC_YAML_HEAD = """\
@@ -32,8 +36,10 @@ _DVC_YAML_HEAD = """\
 def all_stages() -> tuple[Stage, ...]:
     """Return all stages in the order in which they run: after those that write what they read, else by name."""
     package = importlib.import_module(_STAGES)  # by name, like plug-ins: the stages import this module
-    modules = (importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__))
-    declared = {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
+    modules = [importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__)]
+    stages = [replace(one.STAGE, source=one.__file__) for one in modules if hasattr(one, "STAGE")]
+    check_declarations(stages)
+    declared = {stage.name: stage for stage in stages}
     return tuple(declared[name] for name in _topological_order(declared.values()))
 
 
@@ -126,6 +132,35 @@ def _path(artifact: Artifact, iteration: int) -> str:
 
 def _instances(name: str, domains: Iterable[str]) -> list[str]:
     return [name.replace(DOMAIN_PLACEHOLDER, domain) for domain in domains] if DOMAIN_PLACEHOLDER in name else [name]
+
+
+def check_declarations(stages: Sequence[Stage]) -> None:
+    """Check what stages declare.
+
+    Raises BadInput, naming the stage, for a field of another type, such as a tuple that lacks its comma, for an unknown
+    table or block of the settings, and for a partition or checkpoint that is read and that none of `stages` writes.
+    """
+    for stage in stages:
+        for name, kinds in (("reads", Artifact), ("writes", str | Checkpoint | Record), ("settings", str)):
+            value = getattr(stage, name)
+            if not isinstance(value, tuple) or not all(isinstance(one, kinds) for one in value):
+                what = f"stage {stage.name}: {name} is no tuple of {'names' if kinds is str else 'artifacts'}"
+                raise BadInput(
+                    what, where=stage.source, fix=f"a tuple of one item ends in a comma; it is {value!r:.100}"
+                )
+        tables = [one.table for one in stage.reads if isinstance(one, Partition)]
+        tables += [one for one in stage.writes if isinstance(one, str)]
+        for kind, names, known in (("table", tables, TABLES), ("block of settings", stage.settings, _BLOCKS)):
+            for name in names:
+                if name not in known:
+                    what = f"stage {stage.name} names an unknown {kind}: {name}"
+                    raise BadInput(what, where=stage.source, fix=did_you_mean(name, known))
+    written = {output for stage in stages for output in stage.outputs}
+    for stage in stages:
+        for one in stage.reads:
+            if not isinstance(one, Record) and one not in written:
+                what = f"stage {stage.name} reads {one}, which no stage writes"
+                raise BadInput(what, where=stage.source, fix=did_you_mean(str(one), [str(other) for other in written]))
 
 
 def _topological_order(declared: Iterable[Stage]) -> list[str]:

@@ -291,6 +291,8 @@ class Stage:
     shares: opens what all shards of one process use in common (`StageContext.shared`), such as a model. needs: what a
     machine must have to do a shard: BROWSERS, TRAINING, both, or nothing (); None: shards stay on the run's own
     machine.
+
+    source: path of the module that declares it, which `dag` fills in: shards that other code did are done again.
     """
 
     name: str
@@ -304,6 +306,7 @@ class Stage:
     closing: bool = False
     shares: Callable[[StageContext], AbstractContextManager[Any]] = lambda ctx: nullcontext()
     needs: tuple[str, ...] | None = None
+    source: str = ""
 
     @property
     def outputs(self) -> tuple[Artifact, ...]:
@@ -326,6 +329,7 @@ def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
         "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in reads],
         "settings": settings,
         "extra": stage.extra(ctx),
+        "source": sha256_file(Path(stage.source)) if stage.source else "",
     }
 
 

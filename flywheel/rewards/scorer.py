@@ -141,6 +141,9 @@ def _run_scorer(scorer: Scorer, case: ScoringInput) -> Verdict:
         reason = str(error) if isinstance(error, FlywheelError) else f"{type(error).__name__}: {error}"
         log.warning("scorer %s failed on %s: %s", scorer.name, case.trajectory.trajectory_id, reason)
         score = Score(None, reason)
+    if not isinstance(score, Score) or not isinstance(score.value, int | float | None):
+        what = f"scorer {scorer.name} gave {score!r:.100} for trajectory {case.trajectory.trajectory_id}"
+        raise BadInput(what, where=f"routing.scorers: {scorer.name}", fix="return Score(a number or None, why)")
     value, detail = score.value, score.detail
     if value is not None and not 0.0 <= value <= 1.0:
         value, detail = None, f"it gave {value}, which is not in [0, 1]"

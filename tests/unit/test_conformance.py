@@ -13,7 +13,7 @@ from PIL import Image
 
 from flywheel.agent.actions import Click, Finished, Point, Press, Type, Wait
 from flywheel.envs.conformance import CLAUSES, ConformanceCase, check_env, resume_checkpoint
-from flywheel.utils.errors import EnvError
+from flywheel.utils.errors import BadInput, EnvError
 
 TASK = fake_task(2)
 _count = itertools.count()
@@ -201,6 +201,13 @@ async def test_the_fake_passes_every_clause():
         env._faults = Faults(hang_at=1)
 
     await check_env(FakePool(timeout_s=0.01).env, TASK, hang, seeded=True)
+
+
+async def test_moves_that_check_nothing_are_refused():
+    with pytest.raises(BadInput, match="2 moves are given"):
+        await check_env(FakePool().env, TASK, moves=(Wait(), Wait()))
+    with pytest.raises(EnvError, match="one of the moves ends the task"):
+        await check_env(FakePool().env, TASK, moves=(Wait(), Finished(""), Wait()))
 
 
 async def test_a_hang_that_is_never_told_is_caught():

@@ -15,7 +15,7 @@ from flywheel.config import Settings
 from flywheel.pipeline.stage import Partition, StageContext, run_stage, stage_inputs
 from flywheel.pipeline.stages import rl, score
 from flywheel.rewards import scorers
-from flywheel.rewards.scorer import ScorerSet, list_scorers
+from flywheel.rewards.scorer import Score, ScorerSet, list_scorers
 from flywheel.store import partitions
 from flywheel.store.partitions import write_partition
 from flywheel.store.schema import TABLES
@@ -179,6 +179,16 @@ def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):
     assert [(row["score"], row["detail"]) for row in rows if row["scorer"] == "attentive"] == [
         (None, "it gave 1.5, which is not in [0, 1]")
     ]
+
+
+@pytest.mark.parametrize("given", [0.5, None, Score("0.5")])
+def test_what_is_no_score_is_named_with_its_scorer(attentive, tmp_path, monkeypatch, given):
+    from flywheel.rewards.scorer import importlib
+
+    module = importlib.import_module(f"{scorers.__name__}.attentive")
+    monkeypatch.setattr(module.Attentive, "score", lambda self, case: given)
+    with pytest.raises(BadInput, match=r"scorer attentive gave .* for trajectory t1 \(routing.scorers: attentive\)"):
+        scored(tmp_path, {"t1": ("sites", 1.0, "Buy it")}, **TWO)
 
 
 def test_an_unknown_scorer_is_named():

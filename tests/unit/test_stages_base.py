@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flywheel import config
+from flywheel.pipeline import dag
 from flywheel.pipeline import stage as pipeline_stage
 from flywheel.store import partitions
 from flywheel.utils.errors import BadInput, FlywheelError
@@ -63,6 +65,35 @@ def test_finished_shards_of_other_inputs_are_not_taken(ctx):
     for depends in ("old", "new"):
         pipeline_stage.run_stage(counting(calls, depends), pipeline_stage.StageContext.open(ctx.ws, 1, "count"))
     assert calls == ["a", "b", "c"] * 2
+
+
+def test_shards_that_other_code_did_are_not_taken(ctx, tmp_path):
+    source, calls = tmp_path / "count.py", []
+    for text, fails in (("one", "b"), ("other", "b"), ("other", "")):
+        source.write_text(text)
+        stage = replace(counting(calls, fail_at=fails), source=str(source))
+        with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
+            pipeline_stage.run_stage(stage, pipeline_stage.StageContext.open(ctx.ws, 1, "count"))
+    assert calls == ["a", "b", "a", "b", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"reads": pipeline_stage.Partition("steps", "rollout")}, "stage count: reads is no tuple of artifacts"),
+        ({"reads": (pipeline_stage.Partition("steps", "rolout"),)}, r"reads Partition\(.*rolout.*\), which no stage"),
+        ({"reads": (pipeline_stage.Partition("stepz", "rollout"),)}, "an unknown table: stepz; did you mean steps"),
+        ({"reads": (pipeline_stage.Checkpoint("stf"),)}, "which no stage writes"),
+        ({"writes": "efforts"}, "writes is no tuple"),
+        ({"writes": ("efforts",)}, "an unknown table: efforts"),
+        ({"settings": ("rolout",)}, "an unknown block of settings: rolout; did you mean rollout"),
+    ],
+)
+def test_what_a_stage_declares_is_checked_before_anything_runs(changes, what):
+    known = dag.all_stages()
+    dag.check_declarations([*known, counting([])])
+    with pytest.raises(BadInput, match=what):
+        dag.check_declarations([*known, replace(counting([]), **changes)])
 
 
 def test_what_is_written_and_not_declared_is_refused(ctx):
