@@ -206,11 +206,12 @@ def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
     if changed and dvc_files.is_iteration_complete(ws, iteration):
         stage = stage_records.stage_address(ws, changed[0], iteration)
         path, change = next(iter(stage_records.changed_stages(ws, [iteration])[stage].items()))
-        at = f"{ws.relative(dvc_files.dvc_yaml_path(ws, iteration))}:{changed[0]}"
+        of_iteration = ws.relative(dvc_files.dvc_yaml_path(ws, iteration))
+        back = f"git checkout HEAD -- {ws.relative(ws.iteration(iteration))} && dvc checkout --force {of_iteration}"
         raise DataError(
             f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",
             where=ws.root,
-            fix=f"take it back (`git checkout HEAD -- {path}`), or record it as it is (`dvc commit --force {at}`)",
+            fix=f"take it back (`{back}`), or record it as it is (`dvc commit --force {of_iteration}:{changed[0]}`)",
         )
     return not changed and not ws.closing(iteration).exists()
 

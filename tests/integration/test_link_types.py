@@ -73,6 +73,24 @@ def test_what_is_printed_as_a_mend_mends(ws):
     assert flywheel(ws, "workspace", "verify")[0] == 0
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("what", ["rows of a stage", "a record", "a stage run again"])
+def test_a_complete_iteration_that_changed_is_taken_back_as_its_message_says(ws, what):
+    part = partitions.partition_files(ws, "scores", 2, "score")[0]
+    if what == "a record":
+        ws.levels(2).write_text("{}")
+    else:
+        part.unlink()
+        part.write_bytes(b"other rows")
+    if what == "a stage run again":
+        typed(ws, f"dvc commit --force {ws.relative(dvc_files.dvc_yaml_path(ws, 2))}:score")
+    with pytest.raises(DataError, match="a complete iteration is not done again") as caught:
+        iterations.check_iteration_complete(ws, 2)
+    typed(ws, re.search("`([^`]+)`", caught.value.fix)[1])
+    assert iterations.check_iteration_complete(ws, 2)
+    assert flywheel(ws, "workspace", "verify")[0] == 0
+
+
 def clone(ws: Workspace, folder: Path) -> Workspace:
     subprocess.run(["git", "clone", "-q", "-c", "core.autocrlf=true", ws.root, folder], check=True)
     shutil.copytree(ws.root / ".dvc" / "cache", folder / ".dvc" / "cache")
