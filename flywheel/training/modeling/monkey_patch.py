@@ -341,7 +341,7 @@ class WideLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _wide_gradient(gradient, *ctx.saved_tensors), None, None
+        return multiply_frozen(gradient, *ctx.saved_tensors), None, None
 
 
 def _wide_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -351,7 +351,8 @@ def _wide_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def _wide_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
+def multiply_frozen(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Multiply `gradient` [..., out] by a frozen `weight` [out, in] of any dtype, some of its rows at once."""
     rows = _rows_at_once(weight)
     total: Tensor | None = None
     for some, w in zip(gradient.split(rows, dim=-1), weight.split(rows), strict=True):
@@ -365,20 +366,63 @@ def _rows_at_once(weight: Tensor) -> int:
 
 
 def patch_lora_layers(model: PreTrainedModel) -> None:
-    """Make PEFT's linear LoRA layers, without dropout or DoRA, compute by `LoraLinear` in float32 on a CPU."""
+    """Make PEFT's linear LoRA layers, without dropout or DoRA, compute by `LoraLinear` in float32 on a CPU, and gated
+    MLPs of three such layers by `LoraMlp`."""
     from peft.tuners.lora import Linear
 
     for module in model.modules():
         if isinstance(module, Linear) and not module.lora_variant:
             module.forward = MethodType(_lora_linear_forward, module)
+        layers = [getattr(module, name, None) for name in _GATED]
+        if all(isinstance(one, Linear) and not one.lora_variant for one in layers) and _is_silu(module.act_fn):
+            module.forward = MethodType(_lora_mlp_forward, module)
+
+
+_GATED = ("gate_proj", "up_proj", "down_proj")
+
+
+def _is_silu(activation: nn.Module) -> bool:
+    return type(activation).__name__ in ("SiLU", "SiLUActivation")
+
+
+def _computes_fused(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
 def _lora_linear_forward(layer: Any, x: Tensor) -> Tensor:
-    if x.dtype != torch.float32 or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+    if not _computes_fused(x):
         return type(layer).forward(layer, x)
+    return LoraLinear.apply(x, *_lora_weights(layer))
+
+
+def _lora_mlp_forward(mlp: Any, x: Tensor) -> Tensor:
+    if not _computes_fused(x):
+        return type(mlp).forward(mlp, x)
+    return LoraMlp.apply(x, *(one for name in _GATED for one in _lora_weights(getattr(mlp, name))))
+
+
+def _lora_weights(layer: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor, float]:
+    """Return W, bias, A, B and the scaling of a LoRA layer."""
     (name,), base = layer.lora_A.keys(), layer.base_layer
-    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
-    return LoraLinear.apply(x, base.weight, base.bias, a, b, layer.scaling[name])
+    return base.weight, base.bias, layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
+
+
+def _lora_product(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float
+) -> tuple[Tensor, Tensor]:
+    """Return x W^T + bias + scaling x A^T B^T, and x A^T. rows: x, [rows, in]."""
+    low = rows @ a.T
+    return _wide_product(rows, weight, bias).addmm_(low, b.T, alpha=scaling), low
+
+
+def _lora_gradients(
+    gradient: Tensor, rows: Tensor, low: Tensor, weight: Tensor, a: Tensor, b: Tensor, scaling: float, wants_x: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Return the gradients of x, A and B. gradient: of the result, [rows, out]. rows, low: as `_lora_product` has
+    them. wants_x: False gives None for x."""
+    of_low = (gradient @ b).mul_(scaling)
+    of_x = multiply_frozen(gradient, weight).addmm_(of_low, a) if wants_x else None
+    return of_x, of_low.T @ rows, (gradient.T @ low).mul_(scaling)
 
 
 class LoraLinear(torch.autograd.Function):
@@ -390,9 +434,7 @@ class LoraLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-        rows = x.flatten(0, -2)
-        low = rows @ a.T
-        result = _wide_product(rows, weight, bias).addmm_(low, b.T, alpha=scaling)
+        result, low = _lora_product(x.flatten(0, -2), weight, bias, a, b, scaling)
         ctx.save_for_backward(x, low, weight, a, b)
         ctx.scaling = scaling
         return result.unflatten(0, x.shape[:-1])
@@ -400,13 +442,50 @@ class LoraLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, low, weight, a, b = ctx.saved_tensors
-        rows = gradient.flatten(0, -2)
-        of_low = (rows @ b).mul_(ctx.scaling)
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            of_x = _wide_gradient(rows, weight).addmm_(of_low, a).unflatten(0, x.shape[:-1])
-        return of_x, None, None, of_low.T @ x.flatten(0, -2), (rows.T @ low).mul_(ctx.scaling), None
+        x, *others = ctx.saved_tensors
+        rows = x.flatten(0, -2)
+        of_x, of_a, of_b = _lora_gradients(
+            gradient.flatten(0, -2), rows, *others, ctx.scaling, wants_x=ctx.needs_input_grad[0]
+        )
+        return None if of_x is None else of_x.view(x.shape), None, None, of_a, of_b, None
+
+
+class LoraMlp(torch.autograd.Function):
+    """Compute down(silu(gate(x)) * up(x)) where each of the three is a LoRA layer (`LoraLinear`).
+
+    For the gradient it keeps what gate and up gave; the other two tensors of that width, which autograd would keep,
+    cost one multiplication to compute again. x: float32 [..., in]; then W, bias, A, B and scaling of each layer ->
+    [..., in].
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, *weights: Any) -> Tensor:
+        gate_layer, up_layer, down_layer = weights[:5], weights[5:10], weights[10:]
+        rows = x.flatten(0, -2)
+        gate, low_gate = _lora_product(rows, *gate_layer)
+        up, low_up = _lora_product(rows, *up_layer)
+        result, low_down = _lora_product(functional.silu(gate).mul_(up), *down_layer)
+        kept = [(weight, a, b) for weight, _, a, b, _ in (gate_layer, up_layer, down_layer)]
+        ctx.save_for_backward(x, gate, up, low_gate, low_up, low_down, *(one for three in kept for one in three))
+        ctx.scalings = [layer[4] for layer in (gate_layer, up_layer, down_layer)]
+        return result.unflatten(0, x.shape[:-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, gate, up, low_gate, low_up, low_down, *kept = ctx.saved_tensors
+        rows, wants_x = x.flatten(0, -2), ctx.needs_input_grad[0]
+        active = functional.silu(gate)
+        of_product, *of_down = _lora_gradients(
+            gradient.flatten(0, -2), active * up, low_down, *kept[6:], ctx.scalings[2], wants_x=True
+        )
+        of_up = active.mul_(of_product)
+        of_x, *of_up_layer = _lora_gradients(of_up, rows, low_up, *kept[3:6], ctx.scalings[1], wants_x=wants_x)
+        of_gate = torch.ops.aten.silu_backward(of_product.mul_(up), gate)
+        more, *of_gate_layer = _lora_gradients(of_gate, rows, low_gate, *kept[:3], ctx.scalings[0], wants_x=wants_x)
+        layers = (of_gate_layer, of_up_layer, of_down)
+        of_weights = (one for of_a, of_b in layers for one in (None, None, of_a, of_b, None))
+        return of_x.add_(more).view(x.shape) if wants_x else None, *of_weights
 
 
 def patch_for_training(model: PreTrainedModel) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -24,6 +25,7 @@ from flywheel.policy.inference.cache import EncodedScreen, ScreenFeatures, Visio
 from flywheel.training.modeling.monkey_patch import (
     AttentionPlan,
     last_layer_skips_prompt,
+    multiply_frozen,
     patch_for_training,
     plan_attention,
 )
@@ -396,25 +398,66 @@ class PolicyForward(nn.Module):
             rows = max(1, _LOGITS // self.policy.get_output_embeddings().out_features)
             if len(hidden) <= rows:
                 return hidden, *self._read_logits(hidden, part.targets, part.blocked, *temperatures)
-            # The logits of a chunk are computed again for the gradient: all at once would be the largest tensor.
+            # All logits at once would be the largest tensor. Those of a chunk are computed again for the gradient, or
+            # what the gradient needs of them is computed with them.
+            head = self.policy.get_output_embeddings()
+            fixed = type(head) is nn.Linear and head.bias is None and not head.weight.requires_grad
             starts = range(0, len(hidden), rows)
             blocked = [None if part.blocked is None else part.blocked[start : start + rows] for start in starts]
             chunks = zip(hidden.split(rows), part.targets.split(rows), blocked, strict=True)
-            read = [
-                checkpoint(self._read_logits, *chunk, *temperatures, use_reentrant=False, preserve_rng_state=False)
-                for chunk in chunks
-            ]
+            if fixed and hidden.requires_grad and not self._bfloat16:
+                read = [_FixedHeadLogprobs.apply(head, *chunk, *temperatures) for chunk in chunks]
+            else:
+                read = [
+                    checkpoint(self._read_logits, *chunk, *temperatures, use_reentrant=False, preserve_rng_state=False)
+                    for chunk in chunks
+                ]
             return hidden, *(torch.cat(column) for column in zip(*read, strict=True))
 
     def _read_logits(
         self, hidden: Tensor, targets: Tensor, blocked: Tensor | None, *temperatures: float
     ) -> tuple[Tensor, ...]:
         """Return entropy and log-probabilities, as in `forward`, for some of the response tokens."""
-        logits = self.policy.get_output_embeddings()(hidden)
-        if blocked is not None:
-            logits = logits.masked_fill(_unpack_bits(blocked, logits.shape[-1]), BLOCKED_LOGIT)
+        logits = _compute_logits(self.policy.get_output_embeddings(), hidden, blocked)
         read = [token_logprobs(logits / temperature, targets) for temperature in temperatures]
         return read[0][1], *(logprobs for logprobs, _ in read)
+
+
+def _compute_logits(head: nn.Module, hidden: Tensor, blocked: Tensor | None) -> Tensor:
+    """Compute the logits [tokens, vocabulary] of `hidden` [tokens, width]. blocked: as `PackedBatch` has it."""
+    logits = head(hidden)
+    return logits if blocked is None else logits.masked_fill(_unpack_bits(blocked, logits.shape[-1]), BLOCKED_LOGIT)
+
+
+class _FixedHeadLogprobs(torch.autograd.Function):
+    """Compute what `PolicyForward._read_logits` does, for an output layer that does not learn.
+
+    A log-probability is one number a token, and its gradient with respect to the hidden state is (W[target] - p W) / T,
+    a row of the hidden state's width, which is kept in place of the logits (as Liger's fused loss does it).
+    """
+
+    @staticmethod
+    def forward(
+        ctx, head: nn.Linear, hidden: Tensor, targets: Tensor, blocked: Tensor | None, *temperatures: float
+    ) -> tuple[Tensor, ...]:
+        logits, rows, entropy, values = _compute_logits(head, hidden, blocked), [], None, []
+        chosen = head.weight[targets].to(hidden.dtype)
+        for temperature in temperatures:
+            logp = torch.log_softmax(logits / temperature, dim=-1)
+            values.append(logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1))
+            shares = logp.exp()
+            if entropy is None:
+                entropy = -(shares * logp).sum(-1)
+            rows.append((chosen - multiply_frozen(shares, head.weight)) / temperature)
+        ctx.save_for_backward(*rows)
+        ctx.mark_non_differentiable(entropy)
+        return entropy, *values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, _: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        parts = (gradient[:, None] * row for gradient, row in zip(gradients, ctx.saved_tensors, strict=True))
+        return None, sum(parts), None, None, *(None for _ in gradients)
 
 
 def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
