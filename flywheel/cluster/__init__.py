@@ -76,7 +76,7 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
 
             shared = stack.enter_context(nodes.open_shared_folder(ws))
             cluster = ray_cluster.RayCluster(shared, settings, head)
-            cluster.check()
+            cluster.check_nodes()
             stack.enter_context(env_nodes.serve_environments_on_nodes(cluster, settings))
         token = _current.set(cluster)
         try:

@@ -340,7 +340,7 @@ class _RLRun:
         await self._on_thread(self._save)
         if self.done < self.rl.steps:
             folder = await self._on_thread(self._publish)
-            pool.announce(self.weights[self.done], self.done)
+            pool.register_weights(self.weights[self.done], self.done)
             with self._named(self.done, "its weights"):
                 await policy.load(folder)
         pool.advance()
