@@ -298,7 +298,7 @@ def gc_command(
             garbage_collection.prune_outputs(ws, chosen)
         if cache:
             pruned = [one.path for one in chosen]
-            garbage = garbage_collection.unreferenced_cache_files(ws, pruned)
+            garbage = garbage_collection.find_unreferenced_cache_files(ws, pruned)
             click.echo(f"{sum(size for _, size in garbage) / _MIB:.1f} MiB of DVC's cache {verb}")
             for path, _ in garbage if write else ():
                 path.unlink()

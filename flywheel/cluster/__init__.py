@@ -20,10 +20,10 @@ from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 class StageWorkers(Protocol):
     """Run the shards of one stage of one iteration, for as long as its context lasts.
 
-    several: whether `do_shard` may be called for several shards at once, each from a thread of its own.
+    runs_concurrently: whether `do_shard` may be called for several shards at once, each from a thread of its own.
     """
 
-    several: bool
+    runs_concurrently: bool
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         """Run one shard, or take its stored result where it was done before.

@@ -34,7 +34,7 @@ class RayWorkers(AbstractContextManager):
     later too; a worker that has done its shard takes the next that waits.
     """
 
-    several = True
+    runs_concurrently = True
 
     def __init__(
         self, cluster: RayCluster, stage: Stage, ctx: StageContext, wanted: Sequence[resources.Resources]
