@@ -19,7 +19,7 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import garbage_collection, iteration_diff, rollback, verify
 from flywheel.policy.adapter import write_adapter
-from flywheel.policy.checkpoint import base_checkpoint, checkpoint_digest
+from flywheel.policy.checkpoint import checkpoint_digest, find_base_checkpoint
 from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import backup, dvc_files, stage_records
@@ -314,7 +314,7 @@ def test_adapters_are_gone_back_from_and_come_back_on_their_base(ws):
     assert not any(folder.exists() for folder in folders)
     rollback.undo_rollback(ws)
     assert list(map(checkpoint_digest, folders)) == digests
-    assert all(base_checkpoint(folder).samefile(ws.model(1, "ct")) for folder in folders)
+    assert all(find_base_checkpoint(folder).samefile(ws.model(1, "ct")) for folder in folders)
 
 
 def test_two_adapters_are_compared(ws):

@@ -297,9 +297,9 @@ class PageServer:
             words = isolation.wrap_in_bwrap(words, self._names["folder"], writable, readable)
         child = ChildProgram(words, self.folder, environment, self._said.memory_mb, self._said.disk_mb)
         try:
-            return await child.done(), child.said
+            return await child.done(), child.output
         finally:
-            await child.gone()
+            await child.kill_and_wait()
 
     async def _launch(self) -> None:
         words = [self.fill(word) for word in self._said.command]
@@ -391,7 +391,7 @@ class PageServer:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         if self._child is not None:
-            await self._child.gone()
+            await self._child.kill_and_wait()
             if isolation.explain_missing_bwrap():
                 await child_processes.wait_marked_gone(self._mark)
         if self._guard is not None:
