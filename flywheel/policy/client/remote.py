@@ -30,7 +30,7 @@ from flywheel.utils.progress import announce
 class RequestSlots:
     """Limit the concurrent requests to a server to `at_once` slots, first come, first served; for one event loop.
 
-    During a swap of weights no slot is taken (`nobody`).
+    During a swap of weights no slot is taken (`hold_empty`).
     """
 
     def __init__(self, at_once: int) -> None:

@@ -322,7 +322,7 @@ class BrowserTab:
         if not self.dialogs.open:
             shot = await self.page.screenshot()
             self.screen = self.chooser.draw_over(shot) if self.chooser.open else await self.pickers.draw_over(shot)
-            if self.bar.is_open_on(self.page) and not self.dialogs.is_open_on:
+            if self.bar.is_open_on(self.page) and not self.dialogs.open:
                 self.screen = await self.bar.draw_over(self.screen)
         return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
 
