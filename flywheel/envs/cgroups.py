@@ -46,7 +46,7 @@ class Cgroup:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.002)
 
-    def remove(self) -> None:
+    def kill_and_remove(self) -> None:
         """Kill the cgroup's processes and remove the cgroup."""
         self.kill()
         for folder in self.folders:
@@ -96,7 +96,7 @@ def create_cgroup(memory_mb: int, processes: int, cores: float = 0) -> Cgroup | 
                 _write_limits(folder, {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory})
                 _write_limits(folder, {"pids.max": processes, "cpu.cfs_quota_us": int(cores * 100_000) or -1})
     except OSError:
-        made.remove()
+        made.kill_and_remove()
         raise
     return made
 

@@ -167,7 +167,7 @@ async def _run_program(
         if process is not None:
             await _end_process(process)
         if group is not None:
-            await asyncio.to_thread(group.remove)
+            await asyncio.to_thread(group.kill_and_remove)
     if len(output) > _MAX_OUTPUT_BYTES:
         raise CheckerFailed(f"the checker {name} printed more than {_MAX_OUTPUT_BYTES} bytes", where=_WHERE)
     if status:

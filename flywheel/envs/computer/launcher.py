@@ -93,7 +93,7 @@ class BubblewrapProcess:
         except BaseException:
             ours.close()
             if group is not None:
-                group.remove()
+                group.kill_and_remove()
             raise
         finally:
             theirs.close()
@@ -121,7 +121,7 @@ class BubblewrapProcess:
         self._ours.close()
         group, self.group = self.group, None
         if group is not None:
-            await asyncio.to_thread(group.remove)
+            await asyncio.to_thread(group.kill_and_remove)
 
 
 # Podman and docker.
