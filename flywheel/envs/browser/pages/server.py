@@ -397,7 +397,7 @@ class PageServer:
         if self._guard is not None:
             await self._guard.release()
         if self._group is not None:
-            await asyncio.to_thread(self._group.remove)
+            await asyncio.to_thread(self._group.kill_and_remove)
         await asyncio.to_thread(self._profile.remove)
 
     @property
