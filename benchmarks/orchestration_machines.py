@@ -90,7 +90,7 @@ def do_shards(
 ) -> dict[str, tuple[Path, Any]]:
     """(folder, result) of each, as many at once as the cluster has room for. The first error ends it."""
     with cluster.open_workers(stage, ctx) as workers:
-        if not workers.several:
+        if not workers.runs_concurrently:
             return {shard: workers.do_shard(shard)[:2] for shard in shards}
         with ThreadPoolExecutor(max(1, len(shards)), "shard") as threads:
             asked = {threads.submit(contextvars.copy_context().run, workers.do_shard, shard): shard for shard in shards}

@@ -28,7 +28,7 @@ from gpu_shape import SHAPES, contexts, write_checkpoint
 
 from flywheel.agent.prompt import Context
 from flywheel.config import AdapterSettings, PolicySettings
-from flywheel.policy.adapter import adapter_state, attach_adapter, save_adapter
+from flywheel.policy.adapter import attach_adapter, get_adapter_state, save_adapter
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.remote import RemotePolicy
 from flywheel.policy.encoding import Encoder
@@ -49,7 +49,7 @@ class Trainer:
         attach_adapter(self.model, base, AdapterSettings(method="lora", rank=rank, alpha=2 * rank), 0)
 
     def step(self) -> None:
-        for weight in adapter_state(self.model).values():
+        for weight in get_adapter_state(self.model).values():
             weight.add_(torch.randn_like(weight), alpha=1e-3)
 
     def write_adapter(self, folder: Path) -> Path:

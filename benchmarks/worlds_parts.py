@@ -130,7 +130,7 @@ def _level(world: BrowserWorld, part: Part) -> Row:
     """Different levels among so many draws, and the CPU seconds that they took."""
     template, level = slots(world)[part.first]
     started = time.process_time()
-    different = {levels.levels_digest(world.draw(template, level, seed)) for seed in range(part.of)}
+    different = {levels.level_digest(world.draw(template, level, seed)) for seed in range(part.of)}
     seconds = max(time.process_time() - started, 1e-6)
     return {"template": template, "level": level, "different": len(different), "seconds": seconds}
 

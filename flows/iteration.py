@@ -175,7 +175,7 @@ def _run_unless_halted(
     ws: Workspace, rules: OperationsSettings, number: int | None, overrides: dict[str, Any], until: str | None
 ) -> State | None:
     if is_deployed_run():
-        iterations.halt_if_asked(ws, rules)
+        iterations.raise_if_halted(ws, rules)
     return _run_iteration(ws, number, overrides, until)
 
 

@@ -57,7 +57,7 @@ def run_stage_tasks(ctx: StageContext) -> str:
     Shards that were done before are not done again. Raises what the stage raises; shards done by then stay done.
     """
     report_progress(ctx.stage, "begins")
-    partitions.leave_pandas_out()
+    partitions.hide_pandas_from_pyarrow()
     with run_progress.record_stage(ctx) as record:
         _report_time_left(ctx)
         ask_for_route_labels(ctx, record)

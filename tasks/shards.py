@@ -54,7 +54,7 @@ def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -
 
     shards: their names. workers: run them. Returns, by shard, its folder and result.
     """
-    if not workers.several:
+    if not workers.runs_concurrently:
         return {shard: do_shard(ctx, shard, workers) for shard in shards}
     asked = {shard: do_shard.submit(ctx, shard, workers) for shard in shards}
     return {shard: one.result() for shard, one in asked.items()}

@@ -76,7 +76,7 @@ class TriggerWatcher:
 
     def restart_dead_runs(self, rules: OperationsSettings) -> None:
         """Restart the newest run of each deployment where it died, `operations.restarts` times, each time later."""
-        self._end_what_died_with_its_worker()
+        self._mark_runs_of_dead_workers()
         for name, deployment in self.deployments.items():
             run = _newest_run(self._client, deployment)
             if run is None or run.state_type != StateType.CRASHED or run.id in self._seen:
@@ -110,7 +110,7 @@ class TriggerWatcher:
             others = has_other_workers(self._ws, self._client)  # which may be about to begin what is pending
             run_history.mark_killed_runs(self._ws, worker=others, client=self._client)
 
-    def _end_what_died_with_its_worker(self) -> None:
+    def _mark_runs_of_dead_workers(self) -> None:
         """Set to Crashed runs that died with their worker, which nobody told the server. The lock is only tested, not
         held: a run that is about to take it must not be skipped."""
         if run_lock.is_workspace_busy(self._ws):

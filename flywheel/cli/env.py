@@ -51,7 +51,7 @@ def list_pages(workspace: Path | None, as_json: bool) -> None:
         return
     table = Table("name", "what", "tasks", "from", "", box=None)
     for row, one in zip(rows, found.values(), strict=True):
-        fix = "" if row["ready"] else f"flywheel env page fetch {manifest.command_name(one)}"
+        fix = "" if row["ready"] else f"flywheel env page fetch {manifest.format_command_name(one)}"
         table.add_row(row["name"], escape(row["title"]), str(row["tasks"]), escape(row["from"]), fix)
     Console().print(table)
 

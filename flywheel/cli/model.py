@@ -158,7 +158,7 @@ def merge_adapter_command(folder: Path, out: Path, dtype: str | None) -> None:
     if not checkpoint.is_adapter(folder):
         raise BadInput("a whole checkpoint, and no adapter", where=folder, fix="use it as it is")
     _check_new(out)
-    kind = dtype or stored_dtype(checkpoint.base_checkpoint(folder))
+    kind = dtype or stored_dtype(checkpoint.find_base_checkpoint(folder))
     save_checkpoint(load_model(folder, dtype=kind), Encoder.from_folder(folder), out, dtype=getattr(torch, kind))
     _tell_written(out, f"a checkpoint in {kind}")
 

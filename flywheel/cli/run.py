@@ -77,7 +77,7 @@ def stage_command(name: str, iteration: int, ws: Workspace) -> None:
     from flywheel.store.versioning import stage_records
     from flywheel.utils.progress import replace_listener
 
-    partitions.leave_pandas_out()
+    partitions.hide_pandas_from_pyarrow()
     chosen = dag.find_stage(name)
     ctx = StageContext.open(ws, iteration, name)
     stage_records.stage_address(ws, name, iteration)  # raises for a stage that the iteration does not have

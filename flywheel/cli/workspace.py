@@ -291,7 +291,7 @@ def gc_command(
         older = None if days is None else timedelta(days=days)
         chosen = garbage_collection.plan_prune(ws, keep=keep, older=older, training_data=training_data)
         pruned = [one.path for one in chosen]
-        garbage = garbage_collection.unreferenced_cache_files(ws, pruned) if cache else []
+        garbage = garbage_collection.find_unreferenced_cache_files(ws, pruned) if cache else []
         for one in chosen:
             click.echo(f"{one.path}  {one.bytes / _MIB:.1f} MiB")
         verb = "removed" if write else "would go"

@@ -20,10 +20,10 @@ from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 class StageWorkers(Protocol):
     """Run the shards of one stage of one iteration, for as long as its context lasts.
 
-    several: whether `do_shard` may be called for several shards at once, each from a thread of its own.
+    runs_concurrently: whether `do_shard` may be called for several shards at once, each from a thread of its own.
     """
 
-    several: bool
+    runs_concurrently: bool
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         """Run one shard, or take its stored result where it was done before.
@@ -76,7 +76,7 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
 
             shared = stack.enter_context(nodes.open_shared_folder(ws))
             cluster = ray_cluster.RayCluster(shared, settings, head)
-            cluster.check()
+            cluster.check_nodes()
             stack.enter_context(env_nodes.serve_environments_on_nodes(cluster, settings))
         token = _current.set(cluster)
         try:

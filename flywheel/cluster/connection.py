@@ -18,8 +18,8 @@ from flywheel.utils.errors import BadInput, first_line
 _STORE_MB = 100  # results are small JSON values: all else lies in the workspace. Ray's default is 30% of the memory.
 _REACH_S = 10  # a head that answers does so at once
 
-# No usage statistics. Where the head is gone Ray would end this process after a minute; `RayCluster.watch` reports it
-# instead.
+# No usage statistics. Where the head is gone Ray would end this process after a minute; `RayCluster.check_head`
+# reports it instead.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000"}
 
 

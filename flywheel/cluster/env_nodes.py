@@ -143,7 +143,7 @@ class _EnvironmentNodes:
                     where=f"sandbox.manager: cluster, {asked}",
                     fix="wait for the other run, add a node with them, or raise cluster.acquire_timeout_s",
                 )
-            self._cluster.watch()
+            self._cluster.check_head()
             time.sleep(0.1)
 
     def close(self) -> None:

@@ -115,7 +115,8 @@ def describe_ray_error(error: RayError) -> str:
 class ShardWorker:
     """Run shards on a node as a Ray actor: an `InProcessWorker` (`pipeline/stage.py`) that also passes on progress.
 
-    Two calls run at once: `do_shard` and `news`. environ: variables of its process. team: its nodes, where several.
+    Two calls run at once: `do_shard` and `fetch_progress`. environ: variables of its process. team: its nodes, where
+    several.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class ShardWorker:
         """Return the name that Ray's dashboard and logs show."""
         return f"{self._stage.name} {iteration_label(self._ctx.iteration)} of {self._ctx.ws.root.name}"
 
-    def fault(self, shared: SharedFolder) -> tuple[str, NodeFault | None]:
+    def find_fault(self, shared: SharedFolder) -> tuple[str, NodeFault | None]:
         """Return the node's address, and its fault or None: it may have joined after the others were checked."""
         settings = self._ctx.settings
         return ray.util.get_node_ip_address(), find_node_fault(
@@ -147,7 +148,7 @@ class ShardWorker:
         finally:
             self._said.put(_SHARD_DONE)
 
-    def news(self, seconds: float) -> list[tuple[str, str]]:
+    def fetch_progress(self, seconds: float) -> list[tuple[str, str]]:
         """Return the progress lines since the last call, as a sign of life. Waits until there are any, the shard is
         over, or so many seconds have passed."""
         found = []
@@ -191,10 +192,10 @@ class TrainingTeam:
 
     @classmethod
     def reserve(cls, wanted: Sequence[resources.Resources], *more: Any) -> TrainingTeam:
-        """Request the nodes without waiting for them: what is placed `within` them begins once all are there."""
+        """Request the nodes without waiting for them: what is placed on them begins once all are there."""
         return cls(placement_group([dict(one) for one in wanted], strategy="STRICT_SPREAD"), wanted, *more)
 
-    def within(self, number: int) -> Within:
+    def make_scheduling_strategy(self, number: int) -> Within:
         """Return Ray's scheduling strategy for an actor on node `number` of the team."""
         return Within(self.group, number)
 
@@ -213,7 +214,7 @@ class TrainingTeam:
 class NodeRanks:
     """Run the training processes of one node, as a Ray actor."""
 
-    def look(self, shared: SharedFolder, settings: Settings, meets: HostPort) -> NodeFault | None:
+    def find_fault(self, shared: SharedFolder, settings: Settings, meets: HostPort) -> NodeFault | None:
         """Find why this node cannot take part; None where it can. meets: (host, port) at which the processes meet."""
         if found := find_node_fault(shared, settings, plays=False):
             return found
@@ -259,11 +260,13 @@ class TeamRanks:
             if number
         ]
         try:
-            self._all([node.actor.look.remote(team.shared, team.settings, meets) for node in self._nodes], _CHECK_S)
+            self._wait_for_all(
+                [node.actor.find_fault.remote(team.shared, team.settings, meets) for node in self._nodes], _CHECK_S
+            )
             sent = ray.put(start)
             begun = [node.actor.start.remote(sent, node.ranks[0], len(node.ranks), meets) for node in self._nodes]
             self._own = LocalRanks(start, range(counts[0]), meets, self._address)
-            self._all(begun, _BEGIN_S)
+            self._wait_for_all(begun, _BEGIN_S)
         except BaseException:
             self.close()
             raise
@@ -306,14 +309,14 @@ class TeamRanks:
             .options(
                 num_cpus=wanted[resources.CPU],
                 num_gpus=wanted.get(resources.GPU, 0),
-                scheduling_strategy=self._team.within(number),
+                scheduling_strategy=self._team.make_scheduling_strategy(number),
                 max_restarts=0,
                 max_task_retries=0,
             )
             .remote()
         )
 
-    def _all(self, asked: list[Any], seconds: float) -> None:
+    def _wait_for_all(self, asked: list[Any], seconds: float) -> None:
         """Wait until all nodes have answered. Raises ClusterError for one that has a fault, fails, or is late,
         WorkerLost for one that is lost."""
         waiting, ends = dict(zip(asked, self._nodes, strict=True)), time.monotonic() + seconds

@@ -34,7 +34,7 @@ class RayWorkers(AbstractContextManager):
     later too; a worker that has done its shard takes the next that waits.
     """
 
-    several = True
+    runs_concurrently = True
 
     def __init__(
         self, cluster: RayCluster, stage: Stage, ctx: StageContext, wanted: Sequence[resources.Resources]
@@ -56,7 +56,7 @@ class RayWorkers(AbstractContextManager):
         self._teams: dict[Any, TrainingTeam] = {}  # worker -> its nodes, where it has several
         self._lock = threading.Condition()
         self._waiting, self._closed = 0, False
-        self._coming: dict[Any, Any] = {}  # pending call of `fault` -> its worker
+        self._coming: dict[Any, Any] = {}  # pending call of `find_fault` -> its worker
         self._idle: list[Any] = []
         self._busy: set[Any] = set()
 
@@ -100,14 +100,14 @@ class RayWorkers(AbstractContextManager):
         try:
             job = worker.do_shard.remote(shard)
             while True:
-                for stage, line in ray.get(worker.news.remote(_NEWS_S), timeout=silent_s):
+                for stage, line in ray.get(worker.fetch_progress.remote(_NEWS_S), timeout=silent_s):
                     (progress.announce if isinstance(line, progress.Announcement) else progress.report_progress)(
                         stage, line
                     )
-                self._cluster.alive()
+                self._cluster.record_sign_of_life()
                 if ray.wait([job], timeout=0)[0]:
                     return ray.get(job)
-                self._cluster.watch()
+                self._cluster.check_head()
         except RayTaskError as error:
             raise error.cause from None
         except GetTimeoutError:
@@ -129,13 +129,13 @@ class RayWorkers(AbstractContextManager):
                         return worker
                     while len(self._coming) < self._waiting:
                         worker = self._make()
-                        self._coming[worker.fault.remote(self._cluster.shared)] = worker
+                        self._coming[worker.find_fault.remote(self._cluster.shared)] = worker
                 self._look_for_new_ones()
                 with self._lock:
                     if not self._idle:
                         self._lock.wait(_NEWS_S)
-                self._cluster.watch()
-                self._is_hopeless()
+                self._cluster.check_head()
+                self._raise_if_starved()
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -155,12 +155,12 @@ class RayWorkers(AbstractContextManager):
                     ) from error
                 continue  # its node was lost before it started: another one is requested
             nodes.raise_node_fault(node, fault)
-            self._cluster.alive()
+            self._cluster.record_sign_of_life()
             with self._lock:
                 self._idle.append(worker)
                 self._lock.notify()
 
-    def _is_hopeless(self) -> None:
+    def _raise_if_starved(self) -> None:
         if self._cluster.silent_s > (limit_s := self._cluster.limits.acquire_timeout_s):
             raise ClusterError(
                 f"no worker came for {limit_s:g} s, and none is at work",
@@ -188,7 +188,9 @@ class RayWorkers(AbstractContextManager):
         team = TrainingTeam.reserve(
             self._wanted, self._cluster.shared, ctx.settings, self._cluster.limits.heartbeat_timeout_s
         )
-        worker = self._made.options(scheduling_strategy=team.within(0)).remote(stage, ctx, environ, team)
+        worker = self._made.options(scheduling_strategy=team.make_scheduling_strategy(0)).remote(
+            stage, ctx, environ, team
+        )
         self._teams[worker] = team
         return worker
 
@@ -219,15 +221,15 @@ class RayCluster:
         where no present node can do a shard, and HeadLost."""
         if stage.needs is None:
             return InProcessWorker(stage, ctx)
-        self.watch()
-        self.alive()
+        self.check_head()
+        self.record_sign_of_life()
         has = [node["Resources"] for node in list_live_nodes()]
         wanted = resources.compute_worker_resources(stage, ctx, self.limits, has)
         if missing := resources.describe_missing_resources(wanted, has):
             raise ClusterError(missing, where=f"stage {ctx.stage}", fix="add it (docs/cluster.md#the-cluster)")
         return RayWorkers(self, stage, ctx, wanted)
 
-    def check(self) -> None:
+    def check_nodes(self) -> None:
         """Check every node that may get work. Raises ClusterError for a node with a fault or without an answer."""
         look, asked = ray.remote(num_cpus=0, max_retries=0)(nodes.find_node_fault), {}
         for node in list_live_nodes():
@@ -252,7 +254,7 @@ class RayCluster:
             fault = f"it gave no answer in {_CHECK_S} s", "end that node, or start it anew"
             nodes.raise_node_fault(asked[one][1], fault)
 
-    def watch(self) -> None:
+    def check_head(self) -> None:
         """Check the head; all who wait call this every few seconds. Raises HeadLost where it was silent for _LOST_S."""
         with self._lock:
             now = time.monotonic()
@@ -270,7 +272,7 @@ class RayCluster:
                     fix="start it, then run again: what was finished is kept",
                 )
 
-    def alive(self) -> None:
+    def record_sign_of_life(self) -> None:
         """Record that some worker of the run has given a sign of life."""
         self._life = time.monotonic()
 

@@ -26,7 +26,7 @@ class Cgroup:
 
     folders: tuple[Path, ...]
 
-    def entering(self, command: list[str]) -> list[str]:
+    def wrap_command(self, command: list[str]) -> list[str]:
         """Wrap a command so that it joins the cgroup before it starts."""
         files = " ".join(str(folder / "cgroup.procs") for folder in self.folders)
         return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 99; done; exec "$@"', "sh", *command]
@@ -46,7 +46,7 @@ class Cgroup:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.002)
 
-    def end(self) -> None:
+    def kill_and_remove(self) -> None:
         """Kill the cgroup's processes and remove the cgroup."""
         self.kill()
         for folder in self.folders:
@@ -96,7 +96,7 @@ def create_cgroup(memory_mb: int, processes: int, cores: float = 0) -> Cgroup | 
                 _write_limits(folder, {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory})
                 _write_limits(folder, {"pids.max": processes, "cpu.cfs_quota_us": int(cores * 100_000) or -1})
     except OSError:
-        made.end()
+        made.kill_and_remove()
         raise
     return made
 

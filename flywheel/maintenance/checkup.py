@@ -77,7 +77,7 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
     iterations.record_base_model(ws, settings)
     last = iterations.newest_iteration(ws)
     k = last if last == 0 or dvc_files.is_iteration_complete(ws, last) else last - 1
-    newest, made = manifest.read_promotion(ws, k), origin_iteration(ws, k)
+    newest, made = manifest.read_promotion(ws, k), find_origin_iteration(ws, k)
     tasks = _draw_tasks(ws, settings, k, made)
     about = gate.held_out_key(settings, [task.task_id for task in tasks])
     path = ws.checkup(made)
@@ -115,7 +115,7 @@ def read_checkup(ws: Workspace, iteration: int) -> dict[str, Any]:
     return found
 
 
-def origin_iteration(ws: Workspace, k: int) -> int:
+def find_origin_iteration(ws: Workspace, k: int) -> int:
     """Return the iteration that made the model promoted after iteration k; 0 for the first checkpoint."""
     newest = manifest.read_promotion(ws, k)["digest"]
     while k and manifest.read_promotion(ws, k - 1)["digest"] == newest:

@@ -89,7 +89,7 @@ def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
         shutil.rmtree(ws.root / one.path)
 
 
-def unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> list[tuple[Path, int]]:
+def find_unreferenced_cache_files(ws: Workspace, pruned: Collection[str] = ()) -> list[tuple[Path, int]]:
     """List the files of DVC's cache, as (path, bytes), that no dvc.lock of an iteration names; nothing is removed.
 
     Iterations that rollbacks have set aside count too. Files that only pruned outputs contain are listed, and so are

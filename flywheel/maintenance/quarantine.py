@@ -98,7 +98,7 @@ def prepare_repair(
             raise BadInput(f"column {column} of {table} cannot be set", where="--set", fix=f"one of: {known}")
     settings = stage_records.load_iteration_params(ws, iteration)
     rule = routing_decisions.current_routing_rule(ws, iteration)
-    staged = reroute.staged_workspace(ws, iteration)
+    staged = reroute.get_staged_workspace(ws, iteration)
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)
         chosen, examples = _choose_rows(connection, iteration, table, assignments, where)

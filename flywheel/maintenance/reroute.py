@@ -39,7 +39,7 @@ _QUERIES = database.read_queries("flywheel.maintenance")
 _DECIDED_STAGES = ("ingest", "rollout", "score", "route")  # whose partitions a decision may rewrite, in order
 
 
-def staged_workspace(ws: Workspace, iteration: int) -> Workspace:
+def get_staged_workspace(ws: Workspace, iteration: int) -> Workspace:
     """Return the workspace under `.flywheel/again` in which an iteration's new partitions are built."""
     return Workspace(_pending_folder(ws) / iteration_label(iteration))
 
@@ -53,7 +53,7 @@ def settle_pending_decisions(ws: Workspace) -> None:
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)
 
 
-def stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
+def find_stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
     """List the recorded stages (`sft@004`) that read the present stores of `iteration` and never run again, since the
     promotion of their iteration is decided."""
     found = []
@@ -118,7 +118,7 @@ def resume_pending_decisions(ws: Workspace) -> list[int]:
 
 
 def _apply_decision(ws: Workspace, one: dict[str, Any]) -> None:
-    k, new = one["iteration"], staged_workspace(ws, one["iteration"])
+    k, new = one["iteration"], get_staged_workspace(ws, one["iteration"])
     changed = set()
     for path in sorted(new.data.glob("*/iteration=*/stage=*")):
         table, stage = path.parts[-3], path.name.removeprefix("stage=")
@@ -171,7 +171,7 @@ class RouteDifference:
 
 
 def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDifference:
-    """Route an iteration again by `rule`, in a copy under `.flywheel` (`staged_workspace`); the data do not change.
+    """Route an iteration again by `rule`, in a copy under `.flywheel` (`get_staged_workspace`); the data do not change.
 
     Call it under the workspace's lock. rule: threshold, scorers and band of doubt; where one is None, the iteration's
     own parameters and tasks decide, whatever an earlier decision said. Returns the changes, for `apply_reroute`;
@@ -181,7 +181,7 @@ def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDi
     """
     settings = stage_records.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
-    staged = staged_workspace(ws, iteration)
+    staged = get_staged_workspace(ws, iteration)
     own = _are_scores_current(ws, iteration, rule, settings)
     if not own:
         ctx = StageContext(ws, settings, iteration, "score")
@@ -199,21 +199,23 @@ def reroute_on_connection(
     settings: Settings,
     *,
     held: bool = True,
-    looked: Mapping[str, Any] | None = None,
+    reviewed: Mapping[str, Any] | None = None,
 ) -> RouteDifference:
-    """Route an iteration again on an open connection, and write the result to `staged_workspace`; return the changes.
+    """Route an iteration again on an open connection, and write the result to `get_staged_workspace`; return the
+    changes.
 
-    held: whether to compare the stored scores with the rule's threshold; False where `staged_workspace` has new scores.
-    looked: people's answers (`RoutingDecision.looked`); with them a decision is made even where no trajectory moves.
+    held: whether to compare the stored scores with the rule's threshold; False where `get_staged_workspace` has new
+    scores. reviewed: people's answers (`RoutingDecision.looked`); with them a decision is made even where no trajectory
+    moves.
     """
-    staged = staged_workspace(ws, iteration)
+    staged = get_staged_workspace(ws, iteration)
     scores, verdicts = _create_judgements(ws, connection, iteration, rule, held=held)
     _create_broken(connection, iteration)
     decided = routing_decisions.read_decisions(ws, iteration)
-    people = routing_decisions.human_verdicts([*decided, RoutingDecision(rule, "", (), looked=dict(looked or {}))])
+    people = routing_decisions.human_verdicts([*decided, RoutingDecision(rule, "", (), looked=dict(reviewed or {}))])
     training_stores.decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
     found = compare_routes(ws, connection, iteration, scores, verdicts)
-    if found.routes or scores or looked:
+    if found.routes or scores or reviewed:
         _write_stores(ws, connection, staged, iteration, settings.routing, scores=bool(scores) and held)
         contracts.check_table_contracts(ws, iteration, INCOMING, staged)
     return found
@@ -224,17 +226,17 @@ def make_decision(
     found: RouteDifference,
     rule: RoutingRule,
     mended: dict[str, Any] | None = None,
-    looked: dict[str, Any] | None = None,
+    reviewed: dict[str, Any] | None = None,
 ) -> RoutingDecision:
     """Build the routing decision to be stored for a changed routing.
 
-    found: the changes. mended: how rows were repaired (`QuarantineRepair.how`). looked: people's answers.
+    found: the changes. mended: how rows were repaired (`QuarantineRepair.how`). reviewed: people's answers.
     """
     before = partitions.partition_manifest(ws, "routes", found.iteration, training_stores.ROUTE_STAGE)
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     sha256 = tuple(part.sha256 for part in before.parts)
-    return RoutingDecision(rule, at, sha256, moved, mended or {}, looked or {}, found.stale)
+    return RoutingDecision(rule, at, sha256, moved, mended or {}, reviewed or {}, found.stale)
 
 
 def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: RoutingRule) -> None:
@@ -314,7 +316,7 @@ def compare_routes(
     moved = database.query_rows(connection, _QUERIES["moved_routes"])
     ((routes,),) = connection.execute(_QUERIES["changed_routes"]).fetchall()
     built = training_stores.count_routed(connection)
-    stale = stale_stages(ws, iteration) if moved else ()
+    stale = find_stale_stages(ws, iteration) if moved else ()
     return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, verdicts, stale)
 
 

@@ -51,7 +51,7 @@ def roll_back(ws: Workspace, iteration: int) -> Path:
     return folder
 
 
-def rolled_back_iterations(ws: Workspace) -> dict[int, Path]:
+def map_rollbacks(ws: Workspace) -> dict[int, Path]:
     """Map each iteration that a rollback went back to, to the folder that the last such rollback set aside."""
     found = {}
     for path in sorted((ws.state / "aside").glob("after-*-*"), key=lambda one: int(one.name.rpartition("-")[2])):
@@ -65,7 +65,7 @@ def undo_rollback(ws: Workspace) -> int:
     Call it under the workspace's lock. Commits where `versioning.git` is set; `resume_rollback` finishes an interrupted
     call. Raises BadInput where nothing was set aside, and what `resume_rollback` does.
     """
-    there, now = rolled_back_iterations(ws), max(stage_records.list_iterations(ws), default=0)
+    there, now = map_rollbacks(ws), max(stage_records.list_iterations(ws), default=0)
     if now not in there:
         known = f"after {', '.join(map(iteration_label, there))} something was: go back to that first" if there else ""
         raise BadInput(f"nothing was set aside after iteration {iteration_label(now)}", where="--undo", fix=known)

@@ -141,11 +141,11 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
             return None
         settings = stage_records.load_iteration_params(ws, iteration)
         rule = routing_decisions.current_routing_rule(ws, iteration)
-        staged = reroute.staged_workspace(ws, iteration)
-        looked = {"ended": why, "asked": [one.decision_entry for one in found]}
+        staged = reroute.get_staged_workspace(ws, iteration)
+        reviewed = {"ended": why, "asked": [one.decision_entry for one in found]}
         with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
-            moved = reroute.reroute_on_connection(ws, connection, iteration, rule, settings, looked=looked)
-        reroute.apply_decisions(ws, {iteration: reroute.make_decision(ws, moved, rule, looked=looked)})
+            moved = reroute.reroute_on_connection(ws, connection, iteration, rule, settings, reviewed=reviewed)
+        reroute.apply_decisions(ws, {iteration: reroute.make_decision(ws, moved, rule, reviewed=reviewed)})
     return moved
 
 

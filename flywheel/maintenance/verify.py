@@ -87,7 +87,7 @@ def _adapter_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[s
     """Yield a line for each changed or missing base of an adapter. told: bases reported so far; new ones are added."""
     for folder in sorted((ws.root / "models" / f"iteration={iteration_label(iteration)}").glob("*")):
         try:
-            checkpoint.base_checkpoint(folder)
+            checkpoint.find_base_checkpoint(folder)
         except ModelError as error:
             if error.what not in told:
                 told.add(error.what)

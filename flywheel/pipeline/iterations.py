@@ -169,7 +169,7 @@ def begin_iteration(
             ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration, later
         )
     if not dvc_files.is_iteration_complete(ws, iteration):
-        _declare(ws, iteration, list(settings.synthesis.domains))
+        _write_dvc_yaml(ws, iteration, list(settings.synthesis.domains))
     dvc_files.set_newest_iteration(ws, max([*begun, iteration]))
     return settings
 
@@ -231,7 +231,7 @@ def _read_run_target(ws: Workspace) -> dict[str, Any]:
         return {"first": 1, "last": 0}
 
 
-def _declare(ws: Workspace, iteration: int, domains: list[str]) -> None:
+def _write_dvc_yaml(ws: Workspace, iteration: int, domains: list[str]) -> None:
     """Write the iteration's dvc.yaml; stages recorded under an older one are recorded again if unchanged."""
     path, text = dvc_files.dvc_yaml_path(ws, iteration), dag.render_dvc_yaml(iteration, domains)
     if path.exists() and path.read_text(encoding="utf-8") == text:
@@ -443,7 +443,7 @@ def _count_folders(ws: Workspace, folder: Path, last: int, marks: tuple[int, int
     return sum(1 for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name not in taken)
 
 
-def halt_if_asked(ws: Workspace, rules: OperationsSettings) -> None:
+def raise_if_halted(ws: Workspace, rules: OperationsSettings) -> None:
     """Raise LoopHalted where a rule (`operations.halt_after_*`) says that a person should look at the last iterations.
 
     rules: block `operations`; a number of 0 never halts. Iterations of which no stage has ended do not count; fewer

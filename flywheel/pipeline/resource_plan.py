@@ -147,7 +147,7 @@ def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> R
     with errors_of_setting("policy.base"):
         folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
         model = ModelShape.read(checkpoint.check_checkpoint(folder, weights=False))
-        base = checkpoint.base_checkpoint(folder)
+        base = checkpoint.find_base_checkpoint(folder)
         planner = _Planner(model, _patch_limits(base), _disk_bytes(base, model), device)
     stages = tuple(planner.with_fixes(stage, settings) for stage in _stage_names(settings))
     trained = {name: count_trained(model, getattr(settings, name), settings.adapter) for name in ("ct", "sft", "rl")}
@@ -197,7 +197,7 @@ def _stage_names(settings: Settings) -> list[str]:
 
 def _disk_bytes(folder: Path, model: ModelShape) -> int:
     try:
-        return sum(file.stat().st_size for file in checkpoint.weight_files(folder))
+        return sum(file.stat().st_size for file in checkpoint.list_weight_files(folder))
     except ModelError:
         return HALF * model.parameters  # weights that are not fetched yet, in bfloat16 as most are
 

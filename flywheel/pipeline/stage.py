@@ -345,7 +345,7 @@ class InProcessWorker(AbstractContextManager):
     is opened again after a shard that failed.
     """
 
-    several = False  # whether it takes several shards at once, as `flywheel/cluster` does
+    runs_concurrently = False  # whether it takes several shards at once, as `flywheel/cluster` does
 
     def __init__(self, stage: Stage, ctx: StageContext) -> None:
         self._stage, self._ctx = stage, ctx

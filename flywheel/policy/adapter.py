@@ -75,7 +75,7 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
     if checkpoint.is_adapter(folder):
         check_adapter_form(folder, chosen)
         tensors = read_adapter_tensors(folder)
-        mine = {_PREFIX + name: weight.shape for name, weight in adapter_state(model).items()}
+        mine = {_PREFIX + name: weight.shape for name, weight in get_adapter_state(model).items()}
         for name in sorted(mine.keys() | tensors.keys()):
             if name not in tensors or name not in mine:
                 what = f"{'the settings' if name in mine else 'the adapter'} alone adapts {_short(name)}"
@@ -91,7 +91,7 @@ def has_adapter(model: nn.Module) -> bool:
     return hasattr(model, "peft_config")
 
 
-def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+def get_adapter_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of the adapter in `model`, without a copy, by PEFT's names less the prefix of its files."""
     from peft import get_peft_model_state_dict
 
@@ -104,10 +104,10 @@ def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
     folder.
 
     begun: the checkpoint that training began with: the base, or an adapter of the same base. folder: replaced where it
-    exists. Raises DiskFull, and ModelError as `base_checkpoint`.
+    exists. Raises DiskFull, and ModelError as `find_base_checkpoint`.
     """
-    state = {_PREFIX + name: weight.detach().cpu().contiguous() for name, weight in adapter_state(model).items()}
-    write_adapter(state, model.peft_config[_NAME].to_dict(), checkpoint.base_checkpoint(begun), folder)
+    state = {_PREFIX + name: weight.detach().cpu().contiguous() for name, weight in get_adapter_state(model).items()}
+    write_adapter(state, model.peft_config[_NAME].to_dict(), checkpoint.find_base_checkpoint(begun), folder)
     return folder
 
 
@@ -154,7 +154,7 @@ def name_adapter_tensor(module: str, kind: str) -> str:
     return f"{_PREFIX}{module}.{kind}" + ("" if kind == "lora_magnitude_vector" else ".weight")
 
 
-def adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
+def iter_adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Yield (name of the base's module, its tensors by kind: lora_A [rank, in], lora_B [out, rank] and, with DoRA,
     lora_magnitude_vector [out]), sorted by module. tensors: as `read_adapter_tensors` returns them. where: the file,
     for messages. Raises ModelError for a module without lora_A or lora_B."""
@@ -200,7 +200,7 @@ def read_layer_updates(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dic
     config = checkpoint.read_adapter_config(folder)
     scaling, dora = adapter_scaling(config), bool(config.get("use_dora"))
     updates = {}
-    for name, parts in adapter_modules(read_adapter_tensors(folder), folder):
+    for name, parts in iter_adapter_modules(read_adapter_tensors(folder), folder):
         if name not in shapes:
             raise ModelError(f"the base has no linear layer {name}", where=folder, fix="it is of another base")
         a, b, (out, into) = parts["lora_A"], parts["lora_B"], shapes[name]

@@ -59,7 +59,7 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
     folder: of the checkpoint, or of an adapter, whose base is checked too. weights: False skips the weights. Raises
     ModelError for a folder that does not exist or lacks configuration, weights, tokeniser or image settings, a damaged
     config.json or index of shards, a model of another family, a missing shard, a weights file that is cut off or not
-    in safetensors format, and as `read_adapter_config` and `base_checkpoint`.
+    in safetensors format, and as `read_adapter_config` and `find_base_checkpoint`.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -68,7 +68,7 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
         if weights:
             read_adapter_config(folder)
             count_parameters(folder)
-        return check_checkpoint(base_checkpoint(folder), weights=weights)
+        return check_checkpoint(find_base_checkpoint(folder), weights=weights)
     if not (folder / "config.json").is_file():
         raise ModelError("not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint")
     config = read_json_object(folder / "config.json")
@@ -89,8 +89,8 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 def checkpoint_digest(folder: Path | str) -> str:
     """Return the digest of the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors
     files. An adapter's digest includes its base's. A process reads the files once, and again where they change. Raises
-    ModelError as `weight_files` and `adapter_base_digest`."""
-    own = cached_sha256(*weight_files(folder))
+    ModelError as `list_weight_files` and `adapter_base_digest`."""
+    own = cached_sha256(*list_weight_files(folder))
     if is_adapter(folder):
         own = hashlib.sha256(f"{own} on {adapter_base_digest(Path(folder))}".encode()).hexdigest()
     return own[:16]
@@ -158,7 +158,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     return raw
 
 
-def base_checkpoint(folder: Path | str) -> Path:
+def find_base_checkpoint(folder: Path | str) -> Path:
     """Return the folder of the whole checkpoint: `folder` itself, or the base of an adapter.
 
     Raises ModelError for an adapter whose base is missing, is an adapter itself, or has other weights than those that
@@ -202,9 +202,9 @@ def _find_base(folder: Path, named: AdapterBase | None) -> Path:
 
 def adapter_base_digest(folder: Path) -> str:
     """Return the digest of an adapter's base: from `base.json`, or computed from its weights where there is none.
-    Raises ModelError as `read_adapter_base`, and as `base_checkpoint` where it is computed."""
+    Raises ModelError as `read_adapter_base`, and as `find_base_checkpoint` where it is computed."""
     named = read_adapter_base(folder)
-    return named.digest if named else checkpoint_digest(base_checkpoint(folder))
+    return named.digest if named else checkpoint_digest(find_base_checkpoint(folder))
 
 
 def hub_name(folder: Path) -> str:
@@ -225,7 +225,7 @@ def name_adapter_base(base: Path, folder: Path) -> AdapterBase:
     return AdapterBase(str(base) if outside else Path(os.path.relpath(base, folder.absolute())).as_posix(), digest)
 
 
-def weight_files(folder: Path | str) -> list[Path]:
+def list_weight_files(folder: Path | str) -> list[Path]:
     """List the safetensors files of the checkpoint in `folder`, sorted by name: those of its index, where it has one.
     Raises ModelError where there are none, or the index is damaged or names a missing shard."""
     folder = Path(folder)
@@ -261,9 +261,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def count_parameters(folder: Path | str) -> int:
     """Count the parameters in a checkpoint's weights files, from their headers. folder: of the checkpoint.
 
-    Raises ModelError as `weight_files`, and for a file that is cut off or not in safetensors format.
+    Raises ModelError as `list_weight_files`, and for a file that is cut off or not in safetensors format.
     """
-    return sum(_check_header(file) for file in weight_files(folder))
+    return sum(_check_header(file) for file in list_weight_files(folder))
 
 
 def _check_header(file: Path) -> int:

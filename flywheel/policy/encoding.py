@@ -156,7 +156,7 @@ class Encoder:
         or do not belong to the same model.
         """
         checkpoint.check_checkpoint(folder, weights=False)
-        folder = checkpoint.base_checkpoint(folder)
+        folder = checkpoint.find_base_checkpoint(folder)
         config = _load_part("config.json", AutoConfig, folder)
         tokenizer = _load_part("the tokeniser", AutoTokenizer, folder)
         images = _load_part("preprocessor_config.json", Qwen2VLImageProcessorPil, folder)

@@ -158,7 +158,7 @@ def load_model(
         raise ModelError("there is no GPU that torch can use", where="policy.device", fix="set it to auto or cpu")
     checkpoint.check_checkpoint(folder)
     if checkpoint.is_adapter(folder):
-        model = load_model(checkpoint.base_checkpoint(folder), dtype=dtype, device=device)
+        model = load_model(checkpoint.find_base_checkpoint(folder), dtype=dtype, device=device)
         merge_adapter(model, Path(folder))
         return model
     options: dict = {"dtype": getattr(torch, dtype)} if dtype != "nf4" else _four_bits(device)
@@ -209,10 +209,10 @@ def require_bitsandbytes(where: str, device: str) -> None:
 def stored_dtype(folder: Path | str) -> Literal["float32", "bfloat16"]:
     """Return the type that holds a whole checkpoint's weights without loss: bfloat16 where all are, else float32.
 
-    folder: of the checkpoint. Only the files' headers are read. Raises ModelError as `weight_files`.
+    folder: of the checkpoint. Only the files' headers are read. Raises ModelError as `list_weight_files`.
     """
     kinds = set()
-    for file in checkpoint.weight_files(folder):
+    for file in checkpoint.list_weight_files(folder):
         with safe_open(file, framework="pt") as opened:
             kinds |= {opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118 - not a mapping
     return "bfloat16" if kinds == {"BF16"} else "float32"

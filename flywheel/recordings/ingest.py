@@ -24,8 +24,8 @@ from flywheel.recordings.rows import (
     check_rows,
     check_screens,
     demonstration_rows,
+    make_invalid_session,
     session_rows,
-    set_aside,
 )
 from flywheel.recordings.session import RecordedSession, load_session
 from flywheel.recordings.utterances import Utterance, join_broken_utterances, transcribe_utterances
@@ -161,7 +161,7 @@ def ingest_session(
         made = session_rows(session, utterances, texts, alignment, recognizer.name, refiner.name, settings, iteration)
         return check_rows(made, folder)
     except Exception as error:
-        return set_aside(folder, error, iteration)
+        return make_invalid_session(folder, error, iteration)
 
 
 def _deadline_s(session: RecordedSession, settings: Settings) -> float:

@@ -140,7 +140,7 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
     )
 
 
-def set_aside(folder: Path, error: Exception, iteration: int) -> IngestedSession:
+def make_invalid_session(folder: Path, error: Exception, iteration: int) -> IngestedSession:
     """Make the rows of a session or demonstration that cannot be ingested; with its task, where session.json is valid.
 
     folder: of the session. error: what reading it raised, stored as the reason. iteration: the one that ingests it.
@@ -324,7 +324,7 @@ def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Inge
     try:
         return check_rows(_demonstration_rows(folder, settings, iteration), folder)
     except Exception as error:
-        return set_aside(folder, error, iteration)
+        return make_invalid_session(folder, error, iteration)
 
 
 def _demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:

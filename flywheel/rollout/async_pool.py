@@ -177,7 +177,7 @@ class RolloutLog:
             self._write({"key": key})
 
     # -- admission ------------------------------------------------------------------------------------------------
-    def admit(self, max_concurrent: int) -> EpisodeRequest | None:
+    def admit_episode(self, max_concurrent: int) -> EpisodeRequest | None:
         """Return the request of the next episode, and record that it runs; None while there is no room. max_concurrent:
         maximum of episodes at once. `compute_capacity` bounds staleness too."""
         opened = next((n for group in self._unrecorded for n in self._of(group) if self._is_open(n)), None)
@@ -241,7 +241,7 @@ class RolloutLog:
         self._unrecorded[ordinal // self.plan.samples][ordinal] = outcome
 
     # -- batches --------------------------------------------------------------------------------------------------
-    def take(self) -> list[EpisodeRequest] | None:
+    def take_batch(self) -> list[EpisodeRequest] | None:
         """Return the requests of this version's batch, oldest first, the same at each call; None until it is full."""
         if self.taken is None:
             ordinals = self._choose()
@@ -424,7 +424,7 @@ class AsyncRolloutPool:
     """Play episodes all the time, and hand them out in batches.
 
         async with AsyncRolloutPool(...) as pool:
-            batch = await pool.next_batch()  # train on it, save, `pool.announce` and `policy.load` the new weights
+            batch = await pool.next_batch()  # train on it, save, `pool.register_weights` and `policy.load` them
             pool.advance()
 
     rollout_log: of the run. policy: chooses the actions. environments: lends them. grade: returns an episode's score
@@ -502,7 +502,7 @@ class AsyncRolloutPool:
         episodes = tuple(zip(tickets, read, strict=True))
         return EpisodeBatch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
 
-    def announce(self, weight_version: str, version: int) -> None:
+    def register_weights(self, weight_version: str, version: int) -> None:
         """Register weights before the policy loads them. weight_version: their name, as the policy will give it.
         version: training steps that they have had."""
         self._versions[weight_version] = version
@@ -517,7 +517,7 @@ class AsyncRolloutPool:
             self._changed.clear()
             if self._fault is not None:
                 raise self._fault
-            taken = self.rollout_log.take()
+            taken = self.rollout_log.take_batch()
             self.fill()  # begins episodes of the next batch, too
             if taken is not None:
                 return taken
@@ -527,7 +527,7 @@ class AsyncRolloutPool:
         """Begin as many episodes as there is room for, also before the first batch is asked for."""
         if self._closed or self._fault is not None:
             return
-        while (request := self.rollout_log.admit(self._places.count)) is not None:
+        while (request := self.rollout_log.admit_episode(self._places.count)) is not None:
             task = asyncio.create_task(self._one(request), name=f"episode {request.ordinal}")
             self._tasks[task] = request
             task.add_done_callback(self._tasks.pop)

@@ -356,7 +356,7 @@ def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]
     return file_lock(ws.state / "locks" / name, seconds, f"writing {ws.relative(folder)}")
 
 
-def leave_pandas_out() -> None:
+def hide_pandas_from_pyarrow() -> None:
     """Make pyarrow convert Python values without pandas from here on in this process.
 
     At its first conversion pyarrow imports pandas, which takes half a second, to recognise values of that library;

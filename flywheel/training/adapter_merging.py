@@ -19,8 +19,8 @@ from torch import Tensor
 
 from flywheel.policy import checkpoint
 from flywheel.policy.adapter import (
-    adapter_modules,
     adapter_scaling,
+    iter_adapter_modules,
     name_adapter_tensor,
     read_adapter_tensors,
     write_adapter,
@@ -57,7 +57,7 @@ class _Adapter:
         self.folder, self.config = folder, checkpoint.read_adapter_config(folder)
         self.base, self.rank = checkpoint.adapter_base_digest(folder), self.config["r"]
         self.tensors = read_adapter_tensors(folder)
-        self.parts = dict(adapter_modules(self.tensors, folder))
+        self.parts = dict(iter_adapter_modules(self.tensors, folder))
         self.scaling, self.dora = adapter_scaling(self.config), bool(self.config.get("use_dora"))
         for module, parts in self.parts.items():
             a, b, size = parts["lora_A"], parts["lora_B"], parts.get("lora_magnitude_vector")
@@ -90,7 +90,7 @@ def merge_adapters(
     only one adapter has a weight above 0, and `rank` is None or its own, it is copied. Raises ModelError for adapters
     of different bases, modules or shapes, that cannot be read or are not finite, or whose sum is not; DiskFull.
     """
-    base = checkpoint.base_checkpoint(folders[0])
+    base = checkpoint.find_base_checkpoint(folders[0])
     adapters = [_Adapter(folder) for folder in folders]
     first = adapters[0]
     for other in adapters[1:]:

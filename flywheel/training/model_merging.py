@@ -28,7 +28,7 @@ class _CheckpointTensors:
 
     def __init__(self, folder: Path) -> None:
         """List the tensors. Raises ModelError for a file that cannot be read, or a tensor that two files hold."""
-        self.folder, self.files = folder, checkpoint.weight_files(folder)
+        self.folder, self.files = folder, checkpoint.list_weight_files(folder)
         self.file_of: dict[str, Path] = {}
         for file in self.files:
             with _open_weights(file) as opened:

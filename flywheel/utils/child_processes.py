@@ -316,8 +316,8 @@ class ChildProgram:
 
     @property
     def code(self) -> int | None:
-        """Return the exit status; None while it runs. The process is not reaped before `gone`, so that its id is not
-        reused."""
+        """Return the exit status; None while it runs. The process is not reaped before `kill_and_wait`, so that its id
+        is not reused."""
         if self.process.returncode is not None:
             return self.process.returncode
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -326,14 +326,14 @@ class ChildProgram:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output so far, its newest `MAX_OUTPUT_BYTES`."""
         return bytes(self._said).decode("utf-8", "replace").strip()
 
     @property
     def last_words(self) -> str:
         """Return the last lines of the output, joined to one line."""
-        lines = [line.strip() for line in self.said.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         return " | ".join(lines[-5:])[-600:] or "it said nothing"
 
     async def done(self) -> int:
@@ -349,7 +349,7 @@ class ChildProgram:
         if self.process.returncode is None:  # once it is reaped, another process may have its id
             kill_process_group(self.pid)
 
-    async def gone(self) -> None:
+    async def kill_and_wait(self) -> None:
         """Kill the program with its group, wait for the end, and stop reading its output."""
         if self.process.returncode is None:
             self.kill()

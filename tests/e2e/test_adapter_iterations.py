@@ -62,7 +62,7 @@ def test_every_model_is_an_adapter_of_the_one_base(made):
                 "adapter_model.safetensors",
                 "base.json",
             }
-            assert checkpoint.base_checkpoint(folder).resolve() == made.root / "models" / "base"
+            assert checkpoint.find_base_checkpoint(folder).resolve() == made.root / "models" / "base"
             assert json.loads((folder / "base.json").read_text())["digest"] == base
             assert json.loads((folder / "adapter_config.json").read_text())["r"] == 4
             assert sum(file.stat().st_size for file in folder.iterdir()) < 1 << 20

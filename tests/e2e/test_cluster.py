@@ -216,7 +216,7 @@ def test_a_node_without_chromium_is_named(machines, nodes, tmp_path):
     bare = machines.add_node(**NODE, env_vars={"PATH": str(tmp_path), "PLAYWRIGHT_BROWSERS_PATH": str(tmp_path)})
     try:
         with pytest.raises(ClusterError, match=r"no Chromium is installed.*\(node [\d.]+\); mend that machine"):
-            nodes.check()
+            nodes.check_nodes()
     finally:
         machines.remove_node(bare, allow_graceful=False)
 

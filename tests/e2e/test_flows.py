@@ -55,7 +55,7 @@ def test_shards_on_other_machines_are_asked_for_at_once(ws):
     from tasks import shards as wrapped
 
     class Elsewhere:
-        several, both = True, threading.Barrier(2)
+        runs_concurrently, both = True, threading.Barrier(2)
 
         def do_shard(self, shard):
             self.both.wait(PATIENCE_S)

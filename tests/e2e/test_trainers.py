@@ -163,7 +163,7 @@ def test_nodes_that_stay_busy_are_waited_for_no_longer_than_the_setting_says(roo
     try:
         ray.get([one.here.remote() for one in busy])
         monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"acquire_timeout_s": 2.0}))
-        nodes.alive()
+        nodes.record_sign_of_life()
         with pytest.raises(ClusterError, match=r"no worker came for 2 s.*\(stage sft: CPU 1; CPU 1\); add a node"):
             do_shards(nodes, team_stages.SFT, opened(root, machines), ["sft"])
     finally:
@@ -180,11 +180,11 @@ def test_a_node_that_cannot_take_part_is_told(tmp_path):
     with path.open() as file, socket.create_server(("127.0.0.1", 0)) as server:
         fcntl.flock(file, fcntl.LOCK_EX)
         place = server.getsockname()
-        assert NodeRanks().look(shared, Settings(), place) is None
-        what, _ = NodeRanks().look(dataclasses.replace(shared, source="older"), Settings(), place)
+        assert NodeRanks().find_fault(shared, Settings(), place) is None
+        what, _ = NodeRanks().find_fault(dataclasses.replace(shared, source="older"), Settings(), place)
         assert what == "it has another version of flywheel"
         server.close()
-        what, fix = NodeRanks().look(shared, Settings(), place)
+        what, fix = NodeRanks().find_fault(shared, Settings(), place)
         assert what == f"it does not reach 127.0.0.1:{place[1]}, where the processes meet"
         assert "ports" in fix
 

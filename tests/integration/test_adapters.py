@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import AdapterSettings, RlSettings, Settings, SupervisedSettings
-from flywheel.policy.adapter import adapter_state, attach_adapter, write_adapter
-from flywheel.policy.checkpoint import ADAPTER_WEIGHTS, base_checkpoint, check_checkpoint, checkpoint_digest
+from flywheel.policy.adapter import attach_adapter, get_adapter_state, write_adapter
+from flywheel.policy.checkpoint import ADAPTER_WEIGHTS, check_checkpoint, checkpoint_digest, find_base_checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.training.data import Example, ShuffledDataset
@@ -66,7 +66,7 @@ def copied(adapter, folder):
     """A copy in another place, whose base is named by where it lies."""
     shutil.copytree(adapter, folder)
     named = json.loads((folder / "base.json").read_text())
-    (folder / "base.json").write_text(json.dumps(named | {"model": str(base_checkpoint(adapter).resolve())}))
+    (folder / "base.json").write_text(json.dumps(named | {"model": str(find_base_checkpoint(adapter).resolve())}))
     return folder
 
 
@@ -81,7 +81,7 @@ def peft_steps(base, trainer, chosen, steps):
         target_modules=trainer.policy.peft_config["default"].target_modules,
     )
     model = get_peft_model(load_model(base), config)
-    begun = adapter_state(trainer.policy)
+    begun = get_adapter_state(trainer.policy)
     set_peft_model_state_dict(model, {f"base_model.model.{name}": one.clone() for name, one in begun.items()})
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=0.0, betas=(0.9, BLOCK.beta2), weight_decay=BLOCK.weight_decay)
@@ -140,7 +140,7 @@ def test_it_learns_and_nothing_of_the_base_changes(base, samples, tmp_path):
         "adapter_model.safetensors",
         "base.json",
     }
-    assert base_checkpoint(tmp_path / "out").samefile(base)
+    assert find_base_checkpoint(tmp_path / "out").samefile(base)
 
 
 def test_peft_reads_what_is_written_and_merges_it_to_the_same_weights(base, trained):
@@ -161,11 +161,11 @@ def test_other_forms_are_merged_as_peft_does(base, samples, tmp_path, form):
 
 def test_training_goes_on_with_the_adapter_that_it_begins_with(base, trained, samples, tmp_path):
     train(trained, tmp_path, samples)
-    assert base_checkpoint(tmp_path / "out").samefile(base)
+    assert find_base_checkpoint(tmp_path / "out").samefile(base)
     policy = load_model(base)
     attach_adapter(policy, trained, LORA, seed=99)
     file = load_file(trained / ADAPTER_WEIGHTS)
-    for name, weight in adapter_state(policy).items():
+    for name, weight in get_adapter_state(policy).items():
         assert torch.equal(weight, file[f"base_model.model.{name}"])
     assert checkpoint_digest(tmp_path / "out") != checkpoint_digest(trained)
 
@@ -338,7 +338,7 @@ def test_an_adapter_on_an_adapter_is_refused(trained, tmp_path):
 def test_an_adapter_of_other_hands_finds_its_base_by_pefts_field(base, trained, tmp_path):
     folder = copied(trained, tmp_path / "foreign")
     (folder / "base.json").unlink()
-    assert base_checkpoint(folder).samefile(base)
+    assert find_base_checkpoint(folder).samefile(base)
     ours, theirs = load_model(trained).state_dict(), load_model(folder).state_dict()
     assert all(torch.equal(one, theirs[name]) for name, one in ours.items())
     assert checkpoint_digest(folder) == checkpoint_digest(trained)
@@ -352,7 +352,7 @@ def test_a_workspace_may_be_moved(base, trained, tmp_path):
     write_adapter(tensors, config, tmp_path / "ws" / "models" / "base", train_into / "ct")
     assert json.loads((train_into / "ct" / "base.json").read_text())["model"] == "../../models/base"
     (tmp_path / "ws").rename(tmp_path / "moved")
-    assert base_checkpoint(tmp_path / "moved/data/ct").resolve() == tmp_path / "moved/models/base"
+    assert find_base_checkpoint(tmp_path / "moved/data/ct").resolve() == tmp_path / "moved/models/base"
 
 
 def test_rl_trains_the_adapter_and_agrees_with_what_answers(base, trained, tmp_path):
@@ -372,5 +372,5 @@ def test_rl_trains_the_adapter_and_agrees_with_what_answers(base, trained, tmp_p
     again.update(batch, 2)
     again.write(tmp_path / "other")
     assert checkpoint_digest(tmp_path / "one") == checkpoint_digest(tmp_path / "other")
-    assert base_checkpoint(tmp_path / "one").samefile(base)
+    assert find_base_checkpoint(tmp_path / "one").samefile(base)
     assert (tmp_path / "rl.pt").stat().st_size < 2 << 20

@@ -55,12 +55,12 @@ async def started(manifest, seed=3):
         await backend.start()
         yield backend
     finally:
-        await backend.gone()
+        await backend.wait_gone()
         assert not backend.folder.parent.exists()
 
 
 async def asked(backend, address):
-    status, body = await backend.answer(address)
+    status, body = await backend.request(address)
     assert status == 200
     return json.loads(body)
 
@@ -166,7 +166,7 @@ async def test_a_server_that_takes_more_without_a_process_seeing_it_is_ended(
         pytest.skip(cgroups.explain_missing_cgroups())
     async with started(lay(tmp_path, {field: 100})) as backend:
         with contextlib.suppress(httpx.HTTPError):
-            await backend.answer(f"/take?where={where}&mb=140")
+            await backend.request(f"/take?where={where}&mb=140")
         await until(lambda: backend.fault)
         assert f"above server.{field}: 100" in backend.fault
 
@@ -178,7 +178,7 @@ async def test_its_own_messages_are_the_same_in_each_session(tmp_path):
     seen = set()
     for _ in range(2):
         async with started(lay(tmp_path)) as backend:
-            seen.add(json.dumps(await backend.output(["python", "-c", "import os; print(os.getcwd())"])))
+            seen.add(json.dumps(await backend.execute_command(["python", "-c", "import os; print(os.getcwd())"])))
             seen.add(json.dumps(await asked(backend, "/where")))
     assert len(seen) == 2
     assert all("/session/files" in one for one in seen)
@@ -196,7 +196,7 @@ async def main():
     manifest = load_page_manifest(__import__("pathlib").Path(sys.argv[1]))
     backend = PageServer(manifest, "page", 1, ServerPrograms(manifest))
     await backend.start()
-    await backend.answer("/fork")
+    await backend.request("/fork")
     print(backend.folder.parent, backend.port, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
@@ -308,7 +308,7 @@ async def test_what_the_policy_left_in_the_folder_is_no_part_of_a_command(tmp_pa
             (folder / "json.py").write_text("print(1); raise SystemExit")
         assert await backend.read() == {"reward": 0}
         if isolation_mode == "apart":
-            status, _ = await backend.output(["touch", "planted"])
+            status, _ = await backend.execute_command(["touch", "planted"])
             assert status != 0
             assert not (backend.folder / "planted").exists()
 
@@ -330,7 +330,9 @@ async def test_a_server_sees_what_installed_programs_keep_in_etc_and_var(tmp_pat
     """With bubblewrap as without; and what every program may write in /var is there, in it of the session's own."""
     monkeypatch.setattr(isolation, "list_scratch_folders", lambda: ("/var/tmp", "/var/lib/php/sessions"))
     async with started(lay(tmp_path)) as backend:
-        _, said = await backend.output(["python", "-c", SEEN, *SETTINGS, "/var/lib/php/sessions", "/etc/shadow"])
+        _, said = await backend.execute_command(
+            ["python", "-c", SEEN, *SETTINGS, "/var/lib/php/sessions", "/etc/shadow"]
+        )
     found = json.loads(said)
     assert {path: found[path] for path in SETTINGS} == {path: shown(path) for path in SETTINGS}
     if isolation_mode == "apart":
@@ -343,5 +345,5 @@ async def test_no_key_and_no_password_is_seen_even_by_root(tmp_path):
         pytest.skip(isolation.explain_missing_bwrap())
     places = ("/etc/ssl/private", "/etc/xdg/pip")
     async with started(lay(tmp_path)) as backend:
-        found = json.loads((await backend.output(["python", "-c", SEEN, *places]))[1])
+        found = json.loads((await backend.execute_command(["python", "-c", SEEN, *places]))[1])
     assert all(found[path] in ([], "No such file or directory", "Permission denied") for path in places)

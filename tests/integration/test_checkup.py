@@ -103,7 +103,7 @@ def test_the_iteration_that_made_the_newest_model(tmp_path):
     ws = Workspace(tmp_path)
     for k, name in enumerate(("base", "first", "first", "second")):
         write_json(ws.promotion(k), {"model": name, "digest": name})
-    assert [checkup.origin_iteration(ws, k) for k in (0, 1, 2, 3)] == [0, 1, 1, 3]
+    assert [checkup.find_origin_iteration(ws, k) for k in (0, 1, 2, 3)] == [0, 1, 1, 3]
 
 
 @pytest.mark.exhaustive

@@ -155,13 +155,13 @@ def test_tables_are_made_without_pandas_and_data_frames_with_it():
     code = """
 import sys
 from flywheel.store import partitions
-partitions.leave_pandas_out()
+partitions.hide_pandas_from_pyarrow()
 rows = [{"iteration": 1, "tag": "ct", "step": 0, "value": 2.5}]
 table = partitions.pa.Table.from_pylist(rows)
 assert "pandas" not in sys.modules
 assert table.to_pandas().to_dict("records") == rows
 import pandas
-partitions.leave_pandas_out()
+partitions.hide_pandas_from_pyarrow()
 assert sys.modules["pandas"] is pandas
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -82,19 +82,19 @@ def test_an_iteration_that_waits_goes_on_once_it_has_taken_in_enough(ws):
 def test_iterations_that_were_not_promoted_stop_the_next(ws):
     for k, promoted in ((1, True), (2, False), (3, False)):
         write_json(ws.promotion(k), {**manifest.read_promotion(ws, k), "promoted": promoted})
-    iterations.halt_if_asked(ws, OperationsSettings(halt_after_rejected=3, halt_after_empty=0))
-    iterations.halt_if_asked(ws, OperationsSettings(halt_after_rejected=0, halt_after_empty=0))
+    iterations.raise_if_halted(ws, OperationsSettings(halt_after_rejected=3, halt_after_empty=0))
+    iterations.raise_if_halted(ws, OperationsSettings(halt_after_rejected=0, halt_after_empty=0))
     with pytest.raises(
         iterations.LoopHalted, match=r"the last 2 iterations were not promoted.*operations.halt_after_rejected"
     ):
-        iterations.halt_if_asked(ws, OperationsSettings(halt_after_rejected=2, halt_after_empty=0))
+        iterations.raise_if_halted(ws, OperationsSettings(halt_after_rejected=2, halt_after_empty=0))
 
 
 def test_before_the_first_iteration_nothing_stops_and_all_recordings_are_new(tmp_path):
     ws = Workspace(tmp_path / "new")
     write_text(ws.params, "seed: 7\n")
     stage_records.init_dvc_project(ws)
-    iterations.halt_if_asked(ws, OperationsSettings())
+    iterations.raise_if_halted(ws, OperationsSettings())
     recorded(ws, 2)
     (one,) = iterations.due_runs(ws, rules(trigger_min_recordings=2))
     assert one.key.endswith(":ingest:001")

@@ -114,7 +114,7 @@ async def test_a_page_that_hangs_by_itself_is_ended_and_its_neighbour_does_not_n
                 "void new Promise(r => { const c = new MessageChannel(); c.port1.onmessage = () => {"
                 "for(;;); }; c.port2.postMessage(0); })",
             )
-            await pool.watchdog.pages()
+            await pool.watchdog.end_hung_pages()
             with pytest.raises(EnvTimeout, match="hangs"):
                 await hung.step(Wait())
         assert (await sound.step(Wait())).info["state"] == before.info["state"]
@@ -129,11 +129,11 @@ async def test_a_page_that_takes_too_much_memory_is_ended_and_its_neighbour_does
         await greedy.reset(TILES, 0)
         await modest.reset(TILES, 0)
         await script(greedy, "window.kept = new Uint8Array(2e8).fill(1), 0")
-        await pool.watchdog.memory()
+        await pool.watchdog.limit_memory()
         await greedy.step(Wait())
         # The limit comes down, rather than the page's need up: the test would take a gigabyte.
         pool.watchdog = PoolWatchdog(pool, settings.model_copy(update={"page_mb": 200}))
-        await pool.watchdog.memory()
+        await pool.watchdog.limit_memory()
         with pytest.raises(EnvError, match=r"crashed|gone|died"):
             await greedy.step(Wait())
         await modest.step(Wait())

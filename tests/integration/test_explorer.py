@@ -87,7 +87,7 @@ def test_other_hosts_origins_and_servers_of_this_machine_are_refused(served):
 def test_sessions_end():
     clock = [0.0]
     login = LoginSessions("flywheel:x", 4202, lambda: clock[0])
-    cookies = login.set_cookie(login.by_key(login.key())).partition(";")[0]
+    cookies = login.set_cookie(login.exchange_key(login.key())).partition(";")[0]
     assert login.holds(f"a=b; {cookies}")
     assert not login.holds(cookies.replace("4202", "4203"))
     clock[0] = 13 * 3600

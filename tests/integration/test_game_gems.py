@@ -12,7 +12,7 @@ from pages import task_of
 
 from flywheel.config import SandboxSettings, Settings
 from flywheel.envs.browser.pool import open_browser_pool
-from flywheel.envs.suites.gems.rules import Level, State, joined, pairs
+from flywheel.envs.suites.gems.rules import Level, State, joined, list_joinable_pairs
 from flywheel.envs.suites.steps import click_cell, drag
 
 
@@ -34,12 +34,12 @@ def test_neighbours_are_found_in_all_columns(columns):
         for other in ((one[0] + 1, one[1]), (one[0], one[1] + 1))
         if other in cells and joined(columns[one[0]][one[1]], columns[other[0]][other[1]])
     ]
-    assert sorted(pairs(state.columns)) == sorted(beside)
+    assert sorted(list_joinable_pairs(state.columns)) == sorted(beside)
 
 
 def test_what_is_above_falls_and_a_new_gem_comes():
     level = Level({"columns": [[1, 2, 3], [2, 2, 5]], "coming": [7, 8], "target": 9})
-    assert sorted(pairs(level.start.columns)) == [((0, 1), (1, 1)), ((1, 0), (1, 1))]
+    assert sorted(list_joinable_pairs(level.start.columns)) == [((0, 1), (1, 1)), ((1, 0), (1, 1))]
     beside = level.join(level.start, (0, 1), (1, 1))
     assert beside == State(((1, 3, 7), (2, 3, 5)), 1)
     above = level.join(level.start, (1, 0), (1, 1))

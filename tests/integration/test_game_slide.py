@@ -45,8 +45,8 @@ def test_the_fewest_moves_that_free_the_key():
 
 def test_distances_to_the_end_are_those_of_the_search():
     level = Level({**SHUT, "blocks": [SHUT["blocks"][0], block(2, 0, 2, False), block(3, 2, 2, False)]})
-    far = level.far(1000)
-    assert level.far(3) is None
+    far = level.map_distances(1000)
+    assert level.map_distances(3) is None
     for state, moves in far.items():
         assert len(level.solve(state)) == moves
 
@@ -60,7 +60,7 @@ def test_what_is_always_covered_bounds_a_block():
 def test_no_block_ever_leaves_the_range_that_is_told_without_a_search(seed):
     level = Level(world.draw("free", 3, random.Random(seed)))
     ranges = level.ranges()
-    states = level.far(5000)
+    states = level.map_distances(5000)
     for block, (low, high) in enumerate(ranges):
         places = {level.places(state)[block] for state in states}
         assert low <= min(places)

@@ -82,8 +82,8 @@ def test_results_tasks_and_leases_come_back_as_they_were():
     )
     assert Task(**json.loads(json.dumps(asdict(task())))) == task()
     note = LeaseToken("s", "n", "shelves", "x", 12.5)
-    assert LeaseToken.parse(note.signed(SECRET), SECRET) == note
-    for broken in (note.signed("another"), f"x{note.signed(SECRET)}", "", "."):
+    assert LeaseToken.parse(note.sign(SECRET), SECRET) == note
+    for broken in (note.sign("another"), f"x{note.sign(SECRET)}", "", "."):
         with pytest.raises(ValueError, match="not signed"):
             LeaseToken.parse(broken, SECRET)
     for error in (EnvError("a", where="b", fix="c"), EnvTimeout("late"), BadInput("no")):
@@ -105,7 +105,7 @@ async def test_without_the_token_nothing_is_done(tmp_path, monkeypatch):
             for method, path in (("POST", "/sessions"), ("GET", "/status"), ("POST", "/nodes/x"), ("GET", "/sessions")):
                 async with client.request(method, it.address + path, json={}, headers=headers) as answer:
                     assert answer.status == 401
-        for lease in ("", "x.y", LeaseToken("s", "one", "shelves", "i", time.time() + 9).signed("another")):
+        for lease in ("", "x.y", LeaseToken("s", "one", "shelves", "i", time.time() + 9).sign("another")):
             async with client.post(f"{one.address}/sessions/s/open", headers={"X-Lease": lease}) as answer:
                 assert answer.status == 403
         assert one.node.sessions == {}
@@ -126,7 +126,7 @@ async def test_a_lease_opens_nothing_else_and_nothing_once_it_is_over(tmp_path):
         identity = it.ledger.nodes["one"].places["shelves"][1]
 
         async def status(lease: LeaseToken, session: str, call: str = "open") -> int:
-            headers = {"X-Lease": lease.signed(SECRET)}
+            headers = {"X-Lease": lease.sign(SECRET)}
             async with client.post(f"{one.address}/sessions/{session}/{call}", headers=headers) as answer:
                 return answer.status
 

@@ -19,7 +19,7 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import garbage_collection, iteration_diff, rollback, verify
 from flywheel.policy.adapter import write_adapter
-from flywheel.policy.checkpoint import base_checkpoint, checkpoint_digest
+from flywheel.policy.checkpoint import checkpoint_digest, find_base_checkpoint
 from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import backup, dvc_files, stage_records
@@ -75,8 +75,8 @@ def test_a_next_iteration_begins_where_it_went_back_to(ws):
     code, told = flywheel(ws, "iteration", "rollback", "--undo")
     assert (code, "nothing was set aside after iteration 003" in told, "after 002" in told) == (2, True, True)
     rollback.roll_back(ws, 2)
-    assert rollback.rolled_back_iterations(ws)[2].name == "after-002-2"
-    shutil.rmtree(rollback.rolled_back_iterations(ws)[2])
+    assert rollback.map_rollbacks(ws)[2].name == "after-002-2"
+    shutil.rmtree(rollback.map_rollbacks(ws)[2])
     rollback.undo_rollback(ws)
     assert made_workspaces.content(ws) == before
 
@@ -261,16 +261,16 @@ def test_training_data_go_when_asked_for_and_come_back_for_a_run_that_reads_them
 
 @pytest.mark.exhaustive
 def test_garbage_of_the_cache_is_what_nothing_names(ws):
-    assert garbage_collection.unreferenced_cache_files(ws) == []
+    assert garbage_collection.find_unreferenced_cache_files(ws) == []
     (ws.root / ".dvc/cache/files/md5/00").mkdir(exist_ok=True)
     stray = ws.root / ".dvc/cache/files/md5/00/0123"
     stray.write_bytes(b"stray")
     rollback.roll_back(ws, 2)
-    assert garbage_collection.unreferenced_cache_files(ws) == [(stray, 5)]
+    assert garbage_collection.find_unreferenced_cache_files(ws) == [(stray, 5)]
     rollback.undo_rollback(ws)
     flywheel(ws, "workspace", "gc", "--keep", 1, "--cache", "--write")
     assert not stray.exists()
-    assert garbage_collection.unreferenced_cache_files(ws) == []
+    assert garbage_collection.find_unreferenced_cache_files(ws) == []
     shutil.rmtree(ws.model(3, "ct"))
     shutil.rmtree(ws.partition("steps", 3, "rollout"))
     backup.restore_damaged_outputs(ws)
@@ -283,7 +283,7 @@ def test_a_cache_elsewhere_is_found_and_one_that_others_may_use_is_let_alone(ws,
     (ws.root / ".dvc" / "config.local").write_text("[cache]\n    dir = other\n")
     (cache / stray).parent.mkdir(exist_ok=True)
     (cache / stray).write_bytes(b"stray")
-    assert garbage_collection.unreferenced_cache_files(ws) == [(cache / stray, 5)]
+    assert garbage_collection.find_unreferenced_cache_files(ws) == [(cache / stray, 5)]
     shared = shutil.move(cache, tmp_path / "shared")
     (ws.root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {shared}\n")
     before = made_workspaces.content(ws)
@@ -331,7 +331,7 @@ def test_adapters_are_gone_back_from_and_come_back_on_their_base(ws):
     assert not any(folder.exists() for folder in folders)
     rollback.undo_rollback(ws)
     assert list(map(checkpoint_digest, folders)) == digests
-    assert all(base_checkpoint(folder).samefile(ws.model(1, "ct")) for folder in folders)
+    assert all(find_base_checkpoint(folder).samefile(ws.model(1, "ct")) for folder in folders)
 
 
 def test_two_adapters_are_compared(ws):

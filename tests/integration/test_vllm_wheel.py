@@ -25,7 +25,7 @@ from checkpoints import make
 from policy_servers import Misbehaving, checkpoints, make_adapter, says
 
 from flywheel.config import PolicySettings
-from flywheel.policy.adapter import adapter_modules, read_adapter_tensors
+from flywheel.policy.adapter import iter_adapter_modules, read_adapter_tensors
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.endpoint import PolicyEndpoint
 from flywheel.policy.client.publishers import VllmPublisher
@@ -118,7 +118,7 @@ def test_vllms_reader_takes_our_files(wheel, tmp_path, architecture, rslora):
     helper.validate_legal(SimpleNamespace(max_lora_rank=8))
     with pytest.raises(ValueError, match="rank 8 is greater than max_lora_rank 4"):
         helper.validate_legal(SimpleNamespace(max_lora_rank=4))
-    mine = dict(adapter_modules(read_adapter_tensors(folder), folder))
+    mine = dict(iter_adapter_modules(read_adapter_tensors(folder), folder))
     prefixes = wheel.prefixes(architecture)
     read = LoRAModel.from_local_checkpoint(
         str(folder),

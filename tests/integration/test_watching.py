@@ -167,7 +167,7 @@ def test_a_film_holds_the_newest_steps_within_its_limit():
         film.add(
             Type("x") if number else None, StepResult(Observation(picture, 1, 1), info={"score": 0.5, "state": {}})
         )
-    with zipfile.ZipFile(io.BytesIO(film.packing()())) as file:
+    with zipfile.ZipFile(io.BytesIO(film.make_packer()())) as file:
         about = json.loads(file.read("episode.json"))
         kept = [file.read(step["picture"]) for step in about["steps"]]
     assert (about["task"], about["seed"], about["left_out"]) == (task.task_id, 3, 5 - len(kept))

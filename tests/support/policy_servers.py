@@ -21,7 +21,7 @@ from processes import PATIENCE_S
 from flywheel.agent.prompt import Context, Image, Message
 from flywheel.config import AdapterSettings
 from flywheel.envs.screens import vocabulary
-from flywheel.policy.adapter import adapter_state, attach_adapter, save_adapter
+from flywheel.policy.adapter import attach_adapter, get_adapter_state, save_adapter
 from flywheel.policy.chat_api import format_chat_answer, parse_chat_request
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
@@ -55,7 +55,7 @@ def make_adapter(base: Path, folder: Path, seed: int, **settings) -> Path:
     model = load_model(base)
     attach_adapter(model, base, AdapterSettings(method="lora", **{"rank": 4, "alpha": 8} | settings), seed)
     drawn = torch.Generator().manual_seed(seed)
-    for name, weight in adapter_state(model).items():
+    for name, weight in get_adapter_state(model).items():
         if "lora_B" in name:
             weight.copy_(torch.randn(weight.shape, generator=drawn) * 0.05)
     return save_adapter(model, base, folder)

@@ -113,7 +113,7 @@ def test_the_exact_sum_is_what_merging_whole_weights_gives(specialists, base, tm
     found = changes(tmp_path / "out", base)
     assert distance(found, by_whole_weights(specialists, base, tmp_path)) < 1e-6
     assert sum(bool(one.any()) for one in found.values()) == 14
-    assert checkpoint.base_checkpoint(tmp_path / "out").samefile(base)
+    assert checkpoint.find_base_checkpoint(tmp_path / "out").samefile(base)
 
 
 def test_the_mean_of_doras_is_a_dora_exactly(dora, base, tmp_path):
@@ -194,7 +194,7 @@ def test_training_goes_on_with_a_merged_adapter_of_the_specialists_rank(base, tm
 
 
 def _pairs(folder: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    modules = adapter.adapter_modules(read_adapter_tensors(folder), folder)
+    modules = adapter.iter_adapter_modules(read_adapter_tensors(folder), folder)
     return [(parts["lora_A"], parts["lora_B"]) for _, parts in modules]
 
 

@@ -90,7 +90,7 @@ def test_tasks_always_or_never_solved_come_less_and_say_so():
     }
     counted = Counter(draws(curriculum, 600))
     assert all(abs(counted[name] - 600 * share) <= 2 for name, share in chance.items())
-    found = curriculum.figures()
+    found = curriculum.metrics()
     assert (found["curriculum_always"], found["curriculum_never"]) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
     assert found["curriculum_untried"] == pytest.approx(1 / 6)
 
@@ -112,16 +112,16 @@ def test_levels_open_with_success_and_never_close():
     assert all(curriculum.chances()[f"k{n:03d}"] == pytest.approx(floor) for n in (3, 4, 5))
     assert {row["reason"] for row in curriculum.table() if row["level"] == 2} == {"level not reached"}
     record(curriculum, "k000", ALWAYS)
-    assert curriculum.figures()["curriculum_level_tiles"] == 1  # one group is too few
+    assert curriculum.metrics()["curriculum_level_tiles"] == 1  # one group is too few
     record(curriculum, "k001", ALWAYS)
-    found = curriculum.figures()
+    found = curriculum.metrics()
     assert (found["curriculum_level_tiles"], found["curriculum_level_merge"]) == (2, 1)
     assert found["curriculum_level"] == 1.5
     assert curriculum.chances()["k003"] > curriculum.chances()["k000"]
     for _ in range(5):
         for name in ("k000", "k001", "k002"):
             record(curriculum, name, NEVER)
-    assert curriculum.figures()["curriculum_level_tiles"] == 2
+    assert curriculum.metrics()["curriculum_level_tiles"] == 2
 
 
 def test_outcomes_of_earlier_iterations_are_the_prior():
@@ -132,7 +132,7 @@ def test_outcomes_of_earlier_iterations_are_the_prior():
     assert tally.tasks["k001"] == (2, 2)
     assert tally.kinds[kind] == (92, 132)
     curriculum = Curriculum(tasks, RL, seed=0, prior=tally)
-    assert curriculum.figures()["curriculum_level"] == 2  # 0.70 of level 1's episodes were verified
+    assert curriculum.metrics()["curriculum_level"] == 2  # 0.70 of level 1's episodes were verified
     row = next(row for row in curriculum.table() if row["task_id"] == "k000")
     assert (row["successes"], row["episodes"], row["reason"]) == (0, 8, "never solved")  # an older policy's: two groups
 
@@ -193,4 +193,4 @@ def test_a_run_that_is_made_again_goes_on_with_the_same_draws(outcomes, seed):
             record(one, f"k{name:03d}", [i < won for i in range(4)])
     assert draws(whole, 30) == draws(resumed, 30)
     assert whole.table() == resumed.table()
-    assert whole.figures() == resumed.figures()
+    assert whole.metrics() == resumed.metrics()

@@ -18,9 +18,9 @@ from flywheel.envs.suites.turning import (
     RIGHT,
     UP,
     connected_layouts,
+    describe_place,
     fewest_turns,
-    side_name,
-    side_words,
+    name_piece,
     total_turns,
     turned,
     turns,
@@ -60,16 +60,21 @@ def test_a_piece_turns_clockwise():
 
 
 def test_pieces_and_places_have_names():
-    assert [side_name(piece) for piece in (LEFT, UP | DOWN, LEFT | UP, 15 - LEFT, 15)] == [
+    assert [name_piece(piece) for piece in (LEFT, UP | DOWN, LEFT | UP, 15 - LEFT, 15)] == [
         "end",
         "straight piece",
         "bend",
         "fork",
         "cross",
     ]
-    corners = [side_words(cell, 5, 5) for cell in ((0, 0), (4, 0), (2, 2), (0, 4), (4, 4))]
+    corners = [describe_place(cell, 5, 5) for cell in ((0, 0), (4, 0), (2, 2), (0, 4), (4, 4))]
     assert corners == ["upper left", "upper right", "middle", "lower left", "lower right"]
-    assert [side_words(cell, 5, 5) for cell in ((2, 0), (0, 2), (4, 2), (2, 4))] == ["top", "left", "right", "bottom"]
+    assert [describe_place(cell, 5, 5) for cell in ((2, 0), (0, 2), (4, 2), (2, 4))] == [
+        "top",
+        "left",
+        "right",
+        "bottom",
+    ]
 
 
 @given(boards)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from flywheel.envs.suites import catalogue
-from flywheel.envs.suites.untangle.rules import Level, crossings_of, moved
+from flywheel.envs.suites.untangle.rules import Level, compute_conflicts, moved
 
 
 def test_lines_are_in_the_way_where_they_cross_touch_or_overlap():
-    table = crossings_of(5)
+    table = compute_conflicts(5)
 
     def meet(*ends) -> bool:
         a, b, c, d = (y * 5 + x for x, y in ends)

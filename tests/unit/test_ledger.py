@@ -73,13 +73,13 @@ def test_a_user_has_a_limit(ledger):
 def test_silence_and_age_end_a_session(ledger, clock):
     silent, heard = lease(ledger), lease(ledger)
     clock.now += 9
-    assert ledger.heard([heard, "never"]) == ["never"]
+    assert ledger.record_user_heartbeat([heard, "never"]) == ["never"]
     ledger.beat("a", "1", [])
     clock.now += 2
     assert ledger.reclaim() == {silent: "nobody is heard of"}
     for _ in range(10):
         clock.now += 9
-        ledger.heard([heard])
+        ledger.record_user_heartbeat([heard])
         ledger.beat("a", "1", [])
     assert ledger.reclaim() == {heard: "overdue"}
     assert ledger.beat("a", "1", [silent, heard]) == [silent, heard]  # the node is told
@@ -162,7 +162,7 @@ class Life(RuleBasedStateMachine):
     def wait(self, seconds, heard):
         self.clock.now += seconds
         if heard:
-            self.ledger.heard(self.live)
+            self.ledger.record_user_heartbeat(self.live)
         for node in self.ledger.nodes.values():
             self.ledger.beat(node.id, node.boot, [])
         self._end(self.ledger.reclaim())

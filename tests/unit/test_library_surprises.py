@@ -51,7 +51,7 @@ def test_a_shard_that_failed_beside_others_fails_the_stage(monkeypatch):
             return self.shard
 
     class Several:
-        several = True
+        runs_concurrently = True
 
     def submit(ctx: object, shard: str, workers: object) -> Future:
         asked.append(shard)

@@ -31,7 +31,7 @@ def test_turns_are_bounded_and_none_is_lost(at_once, wanted, seed):
             turns.give_back()
 
     async def swap(number):
-        async with turns.nobody():
+        async with turns.hold_empty():
             assert inside == 0
             await asyncio.sleep(0)
             assert inside == 0

@@ -42,15 +42,15 @@ async def test_idle_pages_and_browsers_are_closed_down_to_the_least():
         async with contextlib.AsyncExitStack() as stack:
             await hold(fleet, stack, 6)
             fleet.clock.now += 100
-            await fleet.pool.watchdog.idle()
+            await fleet.pool.watchdog.close_idle()
             await settle()
             assert fleet.pages == [3, 3]  # in use, however long
         fleet.clock.now += 59
-        await fleet.pool.watchdog.idle()
+        await fleet.pool.watchdog.close_idle()
         await settle()
         assert len(fleet.alive) == 2
         fleet.clock.now += 2
-        await fleet.pool.watchdog.idle()
+        await fleet.pool.watchdog.close_idle()
         await settle()
         assert fleet.pages == [1]
         async with fleet.pool.env() as env:
@@ -146,7 +146,7 @@ async def test_a_session_is_taken_back_and_others_are_not(passed, why, said):
         await other.reset(TASK, 0)
         if why == "overdue":
             late.used = fleet.clock.now  # it did make calls
-        await fleet.pool.watchdog.deadlines()
+        await fleet.pool.watchdog.reclaim_overdue()
         with pytest.raises(EnvTimeout, match=f"{said}.*session {late.session}.*{TASK.task_id}"):
             await late.step(Wait())
         await other.step(Wait())
@@ -164,7 +164,7 @@ async def test_a_call_under_way_ends_when_its_session_is_taken_back():
         step = asyncio.create_task(env.step(Wait()))
         await settle()
         fleet.clock.now += 101
-        await fleet.pool.watchdog.deadlines()
+        await fleet.pool.watchdog.reclaim_overdue()
         with pytest.raises(EnvTimeout, match="taken back"):
             await step
 

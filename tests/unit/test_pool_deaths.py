@@ -79,7 +79,7 @@ async def test_the_watchdog_ends_hung_pages_that_nobody_asks_anything():
         await held.reset(TASK, 0)
         await sound.reset(TASK, 0)
         held.tab.hung = True
-        await fleet.pool.watchdog.pages()
+        await fleet.pool.watchdog.end_hung_pages()
         await settle()
         with pytest.raises(EnvTimeout, match="hangs"):
             await held.step(Wait())
@@ -115,7 +115,7 @@ async def test_step_history_above_the_limit_retires_a_browser(monkeypatch):
                 "measure_memory",
                 lambda pids, **_: {p: [child_processes.ProcessMemory(p, "browser", 301)] for p in pids},
             )
-            await fleet.pool.watchdog.memory()
+            await fleet.pool.watchdog.limit_memory()
             await env.step(Wait())
         await settle()
         assert not fleet.alive

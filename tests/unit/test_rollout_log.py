@@ -108,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def admit(self):
-        request = self.log.admit(self.places)
+        request = self.log.admit_episode(self.places)
         if request is None:
             return
         facts = (request.group, request.task.task_id, request.sample, request.seed)
@@ -134,7 +134,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved < self.plan.batches)
     @rule()
     def take(self):
-        taken = self.log.take()
+        taken = self.log.take_batch()
         if taken is None:
             return
         ordinals = [request.ordinal for request in taken]
@@ -215,7 +215,7 @@ TestLedger.settings = settings(
 def test_another_run_begins_anew(tmp_path):
     plan = RolloutPlan(1, 1, 2, 0, 0)
     log = RolloutLog(tmp_path / "pool", "one", Memory(), TASKS, plan)
-    log.accept(log.admit(1), episode("t0"), 1.0, True)
+    log.accept(log.admit_episode(1), episode("t0"), 1.0, True)
     assert sorted(RolloutLog(tmp_path / "pool", "one", Memory(), TASKS, plan).finished) == [0]
     assert not RolloutLog(tmp_path / "pool", "two", Memory(), TASKS, plan).finished
     assert not list((tmp_path / "pool").glob("*.zip"))
@@ -226,11 +226,11 @@ def test_a_checkpoint_that_went_back_begins_anew(tmp_path):
     plan = RolloutPlan(1, 1, 3, 0, 0)
     log = RolloutLog(tmp_path, "one", Memory(), TASKS, plan)
     for _ in range(2):
-        log.accept(log.admit(1), episode("t"), 1.0, True)
-        log.take()
+        log.accept(log.admit_episode(1), episode("t"), 1.0, True)
+        log.take_batch()
         log.advance()
-    assert RolloutLog(tmp_path, "one", Memory(), TASKS, plan, version=2).admit(1).ordinal == 2
-    assert RolloutLog(tmp_path, "one", Memory(), TASKS, plan, version=0).admit(1).ordinal == 0
+    assert RolloutLog(tmp_path, "one", Memory(), TASKS, plan, version=2).admit_episode(1).ordinal == 2
+    assert RolloutLog(tmp_path, "one", Memory(), TASKS, plan, version=0).admit_episode(1).ordinal == 0
 
 
 def test_groups_are_recorded_once_and_in_order(tmp_path):
@@ -242,18 +242,18 @@ def test_groups_are_recorded_once_and_in_order(tmp_path):
 
     source = Told()
     log = RolloutLog(tmp_path, "one", source, TASKS, RolloutPlan(2, 2, 4, 3, 0))
-    tickets = [log.admit(8) for _ in range(8)]
+    tickets = [log.admit_episode(8) for _ in range(8)]
     names = [tickets[n].task.task_id for n in (0, 2, 4, 6)]
     for n, score in ((2, 0.25), (5, 1.0), (3, 0.5), (0, 0.0)):
         log.accept(tickets[n], episode(f"t{n}"), score, score == 1)
     log.fail(tickets[4], "crashed")
-    assert [t.ordinal for t in log.take()] == [0, 2]
+    assert [t.ordinal for t in log.take_batch()] == [0, 2]
     assert told == [(names[1], [0.25, 0.5], [False, False]), (names[2], [1.0], [True])]  # the third lost one
     log.advance()
     log.accept(tickets[1], episode("t1"), 1.0, True)
     for n in (6, 7):
         log.fail(tickets[n], "crashed")
-    assert [t.ordinal for t in log.take()] == [1, 3]
+    assert [t.ordinal for t in log.take_batch()] == [1, 3]
     assert told[2:] == [(names[0], [0.0, 1.0], [False, True]), (names[3], [], [])]
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["batch"] for line in lines if "batch" in line] == [0, 1]

@@ -89,9 +89,9 @@ def test_levels_that_do_not_come_are_a_named_error():
 
 def test_equal_content_has_one_digest():
     assert (
-        levels.levels_digest({"a": 1, "b": [2]})
-        == levels.levels_digest({"b": [2], "a": 1})
-        != levels.levels_digest({"a": 1, "b": [3]})
+        levels.level_digest({"a": 1, "b": [2]})
+        == levels.level_digest({"b": [2], "a": 1})
+        != levels.level_digest({"a": 1, "b": [3]})
     )
 
 

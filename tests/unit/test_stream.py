@@ -97,7 +97,7 @@ async def test_long_episodes_go_on_with_newer_weights(tmp_path):
         # Training is at work, and episode 1 goes on: this step is still of the old weights.
         assert {request.ordinal for request in pool._tasks.values()} >= {1, 3}
         await lamps.go(1)
-        pool.announce("w1", 1)
+        pool.register_weights("w1", 1)
         policy.swap("w1")
         pool.advance()
         side["now"] = LEFT
@@ -127,7 +127,7 @@ async def test_at_no_staleness_nothing_begins_before_the_update(tmp_path):
             assert batch.figures["running"] == 0
             assert lamps.leases == 4 * step + 4
             assert {row.version for _, episode in batch.episodes for row in episode.steps} == {step}
-            pool.announce(f"w{step + 1}", step + 1)
+            pool.register_weights(f"w{step + 1}", step + 1)
             policy.swap(f"w{step + 1}")
             pool.advance()
     assert lamps.running == 0

@@ -168,7 +168,7 @@ def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
         raw, end = _call(text, CALL_START.match(text, further), spent)
     if raw.tool == "time" and "pyautogui" in _IMPORT.sub("", text):
         raise ParseFailure("the code beside it is not read", start)
-    return _joined(text, raw, end, spent)
+    return _join_calls(text, raw, end, spent)
 
 
 def find_next_call(text: str, at: int) -> int:
@@ -197,7 +197,7 @@ def _waits(call: RawCall) -> bool:
 _JOINED = frozenset({"hover", "type", "press"})  # first calls of actions that code makes of several
 
 
-def _joined(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall, int]:
+def _join_calls(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCall, int]:
     """Join calls of code that are one action: the mouse is moved, then used there; a text is typed, then sent; keys are
     held while another is pressed. Raises ParseFailure where the calls after a move or a held key do not fit."""
     moves = fold_name(said.name) in ("move_to", "moveto")
@@ -229,7 +229,11 @@ def _joined(text: str, said: RawCall, end: int, spent: set[str]) -> tuple[RawCal
         if moves and _MORE.match(text, at):  # what was to be done there cannot be read
             raise ParseFailure("a move of the mouse, and nothing readable behind it", at)
         return said, end
-    return _held(said, calls) if first == "press" else (_used(values.get("point"), said, calls[0][0]), calls[0][1])
+    return (
+        _join_held_keys(said, calls)
+        if first == "press"
+        else (_join_move(values.get("point"), said, calls[0][0]), calls[0][1])
+    )
 
 
 def _is_enter(call: RawCall) -> bool:
@@ -240,7 +244,7 @@ def _is_enter(call: RawCall) -> bool:
         return False
 
 
-def _used(point: Any, said: RawCall, then: RawCall) -> RawCall:
+def _join_move(point: Any, said: RawCall, then: RawCall) -> RawCall:
     """Join a move of the mouse to `point` (`said`) with the call that uses it there (`then`)."""
     name, values, _ = normalise.normalise_call(then)
     if name == "drag" and fold_name(then.name) in ("drag_to", "dragto"):
@@ -251,7 +255,7 @@ def _used(point: Any, said: RawCall, then: RawCall) -> RawCall:
     raise unsupported_action(f"a move of the mouse, then {fold_name(then.name)}", then.at)
 
 
-def _held(said: RawCall, calls: list[tuple[RawCall, int]]) -> tuple[RawCall, int]:
+def _join_held_keys(said: RawCall, calls: list[tuple[RawCall, int]]) -> tuple[RawCall, int]:
     """Join calls that hold keys, press at most one more and release them to a hotkey; return it and where it ends."""
     names, keys = [], []
     for call in (said, *(call for call, _ in calls)):

@@ -514,7 +514,7 @@ def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int
             places[known] = written[word]
     if "content" in values and values["content"] == _NO_TEXT and "input_text" in call.values:
         del values["content"]
-    if "point" in values and _says_nothing(values["point"], call):
+    if "point" in values and _is_placeholder(values["point"], call):
         del values["point"]
     if "x" in values or "x1" in values or "x2" in values:
         _join_axes(values, call.at)
@@ -536,7 +536,7 @@ def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int
     return known, values, places
 
 
-def _says_nothing(point: Any, call: RawCall) -> bool:
+def _is_placeholder(point: Any, call: RawCall) -> bool:
     """Tell whether a point is GUI-R1's placeholder, or an `element` in words (Holo) that is no point (AutoGLM)."""
     return point == _NO_POINT or ("element" in call.values and isinstance(point, str) and not to_numbers(point))
 

@@ -255,7 +255,9 @@ def _parse_tolerant(text: str, grammar: Grammar) -> ParsedResponse:
     begin = 0
     if grammar.thinks or THINKING_TAG.search(text):
         try:
-            begin = find_thinking_end(text, grammar.thinks, lambda at, before: _extent(text, at, before, grammar))
+            begin = find_thinking_end(
+                text, grammar.thinks, lambda at, before: _find_action_extent(text, at, before, grammar)
+            )
         except ParseFailure as fault:
             return ParsedResponse(_read_thought(text, 0, len(text)), fault.error)
     mark = find_action(text, begin, grammar)
@@ -357,7 +359,7 @@ def _check_alone(first: str, further: RawCall) -> None:
         raise ParseFailure(f"{name if name in act.STANDALONE_ACTIONS else first} stands alone in a step", further.at)
 
 
-def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int] | None:
+def _find_action_extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int] | None:
     """Return (begin, end) of the first action after `at`; None where it does not begin before `before`, cannot be read,
     or is a command: without quotes its end is not known."""
     mark = find_action(text, at, grammar)

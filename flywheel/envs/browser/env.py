@@ -87,7 +87,7 @@ class TakeOverInput:
 
     async def _raw(self, work: Coroutine[Any, Any, Any]) -> str:
         """Await input that goes directly to the page; a dialog that it opens suspends it."""
-        return await self._tab.dialogs.through(work) or ""
+        return await self._tab.dialogs.run_unless_blocked(work) or ""
 
     # -- a button or a finger that is held down ----------------------------------------------------------------------
     async def _take(self, one: Gesture) -> str:

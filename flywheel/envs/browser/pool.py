@@ -135,7 +135,7 @@ class PageLease:
         result = await self._call("reset", lambda: self.env.reset(task, seed), self._reset_s)
         if self._recorder:
             self._recorder.begin(task, seed, result)
-        self._tell(result, began)
+        self._publish_step(result, began)
         return result
 
     async def step(self, action: Action) -> StepResult:
@@ -144,7 +144,7 @@ class PageLease:
         self.steps, self.step_number = self.steps + 1, self.step_number + 1
         if self._recorder:
             self._recorder.add(action, result)
-        self._tell(result, began)
+        self._publish_step(result, began)
         return result
 
     async def checkpoint(self) -> bytes:
@@ -217,7 +217,7 @@ class PageLease:
     # -- inside ---------------------------------------------------------------------------------------------------
     async def _call(self, what: str, call: Callable[[], Awaitable[LeaseResult]], limit_s: float | None) -> LeaseResult:
         if self._over is not None:
-            raise self._again()
+            raise self._copy_error()
         if self.busy:
             raise EnvError("another call of this session is under way", where=self.where, fix="await it first")
         try:
@@ -226,23 +226,23 @@ class PageLease:
         except TimeoutError:
             if self._over is None:
                 late = EnvTimeout(f"the environment did not answer a {what} in {limit_s:g} s", where=self.where)
-                self._owner.lost(self, late)
-            raise self._again() from None
+                self._owner.fail_lease(self, late)
+            raise self._copy_error() from None
         except EnvError as error:
             if self._over is not None:
-                raise self._again() from error
+                raise self._copy_error() from error
             if self.env.broken:
-                self._owner.lost(self, error)
+                self._owner.fail_lease(self, error)
             raise
         finally:
             self._scope = None
             self.used = self._clock()
 
-    def _again(self) -> EnvError:
+    def _copy_error(self) -> EnvError:
         """Return a new copy of the error that ended this session: an exception is raised only once."""
         return type(self._over)(self._over.what, where=self._over.where, fix=self._over.fix)
 
-    def _tell(self, result: StepResult, began: float) -> None:
+    def _publish_step(self, result: StepResult, began: float) -> None:
         seconds, ended = self._clock() - began, result.terminated or result.truncated
         about = {"task": self.task.task_id, "step": self.step_number, "seconds": seconds, "ended": ended}
         self._owner.events.publish(fleet.Stepped(**_event_fields(self), **about))
@@ -265,12 +265,12 @@ class PoolWatchdog:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.deadlines))
-            group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.idle))
-            group.create_task(_repeat_every(_HEALTH_INTERVAL_S, self.pages))
-            group.create_task(_repeat_every(_MEMORY_INTERVAL_S, self.memory))
+            group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.reclaim_overdue))
+            group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.close_idle))
+            group.create_task(_repeat_every(_HEALTH_INTERVAL_S, self.end_hung_pages))
+            group.create_task(_repeat_every(_MEMORY_INTERVAL_S, self.limit_memory))
 
-    async def deadlines(self) -> None:
+    async def reclaim_overdue(self) -> None:
         """Take back sessions that are held for too long, or whose holder makes no calls."""
         s, now = self._settings, self._pool.clock()
         for lease in self._pool.leases:
@@ -280,7 +280,7 @@ class PoolWatchdog:
                 why = f"it got no call for {s.heartbeat_timeout_s:g} s"
                 self._pool.reclaim(lease, "idle", why, "heartbeat_timeout_s")
 
-    async def idle(self) -> None:
+    async def close_idle(self) -> None:
         """Close pages unused for sandbox.idle_s, all but sandbox.pages_min, and the browsers that this leaves empty."""
         served, now = self._pool.fleet, self._pool.clock()
         there = [page for page in served.pages if page.state != "closing"]
@@ -294,12 +294,12 @@ class PoolWatchdog:
             if host.alive and empty and now - host.used > self._settings.idle_s:
                 served.retire(host, "idle")
 
-    async def pages(self) -> None:
+    async def end_hung_pages(self) -> None:
         """End leased pages that hang between two calls: they do not answer a ping."""
         quiet = [lease for lease in self._pool.leases if lease.task is not None and not lease.busy]
         await asyncio.gather(*(self._ask(lease) for lease in quiet))
 
-    async def memory(self) -> None:
+    async def limit_memory(self) -> None:
         """Kill pages above sandbox.page_mb, which counts as a crash, and retire browsers above sandbox.browser_mb."""
         served, s = self._pool.fleet, self._settings
         pids = [host.pid for host in served.hosts if host.alive]
@@ -322,7 +322,7 @@ class PoolWatchdog:
         except EnvTimeout:
             if lease.used == used and not (lease.busy or lease.over):  # else its call keeps its own deadline
                 what = f"the page hangs: it did not answer within {self._settings.timeout_s:g} s"
-                self._pool.lost(lease, EnvTimeout(what, where=lease.where, fix=_LEASE_ANOTHER))
+                self._pool.fail_lease(lease, EnvTimeout(what, where=lease.where, fix=_LEASE_ANOTHER))
         except EnvError as error:
             log.debug("%s: %s", lease.where, error)  # it navigates; or it crashed, which its tab reports
 
@@ -442,7 +442,7 @@ class BrowserPool:
         self._end(lease, error, fleet.Reclaimed(**_event_fields(lease), why=kind))
 
     # -- called by leases -----------------------------------------------------------------------------------------
-    def lost(self, lease: PageLease, error: EnvError) -> None:
+    def fail_lease(self, lease: PageLease, error: EnvError) -> None:
         """End a session whose page crashed, hangs, or died with its browser; its holder's calls raise `error`."""
         self._end(lease, error, fleet.Crashed(**_event_fields(lease), error=str(error)))
 
@@ -536,7 +536,7 @@ class BrowserPool:
     def _died(self, page: PageSlot, what: str) -> None:
         lease = self.lease_of.get(page)
         if lease is not None:
-            self.lost(lease, EnvError(what, where=lease.where, fix=_LEASE_ANOTHER))
+            self.fail_lease(lease, EnvError(what, where=lease.where, fix=_LEASE_ANOTHER))
 
     def _end(self, lease: PageLease, error: EnvError, event: PoolEvent | None = None) -> None:
         """End a session at once: its holder gets `error`, its page is closed, its place is free for another."""

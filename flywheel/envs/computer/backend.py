@@ -289,12 +289,12 @@ class ComputerBackend:
                     fix=f"raise timeout_s to {world.judging_s:g}",
                 )
         try:
-            self._look(chosen)
+            self._check_requirements(chosen)
         except EnvError as error:
             raise BadInput(error.what, where=f"sandbox.kinds.{self._name}", fix=error.fix) from None
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
-        yield run_diagnostic(self._name, lambda: self._look(self._chosen(settings)))
+        yield run_diagnostic(self._name, lambda: self._check_requirements(self._chosen(settings)))
         for world in self.own.values():
             if isinstance(world, OsworldSuite):
                 yield Finding(world.name, "ok" if not world.left_out else "optional", world.told)
@@ -316,7 +316,7 @@ class ComputerBackend:
             )
         return chosen
 
-    def _look(self, chosen: TerminalSettings) -> str:
+    def _check_requirements(self, chosen: TerminalSettings) -> str:
         """Return a line about the requirements, which are met. Raises EnvError, with the fix, where one is missing."""
         screen, machine = issubclass(self._form, ComputerSettings), chosen.machine
         if screen and not machine.image and (lacking := desktop.list_missing_packages(self._apps)):

@@ -151,7 +151,7 @@ async def _run_program(
         inside = ["/bin/sh", "-c", f'{limit}exec "$@"', "sh", *words]
         command = bwrap.build_checker_command(inside, seen, [Path(sys.prefix)], memory, rules)
         process = await asyncio.create_subprocess_exec(
-            *(group.entering(command) if group else command), stdin=asyncio.subprocess.PIPE,
+            *(group.wrap_command(command) if group else command), stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=(rules,), env={},
             start_new_session=True, limit=2**16,
         )  # fmt: skip
@@ -167,7 +167,7 @@ async def _run_program(
         if process is not None:
             await _end_process(process)
         if group is not None:
-            await asyncio.to_thread(group.end)
+            await asyncio.to_thread(group.kill_and_remove)
     if len(output) > _MAX_OUTPUT_BYTES:
         raise CheckerFailed(f"the checker {name} printed more than {_MAX_OUTPUT_BYTES} bytes", where=_WHERE)
     if status:

@@ -253,9 +253,9 @@ class SdkFunctions:
     async def _shell(self, what: str, **given: object) -> str:
         outcome = await self._machine.call(f"/shell/{what}", {"wait_s": self._run_s, **given}, self._run_s)
         self.running, self._asks = outcome["running"], outcome["asks"]
-        return truncate_middle(outcome["text"], self._limit) + self._ended(outcome)
+        return truncate_middle(outcome["text"], self._limit) + self._format_status(outcome)
 
-    def _ended(self, told: dict) -> str:
+    def _format_status(self, told: dict) -> str:
         """Build a last line with the command's state (waits, runs, exit status); "" where its output says enough."""
         if told["asks"]:
             note = "it waits for keys, and takes a command as a line"
@@ -350,7 +350,7 @@ class Computer:
             await self._set_up(command, limit_s)
         if given.setup:  # clears the screen: the agent is not to see what they printed
             await self._set_up(r"printf '\033[H\033[2J'", limit_s)
-        return await self.opened()
+        return await self.open_task()
 
     async def serve(self, given: ComputerTaskSpec) -> None:
         """Remember the task, and start its web site if it has one."""
@@ -359,7 +359,7 @@ class Computer:
             self.site = TaskSite(given.site)
             await self.machine.serve(TASK_SITE_PORT, self.site.start)
 
-    async def opened(self) -> ActionOutcome:
+    async def open_task(self) -> ActionOutcome:
         """Start the task's applications and tools; returns the outcome. Raises EnvError where an application fails."""
         given = self._given
         if self.desktop is not None:
@@ -370,7 +370,7 @@ class Computer:
             from flywheel.envs.computer.mcp_tools import McpTools
 
             self.tools = await McpTools.start(self.machine, given.tools, self._chosen)
-        return await self.seen()
+        return await self.build_outcome()
 
     async def do(self, action: Action) -> ActionOutcome:
         """Carry out an action, or note in the outcome that the task does not allow it.
@@ -390,10 +390,10 @@ class Computer:
         elif self._gui:
             note, screenshot = await self.desktop.do(action)
         else:
-            note, result = await self._typed(action)
-        return await self.seen(note, result, screenshot)
+            note, result = await self._do_in_terminal(action)
+        return await self.build_outcome(note, result, screenshot)
 
-    async def seen(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
+    async def build_outcome(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
         """Build the outcome of an action from what the computer shows. screenshot: a PNG that was taken already."""
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
@@ -420,7 +420,7 @@ class Computer:
     def _sdk(self) -> bool:
         return self._given.allowed != "gui"
 
-    async def _typed(self, action: Action) -> tuple[str, str]:
+    async def _do_in_terminal(self, action: Action) -> tuple[str, str]:
         """Carry out an action in the terminal; returns a note where it did nothing, and what the program printed."""
         if isinstance(action, act.Wait):
             await asyncio.sleep(self._wait_s)

@@ -170,7 +170,7 @@ class EpisodeSnapshot(BaseModel):
     lost: list[str]
     home: bytes
 
-    def packed(self) -> bytes:
+    def encode(self) -> bytes:
         """Encode the snapshot as a ZIP file."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -180,7 +180,7 @@ class EpisodeSnapshot(BaseModel):
         return out.getvalue()
 
     @classmethod
-    def opened(cls, data: bytes) -> EpisodeSnapshot:
+    def decode(cls, data: bytes) -> EpisodeSnapshot:
         """Decode a snapshot from a ZIP file. Raises EnvError for other data."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -227,10 +227,10 @@ async def restore_episode(
     await machine.restore(kept.home)
     lost += (await machine.call("/bring_back", {"shell": kept.shell, "python": kept.python}, _SNAPSHOT_S))["lost"]
     try:
-        done = await computer.opened()
+        done = await computer.open_task()
     except MachineRefused as refused:  # a file that an application is to show may be gone
         lost.append(f"windows: {refused.what}")
-        done = await computer.seen()
+        done = await computer.build_outcome()
     return done, _limit_lines(lost)
 
 
@@ -260,7 +260,7 @@ class ComputerEnv:
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = ComputerTaskSpec.of(task)
         more_s = self._given.osworld.seconds if self._given.osworld else 0.0
-        async with self._deadline("reset", task, more_s), self._instead() as computer:
+        async with self._deadline("reset", task, more_s), self._replace_computer() as computer:
             return await self._result(await computer.begin(self._given, self._limit_s), False)
 
     async def step(self, action: Action) -> StepResult:
@@ -279,17 +279,17 @@ class ComputerEnv:
         if self._task is None or self._over:
             raise EnvError("no episode is played", where=self._where(), fix="reset the environment first")
         async with self._deadline("keep", self._task):
-            return (await save_episode(self._computer, self._task, self._steps)).packed()
+            return (await save_episode(self._computer, self._task, self._steps)).encode()
 
     async def restore_partial(self, kept: bytes) -> StepResult:
         if self._task is None:
             raise EnvError("no task was begun", where=self._where(), fix="reset the environment to the task first")
         async with self._deadline("bring back", self._task):
-            part = EpisodeSnapshot.opened(kept)
+            part = EpisodeSnapshot.decode(kept)
             if part.task != self._task.task_id:
                 raise EnvError(f"what was kept is of task {part.task}", where=self._where(), fix="reset to that task")
             self._steps, self._over, self._answer, self._gave_up = part.steps, False, "", False
-            async with self._instead() as computer:
+            async with self._replace_computer() as computer:
                 done, lost = await restore_episode(computer, self._given, part)
                 result = await self._result(done, False)
                 return replace(result, info={**result.info, "lost": lost})
@@ -361,7 +361,7 @@ class ComputerEnv:
         return await checker.run_task_checker(given.checker, machine.home, machine.home_bytes, told)
 
     @asynccontextmanager
-    async def _instead(self) -> AsyncIterator[Computer]:
+    async def _replace_computer(self) -> AsyncIterator[Computer]:
         """Yield a fresh computer, and close the one before meanwhile: to clean up after a container takes long."""
         played, self._computer = self._computer, None
         ending = asyncio.gather(*([played.close()] if played else []))

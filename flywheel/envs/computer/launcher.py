@@ -86,14 +86,14 @@ class BubblewrapProcess:
                 readable, chosen.home_mb * 2**20, folder / bwrap.SERVED_FOLDER, *descriptors
             )
             process = await asyncio.create_subprocess_exec(
-                *(group.entering(command) if group else command),
+                *(group.wrap_command(command) if group else command),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                 pass_fds=descriptors, env={}, start_new_session=True, limit=2**16,
             )  # fmt: skip
         except BaseException:
             ours.close()
             if group is not None:
-                group.end()
+                group.kill_and_remove()
             raise
         finally:
             theirs.close()
@@ -121,7 +121,7 @@ class BubblewrapProcess:
         self._ours.close()
         group, self.group = self.group, None
         if group is not None:
-            await asyncio.to_thread(group.end)
+            await asyncio.to_thread(group.kill_and_remove)
 
 
 # Podman and docker.

@@ -501,7 +501,7 @@ class McpTools:
         try:
             if server is None:
                 raise McpFault(f"there is no server {name[:40]!r}: {', '.join(self._servers)}")
-            text = await (server.call(tool, json.loads(action.arguments)) if tool else server.in_full())
+            text = await (server.call(tool, json.loads(action.arguments)) if tool else server.describe_tools())
         except McpFault as fault:
             text = f"error: {fault}"
         return truncate_middle(text, self._chosen.result_bytes) or "[nothing]"
@@ -525,14 +525,14 @@ class _McpServer:
     async def list(self) -> None:
         """List the server's tools, or set `fault`. Raises EnvError where the machine is gone."""
         try:
-            await self._within(self._listed())
+            await self._run_with_timeout(self._listed())
             self.fault = ""
         except McpFault as fault:
             self.tools, self.fault = {}, str(fault)
 
-    async def in_full(self) -> str:
+    async def describe_tools(self) -> str:
         """Return full descriptions and argument schemas of all tools. Raises McpFault, EnvError."""
-        tools = await self._within(self._listed())
+        tools = await self._run_with_timeout(self._listed())
         self.fault = ""
         return "\n".join(
             f"{self.name}.{tool.name}: {tool.description or ''}\narguments: {json.dumps(tool.input_schema)}"
@@ -541,7 +541,7 @@ class _McpServer:
 
     async def call(self, tool: str, arguments: dict) -> str:
         """Call a tool and return its result as text. Raises McpFault, EnvError."""
-        return await self._within(self._call(tool, arguments))
+        return await self._run_with_timeout(self._call(tool, arguments))
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -549,7 +549,7 @@ class _McpServer:
             await session.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    async def _within(self, asked: Coroutine[Any, Any, T]) -> T:
+    async def _run_with_timeout(self, asked: Coroutine[Any, Any, T]) -> T:
         """Wait for `asked` for `run_s` seconds at most; after that close the session and raise McpFault."""
         about, task = "", asyncio.ensure_future(asked)
         try:

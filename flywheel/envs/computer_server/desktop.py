@@ -61,7 +61,7 @@ class DesktopSession:
             self._environment.update(self._own, DISPLAY=display)
             self._screen.forget()
             self._run([_MANAGER])
-            _wait_until(self._screen.hands.managed, until, f"{_MANAGER} does not manage the windows")
+            _wait_until(self._screen.input.managed, until, f"{_MANAGER} does not manage the windows")
             self._launch(apps, until)
         return self.state(request)
 
@@ -74,7 +74,7 @@ class DesktopSession:
         """Return size and windows; `running` is false where there is no X server, or it has ended."""
         if not self._processes or self._processes[0].poll() is not None:
             return {"running": False, "windows": []}
-        hands = self._screen.hands
+        hands = self._screen.input
         width, height = hands.size
         windows = hands.windows()
         return {"running": True, "display": hands.name, "width": width, "height": height, "windows": windows}
@@ -112,7 +112,7 @@ class DesktopSession:
 
     def _launch(self, apps: list[list[str]], until: float) -> None:
         def windows() -> list[dict]:
-            return self._screen.hands.windows()
+            return self._screen.input.windows()
 
         for words in apps:
             before = len(windows())

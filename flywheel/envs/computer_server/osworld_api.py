@@ -147,7 +147,7 @@ class OsworldApi:
 
     # -- the screen ---------------------------------------------------------------------------------------------------
     def screen_size(self, _: ApiRequest) -> dict:
-        width, height = self._screen.hands.size
+        width, height = self._screen.input.size
         return {"width": width, "height": height}
 
     def window_size(self, request: ApiRequest) -> dict:
@@ -155,14 +155,14 @@ class OsworldApi:
         return {"width": window["width"], "height": window["height"]}
 
     def cursor_position(self, _: ApiRequest) -> list[int]:
-        return list(self._screen.hands.position())
+        return list(self._screen.input.position())
 
     def activate_window(self, request: ApiRequest) -> ApiAnswer:
-        self._screen.hands.activate(self._named(request)["id"])
+        self._screen.input.activate(self._named(request)["id"])
         return _text_answer("Window activated successfully")
 
     def close_window(self, request: ApiRequest) -> ApiAnswer:
-        self._screen.hands.close_window(self._named(request)["id"])
+        self._screen.input.close_window(self._named(request)["id"])
         return _text_answer("Window closed successfully.")
 
     def desktop_path(self, _: ApiRequest) -> dict:
@@ -215,7 +215,7 @@ class OsworldApi:
 
     def _window(self, name: str, *, by_class: bool, strict: bool, status: int) -> dict:
         """Find a window as wmctrl does: by a part of its title or class in any case, or (strict) by the exact text."""
-        for window in self._screen.hands.windows():
+        for window in self._screen.input.windows():
             has = window["kind" if by_class else "title"]
             if name and (name == has if strict else name.lower() in has.lower()):
                 return window

@@ -23,52 +23,52 @@ if TYPE_CHECKING:
 class ScreenAccess:
     """Give access to the display that DISPLAY names, or to this machine's screen on Windows and macOS.
 
-    hands: the input device. eyes: what takes screenshots. Both are opened at the first use, and raise RequestRefused
+    input: the input device. grabber: what takes screenshots. Both are opened at the first use, and raise RequestRefused
     where there is no display.
     """
 
     def __init__(self) -> None:
         self._alone = threading.Lock()
-        self._hands: InputDevice | None = None
-        self._eyes: ScreenGrabber | None = None
+        self._input: InputDevice | None = None
+        self._grabber: ScreenGrabber | None = None
 
     @property
-    def hands(self) -> InputDevice:
+    def input(self) -> InputDevice:
         self._find()
-        return self._hands
+        return self._input
 
     @property
-    def eyes(self) -> ScreenGrabber:
+    def grabber(self) -> ScreenGrabber:
         self._find()
-        return self._eyes
+        return self._grabber
 
     def forget(self) -> None:
         """Drop the input device and the grabber; the next use opens the display that DISPLAY names then."""
         with self._alone:
-            hands, self._hands, self._eyes = self._hands, None, None
-        if hasattr(hands, "close"):
+            used, self._input, self._grabber = self._input, None, None
+        if hasattr(used, "close"):
             with contextlib.suppress(RequestRefused):  # its X server is gone
-                hands.close()
+                used.close()
 
     def rest(self, until: float) -> bool:
         """Wait until the display's programs are at rest; False where they are not by `until` (`time.monotonic`)."""
-        if not hasattr(self.hands, "programs"):
+        if not hasattr(self.input, "programs"):
             return True
         from idle import ProcessWatch
 
-        watched = ProcessWatch(self.hands.programs())
+        watched = ProcessWatch(self.input.programs())
         while watched.wait(until) and time.monotonic() < until:
-            before, watched = watched, ProcessWatch(self.hands.programs())
+            before, watched = watched, ProcessWatch(self.input.programs())
             if watched.pids == before.pids:  # else a program has started meanwhile, such as a new terminal's shell
                 return True
         return False
 
     def _find(self) -> None:
         with self._alone:
-            if self._eyes is not None:
+            if self._grabber is not None:
                 return
             try:
-                self._hands, self._eyes = _open_native() if sys.platform in ("win32", "darwin") else _open_x11()
+                self._input, self._grabber = _open_native() if sys.platform in ("win32", "darwin") else _open_x11()
             except ImportError as error:
                 raise RequestRefused(
                     f"the guest's Python lacks {error.name}: pip install mss python-xlib", 501
@@ -83,7 +83,7 @@ def _open_x11() -> tuple[InputDevice, ScreenGrabber]:
     from x11 import X11Input
 
     hands = X11Input(name)
-    return hands, ScreenGrabber(name, hands.drawn)
+    return hands, ScreenGrabber(name, hands.take_damage)
 
 
 def _open_native() -> tuple[InputDevice, ScreenGrabber]:
@@ -104,7 +104,7 @@ _AFTER_MS, _WITHIN_MS, _LONGEST_MS = 0.0, 2000.0, 60_000.0
 
 def screen_routes(screen: ScreenAccess) -> Routes:
     def act(request: ApiRequest) -> dict:
-        _perform_act(screen.hands, request.json())
+        _perform_act(screen.input, request.json())
         return {"ok": True}
 
     def step(request: ApiRequest) -> ApiAnswer:
@@ -112,7 +112,7 @@ def screen_routes(screen: ScreenAccess) -> Routes:
         if not isinstance(acts, list) or len(acts) > _MAX_ACTS:
             raise RequestRefused(f"acts is not a list of {_MAX_ACTS} at most")
         for one in acts:
-            _perform_act(screen.hands, one)
+            _perform_act(screen.input, one)
         after_ms = request.number("after_ms", 0, _LONGEST_MS, _AFTER_MS)
         return _take_picture(screen, after_ms, request.number("within_ms", 0, _LONGEST_MS, _WITHIN_MS))
 
@@ -120,7 +120,7 @@ def screen_routes(screen: ScreenAccess) -> Routes:
         try:
             after_ms = float(request.query["after_ms"])
         except KeyError:
-            return ApiAnswer(screen.eyes.take(), "image/png")
+            return ApiAnswer(screen.grabber.take(), "image/png")
         except ValueError:
             raise RequestRefused("after_ms is not a number") from None
         if not 0 <= after_ms <= _LONGEST_MS:
@@ -131,7 +131,7 @@ def screen_routes(screen: ScreenAccess) -> Routes:
 
 
 def _take_picture(screen: ScreenAccess, after_ms: float, within_ms: float) -> ApiAnswer:
-    return ApiAnswer(screen.eyes.settled(screen.rest, after_ms, within_ms), "image/png")
+    return ApiAnswer(screen.grabber.settled(screen.rest, after_ms, within_ms), "image/png")
 
 
 def _perform_act(hands: InputDevice, act: Any) -> None:

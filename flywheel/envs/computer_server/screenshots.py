@@ -21,8 +21,8 @@ _LEVEL = 1  # of zlib, the fastest: pictures of desktops are mostly plain, and s
 class ScreenGrabber:
     """Take screenshots of one X display, or of the machine's own where none is named.
 
-    drawn: `X11Input.drawn`; only the rows that it returns are taken anew, and without it whole pictures. It is called
-    before each picture, since it raises RequestRefused where the display is gone: mss would end this process.
+    drawn: `X11Input.take_damage`; only the rows that it returns are taken anew, and without it whole pictures. It is
+    called before each picture, since it raises RequestRefused where the display is gone: mss would end this process.
     """
 
     def __init__(self, display: str = "", drawn: Callable[[], tuple[int, int] | None] | None = None) -> None:

@@ -167,7 +167,7 @@ class PythonSession:
             lost = told is None
             if lost:
                 self.close()
-            return PythonOutput(kept.taken(strip_control_sequences), bool(told) or lost, stopped, lost)
+            return PythonOutput(kept.take(strip_control_sequences), bool(told) or lost, stopped, lost)
 
     def close(self) -> None:
         """Kill the interpreter, if it runs, with its process group."""

@@ -51,7 +51,7 @@ class BoundedOutput:
             self._cut(self._half + _MAX_END_BYTES)  # keeps what may be the beginning of a mark
         return told
 
-    def taken(self, shown: Callable[[bytes], str]) -> str:
+    def take(self, shown: Callable[[bytes], str]) -> str:
         """Return and drop what is kept, with a line about what its middle lacks. shown: renders bytes as text."""
         if len(self._last) > self._half and len(self._first) + len(self._last) > 2 * self._half:
             self._cut(self._half)
@@ -327,7 +327,7 @@ class _BashProcess:
                     asks = True
                     break
             self._draw()
-            text = self._kept.taken(strip_control_sequences)
+            text = self._kept.take(strip_control_sequences)
             if self._screen.full_screen:
                 text = self._screen.text
             return ShellOutput(text, self.running, asks, self._status, self._folder)

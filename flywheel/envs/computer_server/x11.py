@@ -53,12 +53,12 @@ class X11Input:
 
     def position(self) -> tuple[int, int]:
         """Return the pointer's position, in pixels."""
-        with self._sound():
+        with self._use_display():
             found = self._root.query_pointer()
             return found.root_x, found.root_y
 
     def move(self, x: int, y: int) -> None:
-        with self._sound():
+        with self._use_display():
             xtest.fake_input(self._display, X.MotionNotify, x=x, y=y)
             self._display.sync()
 
@@ -73,11 +73,11 @@ class X11Input:
 
     def key(self, name: str, down: bool) -> None:
         """Press or release a key. Raises RequestRefused for an unknown one."""
-        with self._sound():
+        with self._use_display():
             keysym = _keysym(name) if len(name) == 1 else XK.string_to_keysym(KEY_NAMES["x11"].get(name, name))
             if not keysym:
                 raise RequestRefused(f"no key is called {name!r}")
-            code, _ = self._keyboard.of([keysym], self._read)[0]
+            code, _ = self._keyboard.map_symbols([keysym], self._read)[0]
             self._press(code, down)
             self._display.sync()
 
@@ -86,11 +86,11 @@ class X11Input:
 
         A line's end is the key Enter; control characters, such as ESC, are left out.
         """
-        with self._sound():
+        with self._use_display():
             shift = self._keyboard.shift
             symbols = [symbol for char in text.replace("\r\n", "\n") if (symbol := _keysym(char))]
             for batch in self._keyboard.batches(symbols):
-                for code, shifted in self._keyboard.of(batch, self._read):
+                for code, shifted in self._keyboard.map_symbols(batch, self._read):
                     if shifted:
                         self._press(shift, True)
                     self._press(code, True)
@@ -99,9 +99,9 @@ class X11Input:
                         self._press(shift, False)
                 self._display.sync()
 
-    def drawn(self) -> tuple[int, int] | None:
+    def take_damage(self) -> tuple[int, int] | None:
         """Return the rows (from, up to) in which something was drawn since the last call; None where nothing was."""
-        with self._sound():
+        with self._use_display():
             self._display.damage_subtract(self._damage)
             self._display.sync()
             events = [self._display.next_event() for _ in range(self._display.pending_events())]
@@ -112,7 +112,7 @@ class X11Input:
 
     def programs(self) -> set[int]:
         """Return the ids of the X server's clients, and its own: it may answer before it has passed input on."""
-        with self._sound():
+        with self._use_display():
             answer = self._display.res_query_client_ids([{"client": X.NONE, "mask": _LOCAL_PID}])
             credentials = self._display.display.socket.getsockopt(
                 socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
@@ -121,7 +121,7 @@ class X11Input:
 
     def windows(self) -> list[dict]:
         """List the applications' windows, the lowest first: id, title, kind (class), frame in pixels, focus."""
-        with self._sound():
+        with self._use_display():
             names = ("_NET_CLIENT_LIST_STACKING", "_NET_CLIENT_LIST")
             found = next((value for name in names if (value := self._property(self._root, name))), [])
             active = self._property(self._root, "_NET_ACTIVE_WINDOW") or ()
@@ -129,7 +129,7 @@ class X11Input:
 
     def managed(self) -> bool:
         """Return whether a window manager is running."""
-        with self._sound():
+        with self._use_display():
             return bool(self._property(self._root, "_NET_SUPPORTING_WM_CHECK"))
 
     def activate(self, number: int) -> None:
@@ -141,12 +141,12 @@ class X11Input:
         self._ask("_NET_CLOSE_WINDOW", number, [X.CurrentTime, 2, 0, 0, 0])
 
     def close(self) -> None:
-        with self._sound():
+        with self._use_display():
             self._display.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
-    def _sound(self) -> Iterator[None]:
+    def _use_display(self) -> Iterator[None]:
         with self._alone:
             try:
                 yield
@@ -154,7 +154,7 @@ class X11Input:
                 raise RequestRefused(f"the X server {self.name} is gone: {error}", 503) from None
 
     def _button(self, number: int, down: bool) -> None:
-        with self._sound():
+        with self._use_display():
             xtest.fake_input(self._display, X.ButtonPress if down else X.ButtonRelease, number)
             self._display.sync()
 
@@ -185,7 +185,7 @@ class X11Input:
     def _ask(self, name: str, number: int, words: list[int]) -> None:
         from Xlib.protocol.event import ClientMessage
 
-        with self._sound():
+        with self._use_display():
             message = ClientMessage(window=number, client_type=self._display.get_atom(name), data=(32, words))
             self._root.send_event(message, X.SubstructureRedirectMask | X.SubstructureNotifyMask)
             self._display.sync()
@@ -224,7 +224,7 @@ class _Keyboard:
         if batch:
             yield batch
 
-    def of(self, symbols: list[int], read) -> list[tuple[int, bool]]:
+    def map_symbols(self, symbols: list[int], read) -> list[tuple[int, bool]]:
         """Return each symbol's key, and whether Shift is pressed with it; spare keys are mapped where they are needed.
 
         read: waits until programs have read all that was typed; called before a key that may have been pressed is

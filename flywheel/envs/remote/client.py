@@ -55,7 +55,7 @@ class RemoteEnvs:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._settings.sandbox.acquire_timeout_s) as waiting:
-                    env = await self._opened(task.environment, stack)
+                    env = await self._open_env(task.environment, stack)
             except TimeoutError:
                 if not waiting.expired():
                     raise
@@ -64,7 +64,7 @@ class RemoteEnvs:
                 raise EnvTimeout(f"{late}: {why}", where=self._manager) from None
             yield env
 
-    async def beats(self) -> None:
+    async def send_user_heartbeats(self) -> None:
         """Send the manager heartbeats of all leases, for ever; a failed one is tried again."""
         while True:
             await asyncio.sleep(_BEAT_S)
@@ -73,7 +73,7 @@ class RemoteEnvs:
                     await self._ask("POST", "/sessions/beat", {"sessions": list(self._held)})
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    async def _opened(self, kind: str, stack: AsyncExitStack) -> Env:
+    async def _open_env(self, kind: str, stack: AsyncExitStack) -> Env:
         """Try until an environment is leased and open, also while manager or node are gone; `stack` gives it back."""
         limit_s = 2 * registry.find_backend(kind).limits(self._settings).call_s + _GRACE_S
         while True:
@@ -252,7 +252,7 @@ async def open_remote_envs(settings: Settings) -> AsyncIterator[RemoteEnvs]:
     known, connector = _manager_address_and_token(settings), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as client:
         made = RemoteEnvs(settings, client, *known)
-        beating = asyncio.create_task(made.beats())
+        beating = asyncio.create_task(made.send_user_heartbeats())
         try:
             yield made
         finally:

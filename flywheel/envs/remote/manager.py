@@ -161,7 +161,7 @@ class LeaseLedger:
             self._end([found], "released")
         return found is not None
 
-    def heard(self, sessions: Iterable[str]) -> list[str]:
+    def record_user_heartbeat(self, sessions: Iterable[str]) -> list[str]:
         """Record heartbeats of sessions, by id, from their users; returns the ids of sessions that are over."""
         over, now = [], self._clock()
         for session in sessions:
@@ -308,11 +308,11 @@ class _ManagerHandlers:
     async def lease(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
         session, node = self._ledger.lease(str(body["user"]), str(body["kind"]), str(body["identity"]))
-        note = LeaseToken(session.id, node.id, session.kind, session.identity, session.until).signed(self._token)
+        note = LeaseToken(session.id, node.id, session.kind, session.identity, session.until).sign(self._token)
         return web.json_response({"session": session.id, "address": node.address, "note": note})
 
     async def heard(self, request: web.Request) -> web.Response:
-        return web.json_response({"over": self._ledger.heard((await request.json())["sessions"])})
+        return web.json_response({"over": self._ledger.record_user_heartbeat((await request.json())["sessions"])})
 
     async def release(self, request: web.Request) -> web.Response:
         return web.json_response({"released": self._ledger.release(request.match_info["session"])})

@@ -64,7 +64,7 @@ class EpisodeBuffer:
         while self._size > self._limit and len(self._steps) > 1:
             self._size -= self._steps.popleft()[2]
 
-    def packing(self) -> Callable[[], bytes]:
+    def make_packer(self) -> Callable[[], bytes]:
         """Return a function that makes, in any thread, a ZIP file of the steps: `episode.json` and the pictures."""
         steps = list(self._steps)
         about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}

@@ -36,14 +36,14 @@ class LeaseToken:
     identity: str
     until: float
 
-    def signed(self, token: str) -> str:
+    def sign(self, token: str) -> str:
         """Encode the claims as a header's value, signed with the manager's token."""
         body = base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
         return f"{body}.{_sign(token, body)}"
 
     @classmethod
     def parse(cls, text: str, token: str) -> LeaseToken:
-        """Parse a text of `signed`. token: the manager's. Raises ValueError where the manager has not signed it."""
+        """Parse a text of `sign`. token: the manager's. Raises ValueError where the manager has not signed it."""
         body, _, signature = text.partition(".")
         if not hmac.compare_digest(_sign(token, body).encode(), signature.encode()):
             raise ValueError("the lease is not signed by the manager")

@@ -418,7 +418,7 @@ class _WatchHandlers:
         session = self._session(request)
         if session.episode_buffer.empty:
             raise web.HTTPNotFound(text="nothing is kept: the node was started without --recording-mb")
-        body = await asyncio.to_thread(session.episode_buffer.packing())
+        body = await asyncio.to_thread(session.episode_buffer.make_packer())
         headers = _SECURITY_HEADERS | {"Content-Disposition": 'attachment; filename="episode.zip"'}
         return web.Response(body=body, content_type="application/zip", headers=headers)
 

@@ -27,7 +27,7 @@ def share_of_changes(
     start, goal, now: the records at the start, as the task wants them, and as they are. ignore: fnmatch patterns of
     paths (collection/id/field) that do not count, such as "mails/*/unread".
     """
-    trees = _apart((start, goal, now))
+    trees = _keep_differing((start, goal, now))
     before, asked_for, made = (_leaves(one, trees[0]) for one in trees)
     patterns = tuple(ignore)
     moved = {
@@ -92,7 +92,7 @@ def _plain(text: str) -> str:
 _NONE = object()
 
 
-def _apart(trees: tuple[Mapping[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+def _keep_differing(trees: tuple[Mapping[str, Any], ...]) -> tuple[dict[str, Any], ...]:
     """Return the trees without the collection entries that are equal in all of them: thousands need not be walked."""
     left: tuple[dict[str, Any], ...] = tuple({} for _ in trees)
     for name in dict.fromkeys(chain.from_iterable(trees)):

@@ -30,7 +30,7 @@ def first_winnable(make: Callable[[], T | None], what: str, tries: int = _TRIES)
     raise DataError(f"no level in {tries} tries", where=what, fix="loosen what its generator asks of a level")
 
 
-def levels_digest(params: dict[str, Any]) -> str:
+def level_digest(params: dict[str, Any]) -> str:
     """Return the sha256 of a level's content, in hex: the same for equal params, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(params, sort_keys=True).encode()).hexdigest()
 
@@ -46,7 +46,7 @@ def draw_levels(
     seed = start
     while len(seen) < n:
         params = world.draw(template, level, seed)
-        if (key := levels_digest(params)) not in seen:
+        if (key := level_digest(params)) not in seen:
             seen.add(key)
             yield seed, params
         seed += 1

@@ -6,7 +6,7 @@ An expert decides by the screen alone, so it also completes and corrects what an
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flywheel.agent.actions import Action, Click, Finished, Hotkey, Point, Scroll, Type
@@ -140,3 +140,18 @@ class Screen:
     def say(self, *variants: str) -> str:
         """Choose one of the `variants` of a thought."""
         return self._rng.choice(variants)
+
+
+def take_first_move(*moves: Callable[[], Move | None]) -> Move | None:
+    """Return the next move of the first of `moves` that is not done yet; None where all are done."""
+    for move in moves:
+        if (found := move()) is not None:
+            return found
+    return None
+
+
+def click_and_confirm(screen: Screen, button: str, *said: str) -> Move:
+    """Press a button that asks for confirmation, and confirm."""
+    if screen.has("confirm"):
+        return screen.click("confirm", "Yes, I am sure.", "I confirm.")
+    return screen.click(button, *said)

@@ -81,7 +81,7 @@ class Visit:
         value = self.query.get(name, "")
         return value if value in options else options[0]
 
-    def said(self, wrong: forms.Wrong) -> str:
+    def translate_error(self, wrong: forms.Wrong) -> str:
         """Translate the error message `wrong` of a field into the session's language."""
         return self.t(wrong) if isinstance(wrong, str) else self.t(wrong[0], **wrong[1])
 
@@ -245,7 +245,7 @@ class Site:
             state["records"] = before
             back, query = self._form_page(state, form)
             values = {name: value[:_KEPT] for name, value in list(form.items())[:50]}
-            errors = {name: visit.said(wrong) for name, wrong in refusal.errors.items()}
+            errors = {name: visit.translate_error(wrong) for name, wrong in refusal.errors.items()}
             state["refused"] = {"page": back, "values": values, "errors": errors}
             return site_address(back, **query)
 

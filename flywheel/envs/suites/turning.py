@@ -155,12 +155,12 @@ def connected_layouts(board: Board, limit: int = 3000) -> Iterator[Board]:
 _NAMES = {1: "end", 3: "bend", 5: "straight piece", 7: "fork", 15: "cross"}
 
 
-def side_name(piece: int) -> str:
+def name_piece(piece: int) -> str:
     """Name the kind of a piece, whatever its orientation."""
     return _NAMES[min(ways_to_lie(piece))]
 
 
-def side_words(cell: Cell, cols: int, rows: int) -> str:
+def describe_place(cell: Cell, cols: int, rows: int) -> str:
     """Say in words where on a board of `cols` x `rows` cells `cell` is."""
     column = ("left", "middle", "right")[3 * cell[0] // cols]
     row = ("upper", "middle", "lower")[3 * cell[1] // rows]

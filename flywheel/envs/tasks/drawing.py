@@ -476,7 +476,7 @@ def check_task_settings(settings: Settings, iteration: int, root: Path) -> froze
         found = manifest.load_page_manifests(chosen.manifests, root)
     for one in found.values():
         if not packages.has_page_files(one):
-            fix = f"type `flywheel env page fetch {manifest.command_name(one)}`"
+            fix = f"type `flywheel env page fetch {manifest.format_command_name(one)}`"
             raise BadInput(f"the page {one.name} is not fetched", where="synthesis.manifests", fix=fix)
     places = group_by_domain(settings, found)
     for domain, (worlds, own) in places.items():

@@ -60,7 +60,7 @@ _PLAYED_TABLES = (
 
 def _plan(ctx: StageContext) -> Sequence[str]:
     newest = ctx.newest_model()["digest"]
-    known = newest in _known(ctx) or newest == checkpoint_digest(_merged(ctx))
+    known = newest in _read_known_outcomes(ctx) or newest == checkpoint_digest(_merged(ctx))
     return (
         *(() if known else (_BEFORE,)),
         *(_stages(ctx) if ctx.settings.evaluation.stages else ()),
@@ -82,13 +82,13 @@ def _held_out(ctx: StageContext) -> dict[str, Task]:
     return ctx.read_tasks("synthesize", "eval")
 
 
-def _about(ctx: StageContext) -> str:
+def _hash_held_out(ctx: StageContext) -> str:
     return gate.held_out_key(ctx.settings, list(_held_out(ctx)))
 
 
-def _known(ctx: StageContext) -> dict[str, gate.SolvedShares]:
+def _read_known_outcomes(ctx: StageContext) -> dict[str, gate.SolvedShares]:
     """Return the solved shares of the newest and the best model, by digest, as the last evaluation stored them."""
-    before = gate.read_comparable_outcomes(ctx.ws, ctx.iteration - 1, _about(ctx))
+    before = gate.read_comparable_outcomes(ctx.ws, ctx.iteration - 1, _hash_held_out(ctx))
     wanted = {rival["digest"] for rival in _rivals(ctx).values()}
     return {name: outcome for name, outcome in before.items() if name in wanted}
 
@@ -133,13 +133,13 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metric_row(name, value, n=finished) for name, value in around.items()]
     after = _results(fixed[_CANDIDATE])
-    before = _predecessor(ctx, fixed)
-    between = _between(fixed)
+    before = _predecessor_results(ctx, fixed)
+    between = _collect_stage_results(fixed)
     summary = {}
     for domain in (ALL_DOMAINS, *ctx.settings.synthesis.domains):
         old, new = ([row for row in rows if domain in (ALL_DOMAINS, row.domain)] for rows in (before, after))
         if new:
-            figures += _success(ctx, domain, old, new)
+            figures += _success_metrics(ctx, domain, old, new)
             summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
         for stage, rows in between.items():
             own = [row.v for row in rows if domain in (ALL_DOMAINS, row.domain)]
@@ -151,12 +151,12 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
             f"{format_difference(judged.difference)} on {judged.n} fresh tasks: {judged.verdict}"
         )
     outcomes = {ctx.newest_model()["digest"]: before, checkpoint_digest(_merged(ctx)): after}
-    solved = _known(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
-    gate.write_outcomes(ctx.ws, ctx.iteration, _about(ctx), solved)
+    solved = _read_known_outcomes(ctx) | {name: gate.solved_share_by_task(found) for name, found in outcomes.items()}
+    gate.write_outcomes(ctx.ws, ctx.iteration, _hash_held_out(ctx), solved)
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
-def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
+def _predecessor_results(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
     """Return the predecessor's results on the held-out tasks: just played, or stored by its own evaluation."""
     if _BEFORE in fixed:
         return _results(fixed[_BEFORE])
@@ -166,13 +166,13 @@ def _predecessor(ctx: StageContext, fixed: Mapping[str, tuple[Path, Any]]) -> li
         return _results(fixed[_CANDIDATE])
     outcomes = [
         (name, number < round(share * samples))
-        for name, share in _known(ctx)[newest].items()
+        for name, share in _read_known_outcomes(ctx)[newest].items()
         for number in range(samples)
     ]
     return [gate.EvalResult(name, tasks[name].domain, float(v), v) for name, v in outcomes]
 
 
-def _between(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
+def _collect_stage_results(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
     """Return the results of the models of ct, sft and rl, where they played; those of all specialists count as `rl`."""
     found: dict[str, list[gate.EvalResult]] = {}
     for shard, played in fixed.items():
@@ -189,7 +189,7 @@ def _share(rows: Sequence[gate.EvalResult]) -> float:
     return sum(row.v for row in rows) / len(rows)
 
 
-def _success(
+def _success_metrics(
     ctx: StageContext, domain: str, before: list[gate.EvalResult], after: list[gate.EvalResult]
 ) -> list[dict[str, Any]]:
     """Return metric rows of the success of both models on a domain's held-out tasks, and of the difference."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import httpx
 
 from flywheel.config import LanguageModelSettings, PolicySettings
-from flywheel.policy.server import process as serving_key
+from flywheel.policy.server import process as server_process
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout, first_line
 
 PAUSE_S = 0.25  # bound of the first pause between two tries; it doubles with each further pause
@@ -235,7 +235,7 @@ class PolicyEndpoint(ChatEndpoint):
 
     def key(self) -> str:
         """Return the API key of the server that this user runs at the address, else that in policy.key_variable."""
-        return serving_key.find_server_key(self.url) or super().key()
+        return server_process.find_server_key(self.url) or super().key()
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
         """List the models that the server serves, within `timeout_s`. Raises as `call` does."""

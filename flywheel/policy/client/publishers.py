@@ -16,9 +16,9 @@ import httpx
 from flywheel.config import PolicySettings
 from flywheel.policy.adapter import read_adapter_tensors
 from flywheel.policy.checkpoint import (
-    base_checkpoint,
     checkpoint_digest,
     count_parameters,
+    find_base_checkpoint,
     is_adapter,
     name_adapter_base,
 )
@@ -162,7 +162,7 @@ class VllmPublisher(ServePublisher):
         return "" if same else served.root or served.name
 
     async def _load_adapter(self, client: httpx.AsyncClient, folder: Path, path: str, version: str) -> None:
-        base = await asyncio.to_thread(base_checkpoint, folder)
+        base = await asyncio.to_thread(find_base_checkpoint, folder)
         named = await self._version(client)
         digest = await asyncio.to_thread(checkpoint_digest, base)
         if other := await self._other_weights(client, base, digest, named):

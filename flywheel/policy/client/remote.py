@@ -30,7 +30,7 @@ from flywheel.utils.progress import announce
 class RequestSlots:
     """Limit the concurrent requests to a server to `at_once` slots, first come, first served; for one event loop.
 
-    During a swap of weights no slot is taken (`nobody`).
+    During a swap of weights no slot is taken (`hold_empty`).
     """
 
     def __init__(self, at_once: int) -> None:
@@ -74,7 +74,7 @@ class RequestSlots:
         self._go_on()
 
     @contextlib.asynccontextmanager
-    async def nobody(self) -> AsyncIterator[None]:
+    async def hold_empty(self) -> AsyncIterator[None]:
         """Wait until all slots are given back, and give out none within the block; waiting callers follow after it."""
         async with self._swap:
             self._stopped = True
@@ -145,7 +145,7 @@ class ServerConnection:
             self._given.append(weights.version)
             self._answers_with(weights)
 
-    async def look(self) -> None:
+    async def check_alive(self) -> None:
         """Check that the server answers, within `PROBE_TIMEOUT_S`. Raises as `PolicyEndpoint.find`."""
         await self._endpoint.find(self._client, min(self._policy.timeout_s, PROBE_TIMEOUT_S))
 
@@ -203,7 +203,7 @@ class ServerConnection:
     def _swapping(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Return the context to swap weights in: without requests, for a server whose answers do not name their
         weights."""
-        return contextlib.nullcontext() if self._tells_version else self._turns.nobody()
+        return contextlib.nullcontext() if self._tells_version else self._turns.hold_empty()
 
     def _answers_with(self, weights: CheckpointWeights) -> None:
         self._has, self._encoder, self._prompt_checked = len(self._given) - 1, weights.encoder, False
@@ -317,18 +317,18 @@ class ServerPool:
     async def open(self, weights: CheckpointWeights) -> None:
         """Make the servers answer with `weights`. Raises PolicyError where none does."""
         self._weights = weights
-        await self._each(self._all, lambda server: server.open(weights, self._timeout_s))
+        await self._run_on_servers(self._all, lambda server: server.open(weights, self._timeout_s))
         if len(self._out) == len(self._all):
-            raise self._nobody(self._out)
+            raise self._no_server_error(self._out)
 
     async def load(self, weights: CheckpointWeights) -> None:
         """Publish `weights` to all servers that are not left out; the others get them before they are used again.
         Raises PolicyError where all fail, and none comes back within `policy.timeout_s` after that."""
         self._weights = weights
-        await self._each([server for server in self._all if server not in self._out], self._swap)
+        await self._run_on_servers([server for server in self._all if server not in self._out], self._swap)
         deadline = _now() + self._timeout_s
         while len(self._out) == len(self._all):
-            await self._one_more(deadline, {})
+            await self._wait_for_return(deadline, {})
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
         """Answer one context. When a server fails, ask another one; if all are left out, wait for one to come back,
@@ -341,15 +341,15 @@ class ServerPool:
         while True:
             tried_out = [server for server in self._all if failed[server] >= TRIES]
             if len(tried_out) == len(self._all):
-                raise self._nobody(faults)
+                raise self._no_server_error(faults)
             usable = {one: one.under_way for one in self._all if one not in self._out and one not in tried_out}
             if not usable:
-                await self._one_more(deadline, faults)
+                await self._wait_for_return(deadline, faults)
                 continue
             server = self._places.find(sampling.session, usable)
             left = began + LONGEST * self._timeout_s - _now()
             if left < self._timeout_s / 2:  # too short: a timeout would not show that the server is at fault
-                raise self._nobody(faults)
+                raise self._no_server_error(faults)
             try:
                 completion = await server.complete(context, sampling, min(self._timeout_s, left))
             except PolicyBusy as error:
@@ -375,10 +375,10 @@ class ServerPool:
         """Publish the weights to a server. Where there are others, check first that it answers: a swap, which may take
         minutes, would hide that it hangs."""
         if not self._alone:
-            await server.look()
+            await server.check_alive()
         await server.load(self._weights)
 
-    async def _each(
+    async def _run_on_servers(
         self, servers: Sequence[ServerConnection], work: Callable[[ServerConnection], Awaitable[None]]
     ) -> None:
         """Run `work` for `servers` concurrently, and leave out those where it raises PolicyError. Raises any other
@@ -390,16 +390,16 @@ class ServerPool:
             elif fault is not None:
                 raise fault
 
-    async def _one_more(self, deadline: float, faults: dict[ServerConnection, FlywheelError]) -> None:
+    async def _wait_for_return(self, deadline: float, faults: dict[ServerConnection, FlywheelError]) -> None:
         """Wait until a server comes back. Raises PolicyError at the deadline (event loop's clock). faults: for the
         message."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._returned.wait()
         except TimeoutError:
-            raise self._nobody(faults | self._out) from None
+            raise self._no_server_error(faults | self._out) from None
 
-    def _nobody(self, faults: dict[ServerConnection, FlywheelError]) -> PolicyError:
+    def _no_server_error(self, faults: dict[ServerConnection, FlywheelError]) -> PolicyError:
         """Return the error that no server answers. faults: newest error of each server."""
         kinds = {type(error) for error in faults.values()}
         kind = next((one for one in (PolicyBusy, PolicyTimeout) if kinds == {one}), PolicyError)

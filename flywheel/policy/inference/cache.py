@@ -273,7 +273,7 @@ class PrefixCache:
     def limit(self) -> int:
         return self._held.limit
 
-    def longest(self, prompt: EncodedPrompt) -> tuple[CachedPrefix | None, int]:
+    def find_longest(self, prompt: EncodedPrompt) -> tuple[CachedPrefix | None, int]:
         """Return a cached prompt with the longest common prefix, and that prefix's tokens; (None, 0) where there is
         none. The prefix is the whole prompt only where that prompt itself is cached: the first new token's logits need
         the hidden state of the last token, which is kept for whole prompts only."""

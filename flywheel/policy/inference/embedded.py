@@ -23,9 +23,9 @@ from transformers import PreTrainedModel
 from flywheel import config
 from flywheel.agent.prompt import Context, Image
 from flywheel.policy.checkpoint import (
-    base_checkpoint,
     check_checkpoint,
     checkpoint_digest,
+    find_base_checkpoint,
     is_adapter,
     resolve_checkpoint,
 )
@@ -70,7 +70,7 @@ class LoadedCheckpoint:
         the same. Raises ModelError for a folder that cannot be loaded, and as `open_constraint`; `before` can then
         still answer."""
         check_checkpoint(folder)
-        text, place = _text_digest(folder), base_checkpoint(folder)
+        text, place = _text_digest(folder), find_base_checkpoint(folder)
         version, adapter = version or checkpoint_digest(folder), Path(folder) if is_adapter(folder) else None
         base = checkpoint_digest(place) if adapter else version
         fits = before is not None and before.base == base and before.text == text and before.adapter.exchangeable
@@ -123,7 +123,7 @@ class LoadedCheckpoint:
 
 def _text_digest(folder: Path) -> str:
     """Return a digest that is equal for two checkpoints with equal encoders; the index of the weights is left out."""
-    sha, base = hashlib.sha256(), base_checkpoint(folder)
+    sha, base = hashlib.sha256(), find_base_checkpoint(folder)
     for file in sorted(path for pattern in _TEXT_FILES for path in base.glob(pattern)):
         if not file.name.endswith("index.json"):
             sha.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -202,12 +202,12 @@ class EmbeddedPolicy:
         is closed.
         """
         answer: Future[Completion] = Future()
-        with self._seat():
+        with self._count_request():
             self._encoders.submit(self._prepare, _Request(context, sampling, answer, self.encoder))
             return await self._wait(answer, "answer", self._policy.timeout_s, "raise policy.timeout_s")
 
     @contextlib.contextmanager
-    def _seat(self) -> Iterator[None]:
+    def _count_request(self) -> Iterator[None]:
         """Count a caller's request within the block. Raises PolicyBusy where the queue is full, PolicyError once
         closed."""
         with self._lock:

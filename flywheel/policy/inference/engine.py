@@ -101,7 +101,7 @@ class BatchRow:
     form: AnswerState | None = None
     generator: torch.Generator | None = None
 
-    def fed(self, image_id: int) -> int:
+    def next_input(self, image_id: int) -> int:
         """Return the newest token, the model's next input. A sampled image token stands for no image, so the token
         before it takes its place, as in the trainer's pass (`training/modeling/policy_forward.py`)."""
         return next((token for token in reversed(self.token_ids) if token != image_id), int(self.prompt.ids[-1]))
@@ -192,7 +192,7 @@ class InferenceEngine:
         groups: dict[Any, list[BatchRow]] = {}
         for row in newcomers:
             groups.setdefault(row.prompt.name if self._share else id(row), []).append(row)
-        known = [_Group(rows[0].prompt, rows, *self._prefixes.longest(rows[0].prompt)) for rows in groups.values()]
+        known = [_Group(rows[0].prompt, rows, *self._prefixes.find_longest(rows[0].prompt)) for rows in groups.values()]
         for part in _split_groups(known):
             self._start(part)
         return self._leave(lambda row: row.ended(self._end_id)) + [row for row in newcomers if row.error is not None]
@@ -205,7 +205,7 @@ class InferenceEngine:
             seen = max(lengths) + 1
             mask = self._held.at(lengths, 1, seen, self._device)
             moved = [row.prompt.following + len(row.token_ids) - 1 for row in self.rows]
-            ids = self._tensor([[row.fed(self._model.config.image_token_id)] for row in self.rows])
+            ids = self._tensor([[row.next_input(self._model.config.image_token_id)] for row in self.rows])
             hidden = self._pass(ids, self._tensor([moved]).mT.expand(3, -1, -1), mask, self._held)
             self._sample(hidden[:, -1], self.rows)
             self.counts.steps += 1

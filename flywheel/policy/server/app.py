@@ -74,7 +74,7 @@ class PolicyService:
             await self._idle.wait()
 
     @contextlib.contextmanager
-    def admitted(self) -> Iterator[None]:
+    def count_request(self) -> Iterator[None]:
         """Count a request as running within the block. Raises RequestRefused if the server is closing."""
         if self.closing:
             raise RequestRefused(503, "the server is closing", code="closing")
@@ -87,7 +87,7 @@ class PolicyService:
             if not self.under_way:
                 self._idle.set()
 
-    async def until_gone(self, request: Request, work: Awaitable[T]) -> T:
+    async def await_while_connected(self, request: Request, work: Awaitable[T]) -> T:
         """Await `work` and return its result. If the client of `request` disconnects first, cancel `work` and raise
         ClientDisconnect; if `cut` is set first, cancel it and raise RequestRefused."""
         task = asyncio.ensure_future(work)
@@ -140,7 +140,7 @@ class PolicyService:
 
 def _read_context_length(folder: Path) -> int:
     """Read the model's maximum length in tokens, prompt and answer together; sys.maxsize if none is set."""
-    config = checkpoint.read_json_object(checkpoint.base_checkpoint(folder) / "config.json")
+    config = checkpoint.read_json_object(checkpoint.find_base_checkpoint(folder) / "config.json")
     return int((config.get("text_config") or config).get("max_position_embeddings") or sys.maxsize)
 
 
@@ -165,14 +165,14 @@ def create_policy_app(service: PolicyService) -> Starlette:
 
     async def completions(request: Request) -> Response:
         raw = await _body(request, service.timeout_s)
-        with service.admitted():
+        with service.count_request():
             asked = await asyncio.to_thread(
                 parse_chat_request, raw, max_new_tokens=service.max_new_tokens, seed=lambda: secrets.randbits(31)
             )
             if asked.model != service.name:
                 message = f"The model `{asked.model[:80]}` does not exist; this server has `{service.name}`"
                 raise RequestRefused(404, message, param="model", code="model_not_found")
-            answers, prompt_ids = await service.until_gone(request, service.complete(asked))
+            answers, prompt_ids = await service.await_while_connected(request, service.complete(asked))
             head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": service.name}
             spell = service.policy.encoder.tokenizer.decode
             if asked.stream:
@@ -182,7 +182,7 @@ def create_policy_app(service: PolicyService) -> Starlette:
 
     async def weights(request: Request) -> Response:
         folder, version = _checkpoint(await _body(request, service.timeout_s))
-        with service.admitted():
+        with service.count_request():
             before = service.policy.weight_version
             now = await service.swap(folder, version)
             return JSONResponse({"weight_version": now, "previous": before})

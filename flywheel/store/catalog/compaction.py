@@ -50,7 +50,8 @@ class CompactedIterations:
 
 @dataclass(frozen=True)
 class _Block:
-    """Describe one folder. marks: iteration -> `_mark` at its compaction. large: table -> iteration -> files."""
+    """Describe one folder. marks: iteration -> `_compute_iteration_stamp` at its compaction. large: table -> iteration
+    -> files."""
 
     folder: Path
     marks: dict[int, str]
@@ -64,7 +65,7 @@ def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) ->
     now: dict[int, str] = {}
     for block in _blocks(ws):
         for k, mark in block.marks.items():
-            if k not in taken and k not in without and now.setdefault(k, _mark(ws, k)) == mark:
+            if k not in taken and k not in without and now.setdefault(k, _compute_iteration_stamp(ws, k)) == mark:
                 taken[k] = block
     files, large = ({table: [] for table in TABLES} for _ in range(2))
     for block in {block.folder: block for block in taken.values()}.values():
@@ -89,7 +90,7 @@ def compact_iterations(ws: Workspace) -> None:
     seen = find_compacted_iterations(ws).iterations
     for k in stage_records.list_iterations(ws):
         if k not in seen and dvc_files.is_iteration_complete(ws, k):
-            mark = _mark(ws, k)  # taken before reading, so a change meanwhile is noticed
+            mark = _compute_iteration_stamp(ws, k)  # taken before reading, so a change meanwhile is noticed
             try:
                 _write_block(ws, [k], _rows_of(ws, k), {k: mark}, _large(ws, k))
             except (DataError, FileNotFoundError):  # queries read its partitions, and report the fault
@@ -130,7 +131,11 @@ def _blocks(ws: Workspace) -> list[_Block]:
 def _merge_blocks(ws: Workspace, width: int) -> None:
     """Merge ten folders of unchanged iterations into one. The narrow ones are removed at the next call, since a
     connection may still read them."""
-    blocks = [block for block in _blocks(ws) if all(_mark(ws, k) == mark for k, mark in block.marks.items())]
+    blocks = [
+        block
+        for block in _blocks(ws)
+        if all(_compute_iteration_stamp(ws, k) == mark for k, mark in block.marks.items())
+    ]
     by_first: dict[int, list[_Block]] = {}
     for block in blocks:
         by_first.setdefault((min(block.marks) - 1) // width, []).append(block)
@@ -182,7 +187,7 @@ def _write(path: Path, parts: Iterator[pa.Table]) -> None:
             writer.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
 
 
-def with_partition_keys(rows: pa.Table, iteration: int, stage: str) -> pa.Table:
+def add_partition_keys(rows: pa.Table, iteration: int, stage: str) -> pa.Table:
     """Return a partition's `rows` with the columns `iteration` and `stage` in front, as its view has them."""
     rows = rows.add_column(0, "iteration", pa.array([iteration] * len(rows), pa.int32()))
     return rows.add_column(1, "stage", pa.array([stage] * len(rows), pa.string()))
@@ -193,7 +198,7 @@ def _rows_of(ws: Workspace, iteration: int) -> Iterator[tuple[str, pa.Table]]:
     for table, stage, files in _partitions(ws, iteration):
         if _size(files) < _LARGE_BYTES:
             rows = partitions.read_partition(ws, table, iteration, stage)
-            yield table, with_partition_keys(rows, iteration, stage)
+            yield table, add_partition_keys(rows, iteration, stage)
 
 
 def _rows_in(blocks: list[_Block]) -> Iterator[tuple[str, pa.Table]]:
@@ -231,7 +236,7 @@ def _size(files: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def _mark(ws: Workspace, iteration: int) -> str:
+def _compute_iteration_stamp(ws: Workspace, iteration: int) -> str:
     """Hash the times and inodes that change when the iteration's partitions or records are written."""
     name = f"iteration={iteration_label(iteration)}"
     places = [f"{ws.data}/{table}/{name}" for table in TABLES]

@@ -197,7 +197,7 @@ def _query(ws: Workspace, which: Iterable[int], sql: str, parameters: Any = None
 
 def _connect(ws: Workspace, which: Iterable[int]) -> duckdb.DuckDBPyConnection:
     """Open a connection with the views of `catalog_history.sql` over these iterations alone."""
-    none = compaction.with_partition_keys(empty_table("runs"), 0, dvc_files.LAST_STAGE)
+    none = compaction.add_partition_keys(empty_table("runs"), 0, dvc_files.LAST_STAGE)
     runs = pa.concat_tables([none, *(_runs(ws, k) for k in which)])
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
@@ -216,7 +216,7 @@ def _runs(ws: Workspace, iteration: int) -> pa.Table:
         rows = partitions.read_partition(ws, "runs", iteration, dvc_files.LAST_STAGE)
     else:
         rows = partitions.table_from_rows("runs", run_history_rows(read_run_history(ws, iteration)))
-    return compaction.with_partition_keys(rows, iteration, dvc_files.LAST_STAGE)
+    return compaction.add_partition_keys(rows, iteration, dvc_files.LAST_STAGE)
 
 
 def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:

@@ -152,16 +152,16 @@ def find_near_duplicates(
     """
     connection.execute(_SQL["tables"])
     number = 0
-    for rows in _together(connection, _SQL["by_content"].format(episodes=episodes), "content"):
-        number += _of_one_content(connection, rows, number, least)
-    for rows in _together(connection, _SQL["by_key"], "key"):
-        _of_others(connection, rows, alike)
+    for rows in _iter_unsplit_batches(connection, _SQL["by_content"].format(episodes=episodes), "content"):
+        number += _find_near_within_content(connection, rows, number, least)
+    for rows in _iter_unsplit_batches(connection, _SQL["by_key"], "key"):
+        _find_near_across_contents(connection, rows, alike)
     reasons = {"same_task": REASON_SAME_TASK, "other_task": REASON_OTHER_TASK.replace("'", "''")}
     connection.execute(_SQL["near_duplicates"].format(**reasons))
     connection.execute("DROP TABLE dedup_ones; DROP TABLE dedup_members; DROP TABLE dedup_near")
 
 
-def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Iterator[pa.Table]:
+def _iter_unsplit_batches(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Iterator[pa.Table]:
     """Yield the rows in batches, ordered by the column `by`; rows of equal values are never in two batches."""
     with connection.cursor() as cursor:
         held: list[pa.Table] = []
@@ -181,7 +181,7 @@ def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Itera
             yield pa.concat_tables(held).combine_chunks()
 
 
-def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, number: int, least: float) -> int:
+def _find_near_within_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, number: int, least: float) -> int:
     """Collapse rows of equal content, store, arguments and steps to one, and insert the pairs of these that are near.
 
     rows: by content, store and arguments. number: of the first collapsed row. Returns how many there are.
@@ -209,7 +209,7 @@ def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, numbe
     return len(first)
 
 
-def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: CompareScreens) -> None:
+def _find_near_across_contents(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: CompareScreens) -> None:
     """Insert the pairs of collapsed rows that are near one another though their contents differ. rows: by key."""
     sequences = StepSequences.from_lists(rows["step_codes"])
     pairs = episode_similarity.candidate_pairs(rows["key"].to_numpy(), sequences)

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from flywheel.config import AdapterSettings, TrainingSettings
 from flywheel.policy.adapter import attach_adapter, has_adapter, save_adapter
-from flywheel.policy.checkpoint import base_checkpoint
+from flywheel.policy.checkpoint import find_base_checkpoint
 from flywheel.policy.devices import is_cuda, is_small_model
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
@@ -26,7 +26,7 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
     if adapter.method == "none":
         policy = load_model(folder, device=chosen.device)
     else:
-        policy = load_model(base_checkpoint(folder), dtype=adapter.base_dtype, device=chosen.device)
+        policy = load_model(find_base_checkpoint(folder), dtype=adapter.base_dtype, device=chosen.device)
         if adapter.base_dtype == "bfloat16":
             compute_in_input_type(policy)
         attach_adapter(policy, folder, adapter, seed)

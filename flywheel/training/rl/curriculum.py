@@ -155,7 +155,7 @@ class Curriculum:
         even = 1 / len(weights)
         return {name: even * floor + (1 - floor) * (w / total if total else even) for name, w in weights.items()}
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return the curriculum's metrics.
 
         Names begin with curriculum_: level_<world> (open level), level (mean over worlds), always, never, untried

@@ -333,14 +333,14 @@ class _RLRun:
         self.done += 1
         used = (episode for _, episode in batch.episodes if episode.steps)
         self.trajectories |= {episode.id: len(episode.steps) * self.rl.epochs for episode in used}
-        figures = {"step": self.done} | success_by_world(batch) | batch.figures | figures | self.curriculum.figures()
+        figures = {"step": self.done} | success_by_world(batch) | batch.figures | figures | self.curriculum.metrics()
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
         metric = drop_non_finite(figures | seconds)
         self.metrics.append(metric)
         await self._on_thread(self._save)
         if self.done < self.rl.steps:
             folder = await self._on_thread(self._publish)
-            pool.announce(self.weights[self.done], self.done)
+            pool.register_weights(self.weights[self.done], self.done)
             with self._named(self.done, "its weights"):
                 await policy.load(folder)
         pool.advance()

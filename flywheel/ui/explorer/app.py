@@ -56,7 +56,7 @@ _KEEPALIVE_S = 15.0  # without changes, a comment is sent so often, so that the 
 
 
 class ChangeStream:
-    """Tell the pages when the workspace changes. standing: returns its digest (`CatalogReader.standing`)."""
+    """Tell the pages when the workspace changes. standing: returns its digest (`CatalogReader.digest`)."""
 
     def __init__(self, standing: Callable[[], str]) -> None:
         self._standing = standing
@@ -170,12 +170,12 @@ def _add_trajectory_routes(app: FastAPI, asking: CatalogReader) -> None:
 
     @app.get("/screens/{iteration}/{sha256}")
     def screen(iteration: int, sha256: str) -> Response:
-        data, kind = screens.whole(iteration, sha256)
+        data, kind = screens.read_screen(iteration, sha256)
         return Response(data, media_type=kind, headers=_CACHE_FOREVER)
 
     @app.get("/thumbnails/{iteration}/{sha256}")
     def thumbnail(iteration: int, sha256: str) -> Response:
-        data, kind = screens.small(iteration, sha256)
+        data, kind = screens.read_thumbnail(iteration, sha256)
         return Response(data, media_type=kind, headers=_CACHE_FOREVER)
 
 
@@ -323,7 +323,7 @@ def _add_login_routes(app: FastAPI, login: LoginSessions) -> None:
 
     @app.get("/login")
     def asked(key: str = "", next: str = "/") -> Response:
-        if key and (session := login.by_key(key)):
+        if key and (session := login.exchange_key(key)):
             return let_in(session, _own_address(next))
         said = "This address was used already: it works once." if key else ""
         return shown(401, said, _own_address(next))
@@ -332,7 +332,7 @@ def _add_login_routes(app: FastAPI, login: LoginSessions) -> None:
     async def typed(request: Request) -> Response:
         fields = parse_qs((await request.body()).decode("utf-8", "replace"))
         secret, then = fields.get("secret", [""])[0], _own_address(fields.get("next", ["/"])[0])
-        if session := login.by_secret(secret):
+        if session := login.exchange_secret(secret):
             return let_in(session, then)
         return shown(401, "That is not the secret of this workspace.", then)
 
@@ -406,7 +406,7 @@ async def _serving(
 ) -> AsyncIterator[None]:
     asking, sql = CatalogReader(ws), SqlWorkerPool(ws)
     second = CatalogReader(other, lists=False) if other else None
-    changing = ChangeStream(lambda: asking.standing() + (second.standing() if second else ""))
+    changing = ChangeStream(lambda: asking.digest() + (second.digest() if second else ""))
     server = LocalServer(create_explorer_app(asking, login, sql, changing, beside, second), [listener])
     await server.start(where=f"port {listener.getsockname()[1]}", error=FlywheelError)
     try:

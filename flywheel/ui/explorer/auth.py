@@ -39,14 +39,14 @@ class LoginSessions:
             self._keys.popitem(last=False)
         return made
 
-    def by_key(self, key: str) -> str:
+    def exchange_key(self, key: str) -> str:
         """Exchange a one-time key for a session; return "" where it is unknown or already used."""
         if key not in self._keys:
             return ""
         del self._keys[key]
         return self._begin()
 
-    def by_secret(self, typed: str) -> str:
+    def exchange_secret(self, typed: str) -> str:
         """Exchange the secret for a session; return "" where it is wrong. typed: the whole line, or the password."""
         said, line = typed.strip().encode(), self._secret.encode()
         password = line.partition(b":")[2]

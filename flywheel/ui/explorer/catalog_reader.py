@@ -98,6 +98,6 @@ class CatalogReader:
         finally:
             self._places.release()
 
-    def standing(self) -> str:
+    def digest(self) -> str:
         """Return a digest of the store: it changes when a partition or a promotion is added, removed or replaced."""
         return self._resident.digest()

@@ -34,9 +34,9 @@ class ScreenImages:
 
     def __init__(self, asking: CatalogReader) -> None:
         self._asking = asking
-        self.small = lru_cache(maxsize=4096)(self._shrink)  # a thumbnail of a screen; raises as `whole`
+        self.read_thumbnail = lru_cache(maxsize=4096)(self._shrink)  # a thumbnail of a screen; raises as `read_screen`
 
-    def whole(self, iteration: int, sha256: str) -> tuple[bytes, str]:
+    def read_screen(self, iteration: int, sha256: str) -> tuple[bytes, str]:
         """Return a screen's bytes and media type. Raises NotInStore where there is none, BadInput for an invalid sha256
         or a format that browsers do not show."""
         if not _SHA256.fullmatch(sha256):
@@ -53,7 +53,7 @@ class ScreenImages:
         return found[0]["bytes"], kind
 
     def _shrink(self, iteration: int, sha256: str) -> tuple[bytes, str]:
-        data, kind = self.whole(iteration, sha256)
+        data, kind = self.read_screen(iteration, sha256)
         try:
             with Image.open(io.BytesIO(data)) as picture:
                 if max(picture.size) <= max(_THUMBNAIL):

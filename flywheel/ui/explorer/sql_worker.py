@@ -176,11 +176,11 @@ class SqlAnswerer:
         self._limits = limits
         self._resident = CatalogConnection(ws, lambda connection: lock_connection(ws, limits, connection))
 
-    def warm(self) -> None:
+    def open_catalogue(self) -> None:
         """Open the catalogue."""
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
-    def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
+    def answer_query(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
         """Run a query; return facts about its result, and the result as `form` (json, csv or parquet). Raises BadInput
         for SQL that is no query or exceeds a limit, QueryTimeout."""
         begun = time.monotonic()
@@ -332,7 +332,7 @@ def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) 
         asked = json.loads(line)
         payload = b""
         try:
-            facts, payload = answers.to(asked["sql"], asked["form"])
+            facts, payload = answers.answer_query(asked["sql"], asked["form"])
         except FlywheelError as error:
             facts = {"error": str(error), "kind": type(error).__name__}
         out.write(json.dumps(facts | {"bytes": len(payload)}).encode() + b"\n" + payload)
@@ -344,7 +344,7 @@ def run_sql_worker(root: str, limits: str) -> None:
     chosen = SqlLimits(**json.loads(limits))
     answers = SqlAnswerer(Workspace(Path(root)), chosen)
     with contextlib.suppress(FlywheelError):  # a damaged file is reported by the queries that read it
-        answers.warm()
+        answers.open_catalogue()
     _confine(chosen)
     # Standard output carries the responses, so what libraries print goes to stderr.
     out = os.fdopen(os.dup(1), "wb")

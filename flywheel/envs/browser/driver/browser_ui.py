@@ -138,7 +138,7 @@ class FindBar:
         self._text = ""
         self.elements: list[dict[str, Any]] = []
 
-    def open(self, page: BrowserPage) -> bool:
+    def is_open_on(self, page: BrowserPage) -> bool:
         """Tell whether the bar is over this page. It closes with the document that it was opened for."""
         if self._page is not None and (self._page is not page or page.arrivals != self._arrivals):
             self._page = None
@@ -146,7 +146,7 @@ class FindBar:
 
     async def press(self, page: BrowserPage, go: int, size: tuple[int, int]) -> None:
         """Do what ctrl-f does (go 0), or the keys for the next (1) and the previous match (-1). size: in pixels."""
-        if not self.open(page):
+        if not self.is_open_on(page):
             await self._cover.show(_FIND_BAR_HTML, b"", size, f"begin({json.dumps(self._text)})")
             self._page, self._arrivals = page, page.arrivals
         elif not go:
@@ -181,7 +181,7 @@ class FindBar:
         await self._look()
         return note
 
-    async def onto(self, screen: bytes) -> bytes:
+    async def draw_over(self, screen: bytes) -> bytes:
         """Draw the bar over a screen of the page (PNG); returns a PNG."""
         await self._cover.put_under(screen)
         return await self._cover.page.screenshot()
@@ -233,10 +233,10 @@ class Dialogs:
     """Show and answer the dialogs of a tab's pages: alert, confirm, prompt, and the question before a page is left.
 
     The script that asks is blocked until it is answered, and its page can neither be drawn nor read meanwhile. So the
-    work of the step is suspended (`through`), the dialog is shown over the last screen, and the step that answers it
-    resumes that work. A dialog that opens while its page is being drawn would block every page of the browser, so it is
-    answered at once: an alert is shown all the same, others are cancelled and noted. open: the dialogs to be answered
-    or seen, of which the first is shown.
+    work of the step is suspended (`run_unless_blocked`), the dialog is shown over the last screen, and the step that
+    answers it resumes that work. A dialog that opens while its page is being drawn would block every page of the
+    browser, so it is answered at once: an alert is shown all the same, others are cancelled and noted. open: the
+    dialogs to be answered or seen, of which the first is shown.
     """
 
     def __init__(self, notes: SessionNotes, cover: CoverPage) -> None:
@@ -283,7 +283,7 @@ class Dialogs:
             self._cover.close()
 
     # -- suspended work -------------------------------------------------------------------------------------------
-    async def through(self, work: Coroutine[Any, Any, WorkResult]) -> WorkResult | None:
+    async def run_unless_blocked(self, work: Coroutine[Any, Any, WorkResult]) -> WorkResult | None:
         """Finish the suspended work, then `work`, and return its result; None where a dialog opens and suspends it."""
         if _inside_held_work.get():
             return await work
@@ -361,7 +361,7 @@ class Dialogs:
             dialog.page.stay()
         if dialog in self.open:
             self.open.remove(dialog)
-        await self.through(_do_nothing())
+        await self.run_unless_blocked(_do_nothing())
 
 
 async def _run_after(held: asyncio.Task[Any] | None, work: Coroutine[Any, Any, WorkResult]) -> WorkResult:
@@ -376,7 +376,7 @@ async def _run_after(held: asyncio.Task[Any] | None, work: Coroutine[Any, Any, W
 
 
 async def _do_nothing() -> None:
-    """Do nothing: `through` then only finishes the suspended work."""
+    """Do nothing: `run_unless_blocked` then only finishes the suspended work."""
 
 
 # The file chooser: a list of the session's files for `<input type=file>`, drawn over the page, since a browser's own
@@ -424,7 +424,7 @@ class FileChooser:
         Returns "" where no click made the page ask: the browser then refuses the page, without an event.
         """
         with contextlib.suppress(TimeoutError):
-            await page.until(lambda: self._asked is not None, _ASKED_S)
+            await page.wait_until(lambda: self._asked is not None, _ASKED_S)
         asked, self._asked = self._asked, None
         return await self._show(*asked, folders) if asked is not None else ""
 
@@ -514,7 +514,7 @@ class FileChooser:
         return ""
 
     # -- drawing --------------------------------------------------------------------------------------------------
-    def drawn(self, screen: bytes) -> bytes:
+    def draw_over(self, screen: bytes) -> bytes:
         """Draw the list over the screen (PNG); returns a PNG."""
         picture = Image.open(io.BytesIO(screen)).convert("RGB")
         pen, font = ImageDraw.Draw(picture), ImageFont.load_default(13)

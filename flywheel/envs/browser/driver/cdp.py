@@ -88,7 +88,7 @@ class CdpConnection(asyncio.Protocol):
         """Send the events of a session ("": the browser's own) to `listener(method, params)`."""
         self._listeners[session] = listener
 
-    def end(self, session: str, error: EnvError) -> None:
+    def end_session(self, session: str, error: EnvError) -> None:
         """End a session: its events are ignored, and its unanswered commands fail with `error`."""
         self._listeners.pop(session, None)
         for number in [number for number, waiting in self._waiting.items() if waiting[2] == session]:

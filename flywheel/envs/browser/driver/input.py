@@ -58,7 +58,7 @@ class MouseGrip:
         """Wait for the browser to report what is dragged, where `seen`, observed after a move, shows an HTML drag."""
         if seen.get("dragging") and self.page.dragged is None:
             with contextlib.suppress(TimeoutError):  # nothing to drag, or a frame that was taken away
-                await self.page.until(lambda: self.page.dragged is not None, _DRAG_START_S)
+                await self.page.wait_until(lambda: self.page.dragged is not None, _DRAG_START_S)
 
     async def release(self, at: PixelPoint) -> None:
         """Release the button at a point, and drop there what is dragged. at: pixels of the viewport."""
@@ -257,12 +257,12 @@ class InputDriver:
         modifiers = self.modifiers | extra
         text = "" if modifiers & ~SHIFT else key.text
         typed = {"type": "keyDown", "text": text, "unmodifiedText": text} if text else {"type": "rawKeyDown"}
-        event = {**list_key_fields(key), "modifiers": modifiers, "autoRepeat": repeat, **typed}
+        event = {**key_event_fields(key), "modifiers": modifiers, "autoRepeat": repeat, **typed}
         return page.send("Input.dispatchKeyEvent", event)
 
     def _up(self, page: BrowserPage, key: Key, extra: int = 0) -> asyncio.Future:
         self._held.pop(key.code, None)
-        event = {"type": "keyUp", **list_key_fields(key), "modifiers": self.modifiers | extra}
+        event = {"type": "keyUp", **key_event_fields(key), "modifiers": self.modifiers | extra}
         return page.send("Input.dispatchKeyEvent", event)
 
     async def _hotkey(self, page: BrowserPage, names: tuple[str, ...]) -> str:
@@ -340,7 +340,7 @@ def is_outside_screen(action: Action) -> bool:
     return not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points)
 
 
-def list_key_fields(key: Key) -> dict[str, Any]:
+def key_event_fields(key: Key) -> dict[str, Any]:
     """Return the fields that describe a key in the protocol's key events."""
     location = 1 if key.modifier else 0
     return {"key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number, "location": location}

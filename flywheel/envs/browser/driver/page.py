@@ -280,7 +280,7 @@ class BrowserPage:
             await self.draw()
         return sent.result()
 
-    async def until(self, there: Callable[[], bool], seconds: float) -> None:
+    async def wait_until(self, there: Callable[[], bool], seconds: float) -> None:
         """Wait until `there()` is true; checked at each event of the page. Raises TimeoutError after `seconds`."""
         if not await self._wait(lambda: not there(), seconds):
             raise TimeoutError
@@ -296,7 +296,7 @@ class BrowserPage:
         history = await self.send("Page.getNavigationHistory")
         return history["entries"][history["currentIndex"]]["url"]
 
-    def expect(self) -> None:
+    def expect_document(self) -> None:
         """Make `observe` wait for the document that is on its way to this page, which is still empty."""
         self._expected = True
 
@@ -380,7 +380,7 @@ class BrowserPage:
             raise PageGone(self.gone, where=self.url)
 
     def wake(self) -> None:
-        """Make calls of `until` check their condition again."""
+        """Make calls of `wait_until` check their condition again."""
         self._changed.set()
 
     def _equip(self, worker: str) -> None:
@@ -396,7 +396,7 @@ class BrowserPage:
     def mark_gone(self, why: str) -> None:
         """Mark the page as gone: every call to it raises PageGone. why: the error's message."""
         self.gone = self.gone or why
-        self.connection.end(self.session, PageGone(self.gone, where=self.url))
+        self.connection.end_session(self.session, PageGone(self.gone, where=self.url))
         self._changed.set()
 
     # -- events ---------------------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ class PageStack:
         await self._link.open_blank_page(context, size)
         await asyncio.gather(*await self._opened)
 
-    async def send_headers(self, headers: Mapping[str, str], home: str) -> None:
+    async def set_headers(self, headers: Mapping[str, str], home: str) -> None:
         """Send `headers` with each request to the origin of the address `home`, and with no other.
 
         Raises EnvError for a header that HTTP does not allow.
@@ -527,7 +527,7 @@ class PageStack:
         elif self._opened is not None and not self._opened.done():
             self._opened.set_result(told)
 
-    def wants(self, url: str) -> None:
+    def handle_window_open(self, url: str) -> None:
         """Take the address of a page that another opens; it may come before or after that page's target."""
         self._wanted = url
         self._expect()
@@ -540,7 +540,7 @@ class PageStack:
                 self.drop(top)
                 self._note(f"a popup was closed: browsers open no {wanted.partition(':')[0]}: address in one")
                 return
-            top.expect()
+            top.expect_document()
 
     def detached(self, session: str) -> BrowserPage | None:
         """Drop the page of a protocol session, which closed itself, and return it; None where there is no such page."""
@@ -559,7 +559,7 @@ class PageStack:
         page.mark_gone(why)
         self._ends(page)
 
-    def asked_for(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
+    def handle_paused_request(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
         """Handle a paused request, or a document's paused response: documents elsewhere are refused, with a note."""
         if "responseStatusCode" in params or "responseErrorReason" in params:
             _continue_response(page, params)

@@ -17,7 +17,7 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
 from flywheel.envs.browser.driver.browser_ui import CoverPage
 from flywheel.envs.browser.driver.cdp import CdpCommandError, encode_png
-from flywheel.envs.browser.driver.input import InputDriver, list_key_fields
+from flywheel.envs.browser.driver.input import InputDriver, key_event_fields
 from flywheel.envs.browser.driver.page import PICKERS_SCRIPT, BrowserPage, PageGone
 from flywheel.envs.keyboard import KEYS
 from flywheel.utils.errors import EnvError, EnvTimeout
@@ -108,7 +108,7 @@ class FormControl:
         await self.ask("pick", option)
 
     async def _key(self, kind: str, name: str) -> None:
-        await self._page.send("Input.dispatchKeyEvent", {"type": kind, **list_key_fields(KEYS[name])})
+        await self._page.send("Input.dispatchKeyEvent", {"type": kind, **key_event_fields(KEYS[name])})
 
     async def _call(self, on: str, function: str, *args: Any) -> Any:
         call = {"objectId": on, "functionDeclaration": function, "arguments": [{"value": value} for value in args]}
@@ -273,7 +273,7 @@ class FormPickers:
         self._model = model | {"today": f"{now:%Y-%m-%d}", "now": f"{now:%H:%M}"}
         await self.call("pickers.show", self._model, anchor)
 
-    async def onto(self, shot: bytes) -> bytes:
+    async def draw_over(self, shot: bytes) -> bytes:
         """Draw the open picker, if there is one, over a page's picture (PNG); returns a PNG."""
         if self._control is None:
             return shot

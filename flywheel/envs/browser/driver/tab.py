@@ -46,7 +46,7 @@ class Screencast:
     def covered(self) -> bool:
         """Tell whether a dialog, picker, file chooser or find bar is over the page."""
         tab, page = self._tab, self._tab.stack.top
-        return bool(tab.dialogs.open or tab.chooser.open or tab.pickers.open or (page and tab.bar.open(page)))
+        return bool(tab.dialogs.open or tab.chooser.open or tab.pickers.open or (page and tab.bar.is_open_on(page)))
 
     @contextmanager
     def watch(self) -> Iterator[LatestPicture]:
@@ -163,7 +163,7 @@ class BrowserTab:
         self.home, self._read, self._good = url, read, url
         self.stack.seed, self.stack.allowed = seed, allowed
         self.context.proxy.origins = list_allowed_origins(allowed)
-        seen = await self.dialogs.through(self._begin(url, seed, prepare, entry))
+        seen = await self.dialogs.run_unless_blocked(self._begin(url, seed, prepare, entry))
         return await self.observe(0) if seen is None else seen
 
     async def prepare(self, viewport: tuple[int, int] | None = None) -> None:
@@ -256,7 +256,7 @@ class BrowserTab:
         """
         if self.dialogs.open:
             return await self.dialogs.do(action, self.hands)
-        return await self.dialogs.through(self._perform(action, ms)) or ""
+        return await self.dialogs.run_unless_blocked(self._perform(action, ms)) or ""
 
     async def observe(self, ms: float) -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and return what is seen: `url`, `elements`, `game`.
@@ -268,8 +268,8 @@ class BrowserTab:
         while seen is None or self.dialogs.open:
             if self.dialogs.open:
                 return {"url": self.url or self.home, "game": None} | await self.dialogs.look(self.screen, self.size)
-            seen = await self.dialogs.through(self.look(ms))
-        return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.open(self.page) else seen
+            seen = await self.dialogs.run_unless_blocked(self.look(ms))
+        return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.is_open_on(self.page) else seen
 
     async def look(self, ms: float) -> dict[str, Any]:
         """Observe after `ms` of page time, where no dialog is open; brings back a page that left the allowed addresses.
@@ -321,9 +321,9 @@ class BrowserTab:
         """Capture a PNG of the viewport with what the browser shows over it. Raises EnvError where the page is gone."""
         if not self.dialogs.open:
             shot = await self.page.screenshot()
-            self.screen = self.chooser.drawn(shot) if self.chooser.open else await self.pickers.onto(shot)
-            if self.bar.open(self.page) and not self.dialogs.open:
-                self.screen = await self.bar.onto(self.screen)
+            self.screen = self.chooser.draw_over(shot) if self.chooser.open else await self.pickers.draw_over(shot)
+            if self.bar.is_open_on(self.page) and not self.dialogs.open:
+                self.screen = await self.bar.draw_over(self.screen)
         return await self.dialogs.screenshot(self.screen, self.size) if self.dialogs.open else self.screen
 
     async def evaluate(self, expression: str) -> Any:
@@ -333,14 +333,14 @@ class BrowserTab:
         """
         if self.dialogs.blocking:
             raise EnvError("the page waits for an answer to its dialog", where=self.url, fix="answer it first")
-        return await self.dialogs.through(self.page.evaluate(expression))
+        return await self.dialogs.run_unless_blocked(self.page.evaluate(expression))
 
     async def save_state(self) -> dict[str, Any]:
         """Return the state of page, clock, random generator and storage: JSON values.
 
         `restorable` in it tells whether `load_state` can use it. Raises EnvError where the page is gone.
         """
-        if self.dialogs.open or self.bar.open(self.page):
+        if self.dialogs.open or self.bar.is_open_on(self.page):
             return {"restorable": False}
         kept = await self.page.evaluate("__flywheel__.save()")
         cookies = await self.context.cookies()
@@ -387,7 +387,7 @@ class BrowserTab:
         """Log in before the first page. home: the URL of that page."""
         if entry.cookies:
             await self.context.set_cookies(entry.cookies)
-        await self.stack.send_headers(entry.headers, home)
+        await self.stack.set_headers(entry.headers, home)
         if entry.script:
             await self._load_page(entry.address or home)
             await self._run_preparation(entry.script)
@@ -424,7 +424,11 @@ class BrowserTab:
                 held = json.dumps(self.hands.clipboard)
                 await page.evaluate(f"window.__flywheel__&&(__flywheel__.core.clipboard={held})")
             key = keyboard.find_shortcut(action, self.hands.modifiers)
-            if key is None and self.bar.open(page) and (taken := await self.bar.take(action, self.hands)) is not None:
+            if (
+                key is None
+                and self.bar.is_open_on(page)
+                and (taken := await self.bar.take(action, self.hands)) is not None
+            ):
                 return taken
             if key is not None and key.reserved:
                 return await self._run_shortcut(key)
@@ -518,7 +522,7 @@ class BrowserTab:
     def _hear(self, page: BrowserPage, method: str, params: Mapping[str, Any]) -> None:
         match method:
             case "Fetch.requestPaused":
-                self.stack.asked_for(page, params)
+                self.stack.handle_paused_request(page, params)
             case "Page.fileChooserOpened":
                 self.chooser.asked(page, params)
             case "Page.javascriptDialogOpening":
@@ -531,7 +535,7 @@ class BrowserTab:
             case pages.WENT_NOWHERE:
                 self._went_nowhere(params["url"])
             case "Page.windowOpen":
-                self.stack.wants(params["url"])
+                self.stack.handle_window_open(params["url"])
             case "Page.screencastFrame":
                 self.cast.heard(page, params)
             case "Page.downloadWillBegin":

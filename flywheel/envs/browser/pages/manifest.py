@@ -483,7 +483,7 @@ def check_start_page(manifest: PageManifest, served: Path) -> None:
             raise BadInput(f"start: there is no {start} in {served}", where=manifest.path, fix=there)
 
 
-def command_name(manifest: PageManifest) -> str:
+def format_command_name(manifest: PageManifest) -> str:
     """Return what names a manifest in a command: a shipped one's name, or the path."""
     return manifest.path.stem if manifest.path.parent == SHIPPED_MANIFESTS else str(manifest.path)
 

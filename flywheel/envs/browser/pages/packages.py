@@ -17,7 +17,7 @@ import zlib
 from importlib import metadata
 from pathlib import Path
 
-from flywheel.envs.browser.pages.manifest import PageManifest, command_name
+from flywheel.envs.browser.pages.manifest import PageManifest, format_command_name
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.files import atomic_folder
 
@@ -48,7 +48,7 @@ def find_served_folder(manifest: PageManifest) -> Path:
 
 
 def _not_fetched(manifest: PageManifest, what: str) -> BadInput:
-    return BadInput(what, where=manifest.path, fix=f"type `flywheel env page fetch {command_name(manifest)}`")
+    return BadInput(what, where=manifest.path, fix=f"type `flywheel env page fetch {format_command_name(manifest)}`")
 
 
 def has_page_files(manifest: PageManifest) -> bool:

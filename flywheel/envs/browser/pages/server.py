@@ -50,11 +50,11 @@ async def _read_field(manifest: PageManifest, field: str, what: OutsideReading, 
         async with asyncio.timeout(deadline):
             match what:
                 case pages_manifest.CommandOutput(command=command):
-                    value = _parse_output(*await server.output(command), field)
+                    value = _parse_output(*await server.execute_command(command), field)
                 case DatabaseValue():
                     value = await asyncio.to_thread(_query_database, what, server, deadline)
                 case pages_manifest.ServerAnswer(address=address, value=way):
-                    value = _parse_answer(address, *await server.answer(address), way)
+                    value = _parse_answer(address, *await server.request(address), way)
         return _check_field_type(field, value)
     except TimeoutError:
         fault = f"it is not read within {deadline:g} s"
@@ -151,7 +151,7 @@ _MAX_SOCKET_PATH = 100  # characters that the name of a socket file may have
 class PageServer:
     """Run one server. `port` and `origin` are known before `start`, which returns once the server answers.
 
-    programs: find its commands. `stop` ends it and returns at once; `gone` waits until everything is freed.
+    programs: find its commands. `stop` ends it and returns at once; `wait_gone` waits until everything is freed.
     """
 
     def __init__(self, manifest: PageManifest, variant: str, seed: int, programs: ServerPrograms) -> None:
@@ -193,12 +193,13 @@ class PageServer:
         self._watch = asyncio.create_task(self._watch_limits())
 
     def stop(self) -> None:
-        """Kill the server; may be called twice. Its files and processes are removed soon: `gone` waits for that."""
+        """Kill the server; may be called twice. Its files and processes are removed soon: `wait_gone` waits for
+        that."""
         if self._leaving is None:
             self._end()
             self._leaving = asyncio.create_task(self._leave())
 
-    async def gone(self) -> None:
+    async def wait_gone(self) -> None:
         """Stop the server, and wait until its processes and files are gone."""
         self.stop()
         await asyncio.wait([self._leaving])
@@ -227,13 +228,13 @@ class PageServer:
         why = self._why or self._end_reason
         return f"the page's server is gone: {why}: {self._words}"
 
-    async def output(self, command: Sequence[str]) -> tuple[int, str]:
+    async def execute_command(self, command: Sequence[str]) -> tuple[int, str]:
         """Run a command that sees the session's folder and cannot change it; returns exit status and output."""
         # The command must not load code that the policy may have put into the folder, or into the server's home.
         safe = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "HOME": "/nonexistent", "TMPDIR": "/tmp"}
         return await self._run(command, {**self._environment, **safe}, {})
 
-    async def answer(self, address: str) -> tuple[int, bytes]:
+    async def request(self, address: str) -> tuple[int, bytes]:
         """Request an address of the server, with the login's headers and cookies; returns status and body."""
         login = self._manifest.login
         names = {"seed": str(self.seed), "variant": self.variant}  # as the browser fills them in
@@ -298,9 +299,9 @@ class PageServer:
             words = isolation.wrap_in_bwrap(words, self._names["folder"], writable, readable)
         child = ChildProgram(words, self.folder, environment, self._said.memory_mb, self._said.disk_mb)
         try:
-            return await child.done(), child.said
+            return await child.done(), child.output
         finally:
-            await child.gone()
+            await child.kill_and_wait()
 
     async def _launch(self) -> None:
         words = [self.fill(word) for word in self._said.command]
@@ -311,7 +312,7 @@ class PageServer:
         else:
             words = await self._behind_a_door(words, program)
         self._group = await asyncio.to_thread(cgroups.create_cgroup, self._said.memory_mb, _MAX_PROCESSES)
-        words = self._group.entering(words) if self._group else words
+        words = self._group.wrap_command(words) if self._group else words
         self._child = ChildProgram(words, self.folder, self._environment, self._said.memory_mb, self._said.disk_mb)
         # Processes cannot leave bubblewrap; without it they are found by a mark in their environment.
         mark = self._mark if isolation.explain_missing_bwrap() else ""
@@ -392,13 +393,13 @@ class PageServer:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         if self._child is not None:
-            await self._child.gone()
+            await self._child.kill_and_wait()
             if isolation.explain_missing_bwrap():
                 await child_processes.wait_marked_gone(self._mark)
         if self._guard is not None:
             await self._guard.release()
         if self._group is not None:
-            await asyncio.to_thread(self._group.end)
+            await asyncio.to_thread(self._group.kill_and_remove)
         await asyncio.to_thread(self._profile.remove)
 
     @property

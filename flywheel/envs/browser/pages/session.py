@@ -149,7 +149,7 @@ class PageStateReader:
         self._last: dict[str, Any] | None = None
         self._moved = False  # the last look found another instruction in the document that was reset
 
-    def untold(self, page: str) -> dict[str, Any]:
+    def last_state(self, page: str) -> dict[str, Any]:
         """Return the state read last (before the first: `floor` as reward), for a page that a dialog blocks."""
         last = self._last or {}
         floor, success = self._manifest.floor, self._manifest.success
@@ -273,7 +273,7 @@ class ManifestSession:
         for prefix in self.allowed:
             page = page.removeprefix(prefix)
         if "dialog" in seen:
-            return self.reader.untold(page)
+            return self.reader.last_state(page)
         return self.reader.state(seen, page)
 
     def score(self, state: Mapping[str, Any]) -> float:
@@ -320,7 +320,7 @@ class ManifestPages:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await asyncio.gather(*(backend.gone() for backend in self._backends))
+        await asyncio.gather(*(backend.wait_gone() for backend in self._backends))
         await self._server.__aexit__(*error)
 
     @property

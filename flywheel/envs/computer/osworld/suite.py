@@ -79,7 +79,7 @@ class DownloadCopies:
         self._places = [] if folder is None else [folder / task, folder]
         self._left = MAX_TASK_FILES_BYTES
 
-    def of(self, url: str, name: str) -> str:
+    def find_copy(self, url: str, name: str) -> str:
         """Return the copy of a file as base64.
 
         url: of a download, or the path of an upload. name: the file's name in the machine. Raises UnsupportedTask where
@@ -372,7 +372,7 @@ class _ExampleConverter:
             place.is_absolute() and not any(place.is_relative_to(one) for one in _WRITABLE_FOLDERS)
         ):
             raise UnsupportedTask(NEEDS_PLACE_OUTSIDE_HOME, path)
-        return {"path": path, "content": self._copies.of(url, place.name)}
+        return {"path": path, "content": self._copies.find_copy(url, place.name)}
 
     def _command(self, said: Mapping[str, Any], judges: bool = False) -> dict[str, Any]:
         command, shell = said["command"], bool(said.get("shell"))
@@ -454,7 +454,7 @@ class _ExampleConverter:
         for url, dest in zip(_chosen_values(said, "path"), _chosen_values(said, "dest"), strict=True):
             file = PurePosixPath(dest).name
             name = f"{len(self.gold)}-{file}"
-            self.gold[name] = self._copies.of(url, file)
+            self.gold[name] = self._copies.find_copy(url, file)
             names.append(name)
         return {"gold": names[0]} if len(names) == 1 else {"golds": names}
 

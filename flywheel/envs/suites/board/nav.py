@@ -28,12 +28,12 @@ SAID = {
 }
 
 
-def to(screen: Screen, page: str, element: str) -> Move | None:
+def open_page_from_menu(screen: Screen, page: str, element: str) -> Move | None:
     """Go to a page by the menu's `element`."""
     return None if screen.page == page else screen.click(element, "I go there.", "I open this page.")
 
 
-def project(screen: Screen, key: str, tab: str = "board") -> Move | None:
+def open_project(screen: Screen, key: str, tab: str = "board") -> Move | None:
     """Go to the page `tab` of a project, through the start page."""
     if screen.page == f"{tab}/{key}":
         return None
@@ -44,7 +44,7 @@ def project(screen: Screen, key: str, tab: str = "board") -> Move | None:
     return screen.click("home", "I go to the start.", "Back to the projects.")
 
 
-def card(screen: Screen, key: str) -> Move | None:
+def open_card(screen: Screen, key: str) -> Move | None:
     """Go to the page of a card: click it where it is shown, else search for its title."""
     if screen.page == f"card/{key}":
         return None
@@ -54,49 +54,51 @@ def card(screen: Screen, key: str) -> Move | None:
     return screen.fill({"search": title}, "", {"search": ("I search for the card.", "I type its title.")})
 
 
-def lane(screen: Screen, key: str, column: str) -> Move | None:
+def open_column(screen: Screen, key: str, column: str) -> Move | None:
     """Go to a column of a board; a small screen shows one at a time."""
-    if (move := project(screen, key)) is not None:
+    if (move := open_project(screen, key)) is not None:
         return move
     if screen.has(f"column {column}") and screen.query.get("column") != column:
         return screen.click(f"column {column}", "I look at this column.", "I open the column.")
     return None
 
 
-def on_board(screen: Screen, key: str) -> Move | None:
+def open_card_on_board(screen: Screen, key: str) -> Move | None:
     """Go to the page of a card, through its board."""
     if screen.page == f"card/{key}":
         return None
     one = screen.records["cards"][key]
-    return lane(screen, one["project"], one["column"]) or screen.click(f"card {key}", "I open the card.", "Here it is.")
+    return open_column(screen, one["project"], one["column"]) or screen.click(
+        f"card {key}", "I open the card.", "Here it is."
+    )
 
 
-def edited(screen: Screen, key: str, wanted: Mapping[str, str | bool]) -> Move:
+def edit_card(screen: Screen, key: str, wanted: Mapping[str, str | bool]) -> Move:
     """Change fields of a card in its form. wanted: values by field."""
     if screen.page == f"card/{key}/edit":
         return screen.fill(wanted, "save", SAID)
-    return card(screen, key) or screen.click("edit", "I edit it.", "I click edit.")
+    return open_card(screen, key) or screen.click("edit", "I edit it.", "I click edit.")
 
 
-def moved(screen: Screen, key: str, column: str) -> Move:
+def move_card(screen: Screen, key: str, column: str) -> Move:
     """Move a card to another column, on its page."""
-    move = card(screen, key)
+    move = open_card(screen, key)
     said = {**SAID, "move": ("I move it.", "Now I click move.")}
     return move or screen.fill({"column": column}, "move", said)
 
 
-def listed(screen: Screen, key: str, sort: str) -> Move | None:
+def open_sorted_list(screen: Screen, key: str, sort: str) -> Move | None:
     """Go to the list of a project and sort it; a second click on a column's head reverses the order."""
-    if (move := project(screen, key, "list")) is not None:
+    if (move := open_project(screen, key, "list")) is not None:
         return move
     if screen.query.get("sort") == sort:
         return None
     return screen.click(f"sort {sort.lstrip('-')}", "I sort the list.", "I click the head of the column.")
 
 
-def filtered(screen: Screen, key: str, wanted: Mapping[str, str]) -> Move | None:
+def filter_board(screen: Screen, key: str, wanted: Mapping[str, str]) -> Move | None:
     """Go to a board and set its filters, which are beside it, or in a dialog on a small screen."""
-    if (move := project(screen, key)) is not None:
+    if (move := open_project(screen, key)) is not None:
         return move
     if all(screen.query.get(name) == value for name, value in wanted.items()):
         return None
@@ -107,10 +109,3 @@ def filtered(screen: Screen, key: str, wanted: Mapping[str, str]) -> Move | None
     if screen.has("filter"):
         return screen.click("filter", "I open the filter.")
     return screen.fill(wanted, "apply", dict.fromkeys(wanted, said) | {"apply": ("I click apply.",)})
-
-
-def confirmed(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks for confirmation, and confirm."""
-    if screen.has("confirm"):
-        return screen.click("confirm", "Yes, I am sure.", "I confirm.")
-    return screen.click(button, *said)

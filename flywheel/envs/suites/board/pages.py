@@ -18,7 +18,7 @@ SHOWN = ("open", "backlog", "done", "archived")
 def _menu(visit: Visit) -> list[tuple[str, str, str]]:
     return [
         ("", visit.t("Projects"), ""),
-        ("mine", visit.t("My work"), str(len(mine(visit)) or "")),
+        ("mine", visit.t("My work"), str(len(list_my_cards(visit)) or "")),
         ("members", visit.t("Members"), ""),
     ]
 
@@ -53,7 +53,7 @@ def steps_of(records: data.Records, card: str) -> dict[str, dict[str, Any]]:
     return {key: step for key, step in records["steps"].items() if step["card"] == card}
 
 
-def mine(visit: Visit) -> dict[str, data.Card]:
+def list_my_cards(visit: Visit) -> dict[str, data.Card]:
     """Return the user's open cards in projects that are not archived, by due date, those without one last."""
     open_ones = {
         key: card
@@ -108,7 +108,7 @@ def star(visit: Visit, key: str) -> str | None:
 
 @site.page("mine")
 def my_work(visit: Visit) -> Page:
-    return Page.of("mine.html", heading=visit.t("My work"), rows=list(mine(visit).items()))
+    return Page.of("mine.html", heading=visit.t("My work"), rows=list(list_my_cards(visit).items()))
 
 
 @site.page("search")

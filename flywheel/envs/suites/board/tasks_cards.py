@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flywheel.envs.suites.board import data, draws, nav
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 Records = dict[str, Any]
@@ -27,7 +27,7 @@ def _next(records: Records, p: Params) -> None:
 
 
 def _steps_next(screen: Screen, p: Params) -> Move | None:
-    move = nav.lane(screen, p["project"], p["column"])
+    move = nav.open_column(screen, p["project"], p["column"])
     return move or screen.click(f"next {p['key']}", "I move it on.", "One column on.")
 
 
@@ -41,7 +41,7 @@ def _move(records: Records, p: Params) -> None:
 
 
 def _steps_move(screen: Screen, p: Params) -> Move | None:
-    return nav.moved(screen, p["key"], p["column"])
+    return nav.move_card(screen, p["key"], p["column"])
 
 
 def _draw_clear_column(d: Draw) -> Params:
@@ -67,7 +67,7 @@ def _steps_clear_column(screen: Screen, p: Params) -> Move | None:
     left = [key for key in p["keys"] if screen.records["cards"][key]["column"] != p["column"]]
     if not left:
         return None
-    move = nav.on_board(screen, left[0])
+    move = nav.open_card_on_board(screen, left[0])
     return move or screen.fill({"column": p["column"]}, "move", {**nav.SAID, "move": ("I move it.",)})
 
 
@@ -78,7 +78,7 @@ def _change(records: Records, p: Params) -> None:
 
 def _steps_change(screen: Screen, p: Params) -> Move | None:
     wanted = {name: str(value) for name, value in p["wanted"].items()}
-    return nav.edited(screen, p["key"], wanted)
+    return nav.edit_card(screen, p["key"], wanted)
 
 
 def _draw_assign(d: Draw) -> Params:
@@ -121,7 +121,7 @@ def _draw_labels(d: Draw) -> Params:
 
 def _steps_labels(screen: Screen, p: Params) -> Move | None:
     wanted = {f"label_{label}": label in p["wanted"]["labels"] for label in data.LABELS}
-    return nav.edited(screen, p["key"], wanted)
+    return nav.edit_card(screen, p["key"], wanted)
 
 
 # -- new cards, archived cards -----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def _steps_create(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"new/{p['project']}":
         labels = {f"label_{p['label']}": True} if "label" in p else {}
         return screen.fill({**p["wanted"], **labels}, "save", nav.SAID)
-    move = nav.project(screen, p["project"])
+    move = nav.open_project(screen, p["project"])
     return move or screen.click("new card", "I make a new card.", "A new card.")
 
 
@@ -155,7 +155,7 @@ def _archive(records: Records, p: Params) -> None:
 
 
 def _steps_archive(screen: Screen, p: Params) -> Move | None:
-    return nav.card(screen, p["key"]) or nav.confirmed(screen, "archive", "I put it away.")
+    return nav.open_card(screen, p["key"]) or click_and_confirm(screen, "archive", "I put it away.")
 
 
 def _draw_restore(d: Draw) -> Params:
@@ -173,7 +173,7 @@ def _steps_restore(screen: Screen, p: Params) -> Move | None:
         return screen.click("restore", "I bring it back.")
     if screen.has(f"card {p['key']}"):
         return screen.click(f"card {p['key']}", "I open the card.", "Here it is.")
-    move = nav.project(screen, p["project"], "list")
+    move = nav.open_project(screen, p["project"], "list")
     return move or screen.click("show archived", "I look at the old cards.")
 
 
@@ -189,7 +189,7 @@ def _tick(records: Records, p: Params) -> None:
 
 
 def _steps_tick(screen: Screen, p: Params) -> Move | None:
-    return nav.card(screen, p["key"]) or screen.click(f"step {p['step']}", "I tick it.", "This is done.")
+    return nav.open_card(screen, p["key"]) or screen.click(f"step {p['step']}", "I tick it.", "This is done.")
 
 
 def _draw_new_step(d: Draw) -> Params:
@@ -203,7 +203,7 @@ def _new_step(records: Records, p: Params) -> None:
 
 
 def _steps_new_step(screen: Screen, p: Params) -> Move | None:
-    return nav.card(screen, p["key"]) or screen.fill({"step": p["text"]}, "", {"step": ("I type the step.",)})
+    return nav.open_card(screen, p["key"]) or screen.fill({"step": p["text"]}, "", {"step": ("I type the step.",)})
 
 
 def _draw_comment(d: Draw) -> Params:
@@ -215,7 +215,7 @@ def _comment(records: Records, p: Params) -> None:
 
 
 def _steps_comment(screen: Screen, p: Params) -> Move | None:
-    move = nav.card(screen, p["key"])
+    move = nav.open_card(screen, p["key"])
     return move or screen.fill({"comment": p["text"]}, "send", {"comment": ("I type it.",), "send": ("I send it.",)})
 
 

@@ -37,7 +37,7 @@ def _draw_show(d: Draw) -> Params:
 
 
 def _steps_show(screen: Screen, p: Params) -> Move | None:
-    move = nav.project(screen, p["project"], "list")
+    move = nav.open_project(screen, p["project"], "list")
     return move or screen.click(f"show {p['show']}", "I look at these cards.", "I click here.")
 
 
@@ -59,7 +59,7 @@ def _draw_filter(d: Draw) -> Params:
 # -- questions ---------------------------------------------------------------------------------------------------------
 def _steps_on_card(fact: str, answer):
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = nav.card(screen, p["key"]) or screen.seen(f"fact {fact}")
+        move = nav.open_card(screen, p["key"]) or screen.seen(f"fact {fact}")
         return move or screen.answer(str(answer(screen.records, p)))
 
     return steps
@@ -84,7 +84,7 @@ def _in_report(place: str, answer):
     """
 
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = nav.project(screen, p["project"], "report") or screen.seen(place.format(**p))
+        move = nav.open_project(screen, p["project"], "report") or screen.seen(place.format(**p))
         return move or screen.answer(str(answer(screen.records, p)))
 
     return steps
@@ -137,7 +137,7 @@ def _draw_earliest(d: Draw) -> Params:
 
 
 def _steps_earliest(screen: Screen, p: Params) -> Move | None:
-    move = nav.listed(screen, p["project"], "due")
+    move = nav.open_sorted_list(screen, p["project"], "due")
     return move or screen.answer(_earliest(screen.records, p), "The first one is the answer.", "It is at the top.")
 
 
@@ -151,7 +151,7 @@ def _points(records: Records, p: Params) -> int:
 
 
 def _steps_points(screen: Screen, p: Params) -> Move | None:
-    move = nav.project(screen, p["project"], "sprints") or screen.seen(f"facts {p['sprint']}")
+    move = nav.open_project(screen, p["project"], "sprints") or screen.seen(f"facts {p['sprint']}")
     return move or screen.answer(str(_points(screen.records, p)), "It says how many.")
 
 
@@ -161,7 +161,7 @@ TASKS = (
         "Open the board of the project “{where}”.",
         {1: 3},
         draws.project,
-        lambda s, p: nav.project(s, p["project"]),
+        lambda s, p: nav.open_project(s, p["project"]),
         page=lambda p: (f"board/{p['project']}", {}),
     ),
     SiteTask(
@@ -169,7 +169,7 @@ TASKS = (
         "Open {what} of the project “{where}”.",
         {1: 5},
         _draw_tab,
-        lambda s, p: nav.project(s, p["project"], p["tab"]),
+        lambda s, p: nav.open_project(s, p["project"], p["tab"]),
         page=lambda p: (f"{p['tab']}/{p['project']}", {}),
     ),
     SiteTask(
@@ -177,7 +177,7 @@ TASKS = (
         "Open the card “{title}”.",
         {2: 6},
         draws.card,
-        lambda s, p: nav.card(s, p["key"]),
+        lambda s, p: nav.open_card(s, p["key"]),
         page=lambda p: (f"card/{p['key']}", {}),
     ),
     SiteTask(
@@ -193,7 +193,7 @@ TASKS = (
         "Show the list of the project “{where}”, sorted {order}.",
         {2: 8},
         _draw_sort,
-        lambda s, p: nav.listed(s, p["project"], p["sort"]),
+        lambda s, p: nav.open_sorted_list(s, p["project"], p["sort"]),
         page=lambda p: (f"list/{p['project']}", {"sort": p["sort"]}),
     ),
     SiteTask(
@@ -209,7 +209,7 @@ TASKS = (
         "On the board “{where}”, show only cards of {who} with the label “{label}”.",
         {3: 12},
         _draw_filter,
-        lambda s, p: nav.filtered(s, p["project"], p["wanted"]),
+        lambda s, p: nav.filter_board(s, p["project"], p["wanted"]),
         page=lambda p: (f"board/{p['project']}", p["wanted"]),
     ),
     SiteTask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flywheel.envs.suites.board import data, draws, nav, team
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 Records = dict[str, Any]
@@ -29,14 +29,14 @@ def _start(records: Records, p: Params) -> None:
 
 
 def _steps_start(screen: Screen, p: Params) -> Move | None:
-    move = nav.project(screen, p["project"], "sprints")
+    move = nav.open_project(screen, p["project"], "sprints")
     return move or screen.click(f"start {p['sprint']}", "I start it.", "I click start.")
 
 
 def _steps_finish(screen: Screen, p: Params) -> Move | None:
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
-    move = nav.project(screen, p["project"], "sprints")
+    move = nav.open_project(screen, p["project"], "sprints")
     return move or screen.click(f"finish {p['sprint']}", "I end it.", "I click finish.")
 
 
@@ -52,7 +52,7 @@ def _new_sprint(records: Records, p: Params) -> None:
 def _steps_new_sprint(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"sprints/{p['project']}/new":
         return screen.fill(p["wanted"], "save", nav.SAID)
-    return nav.project(screen, p["project"], "sprints") or screen.click("new sprint", "I plan a new one.")
+    return nav.open_project(screen, p["project"], "sprints") or screen.click("new sprint", "I plan a new one.")
 
 
 def _draw_join(count: int):
@@ -77,7 +77,7 @@ def _join(records: Records, p: Params) -> None:
 
 def _steps_join(screen: Screen, p: Params) -> Move | None:
     left = [key for key in p["keys"] if screen.records["cards"][key]["sprint"] != p["sprint"]]
-    return nav.edited(screen, left[0], {"sprint": p["sprint"]}) if left else None
+    return nav.edit_card(screen, left[0], {"sprint": p["sprint"]}) if left else None
 
 
 def _join_and_start(records: Records, p: Params) -> None:
@@ -102,7 +102,7 @@ def _roled(screen: Screen, role: str) -> Move | None:
 
 def _steps_invite(screen: Screen, p: Params) -> Move | None:
     if screen.page != "members/new":
-        return nav.to(screen, "members", "menu members") or screen.click("invite", "I add somebody.")
+        return nav.open_page_from_menu(screen, "members", "menu members") or screen.click("invite", "I add somebody.")
     if any(screen.has(name) and screen.value(name) != text for name, text in p["wanted"].items()):
         return screen.fill(p["wanted"], "save", nav.SAID)
     return _roled(screen, p["role"]) or screen.click("save", "I send it.", "I click the button.")
@@ -126,7 +126,9 @@ def _role(records: Records, p: Params) -> None:
 def _member(screen: Screen, key: str) -> Move | None:
     if screen.page == f"members/{key}":
         return None
-    return nav.to(screen, "members", "menu members") or screen.click(f"member {key}", "I open this one.")
+    return nav.open_page_from_menu(screen, "members", "menu members") or screen.click(
+        f"member {key}", "I open this one."
+    )
 
 
 def _steps_role(screen: Screen, p: Params) -> Move | None:
@@ -134,7 +136,7 @@ def _steps_role(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_remove(screen: Screen, p: Params) -> Move | None:
-    return _member(screen, p["member"]) or nav.confirmed(screen, "remove", "I take this one out.")
+    return _member(screen, p["member"]) or click_and_confirm(screen, "remove", "I take this one out.")
 
 
 def _draw_hand_over(d: Draw) -> Params:
@@ -159,10 +161,10 @@ def _steps_hand_over(screen: Screen, p: Params) -> Move | None:
     if not left:
         return None
     if len(left) == len(p["keys"]) and screen.page in ("", f"board/{p['project']}"):
-        move = nav.filtered(screen, p["project"], {"who": p["member"]})
+        move = nav.filter_board(screen, p["project"], {"who": p["member"]})
         if move is not None:
             return move
-    return nav.edited(screen, left[0], {"assignee": p["other"]})
+    return nav.edit_card(screen, left[0], {"assignee": p["other"]})
 
 
 # -- projects ----------------------------------------------------------------------------------------------------------
@@ -182,7 +184,9 @@ def _draw_star(starred: bool):
 
 
 def _steps_star(screen: Screen, p: Params) -> Move | None:
-    return nav.to(screen, "", "home") or screen.click(f"star {p['project']}", "I click the star.", "The star.")
+    return nav.open_page_from_menu(screen, "", "home") or screen.click(
+        f"star {p['project']}", "I click the star.", "The star."
+    )
 
 
 def _draw_new_project(d: Draw) -> Params:
@@ -197,7 +201,7 @@ def _new_project(records: Records, p: Params) -> None:
 def _steps_new_project(screen: Screen, p: Params) -> Move | None:
     if screen.page == "projects/new":
         return screen.fill(p["wanted"], "create", {**nav.SAID, "create": ("I make it.", "I click the button.")})
-    return nav.to(screen, "", "home") or screen.click("new project", "I make a new project.")
+    return nav.open_page_from_menu(screen, "", "home") or screen.click("new project", "I make a new project.")
 
 
 def _draw_lead(d: Draw) -> Params:
@@ -209,7 +213,7 @@ def _lead(records: Records, p: Params) -> None:
 
 
 def _steps_lead(screen: Screen, p: Params) -> Move | None:
-    move = nav.project(screen, p["project"], "settings")
+    move = nav.open_project(screen, p["project"], "settings")
     said = {**nav.SAID, "lead": ("I choose the person.",)}
     return move or screen.fill({"lead": p["member"]}, "save", said)
 
@@ -223,7 +227,7 @@ def _add_column(records: Records, p: Params) -> None:
 
 
 def _steps_add_column(screen: Screen, p: Params) -> Move | None:
-    move = nav.project(screen, p["project"], "settings")
+    move = nav.open_project(screen, p["project"], "settings")
     said = {"column": ("I type the name.",), "add column": ("I add it.",)}
     return move or screen.fill({"column": p["name"]}, "add column", said)
 
@@ -243,7 +247,7 @@ def _rename_column(records: Records, p: Params) -> None:
 
 
 def _steps_rename_column(screen: Screen, p: Params) -> Move | None:
-    move = nav.project(screen, p["project"], "settings")
+    move = nav.open_project(screen, p["project"], "settings")
     return move or screen.fill({f"column{p['place']}": p["name"]}, "save columns", {"save columns": ("I save it.",)})
 
 
@@ -252,8 +256,8 @@ def _shelve(records: Records, p: Params) -> None:
 
 
 def _steps_shelve(screen: Screen, p: Params) -> Move | None:
-    move = nav.project(screen, p["project"], "settings")
-    return move or nav.confirmed(screen, "archive", "I put it away.")
+    move = nav.open_project(screen, p["project"], "settings")
+    return move or click_and_confirm(screen, "archive", "I put it away.")
 
 
 TASKS = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flywheel.envs.suites.screen import Move, Screen
 
 _MENU = {
@@ -29,15 +27,7 @@ SAID = {
 }
 
 
-def first(*moves: Callable[[], Move | None]) -> Move | None:
-    """Return the next move of the first of `moves` that is not done yet; None where all are done."""
-    for move in moves:
-        if (found := move()) is not None:
-            return found
-    return None
-
-
-def to(screen: Screen, page: str) -> Move | None:
+def open_menu_page(screen: Screen, page: str) -> Move | None:
     """Go to a page by the menu, which is beside the page or behind the button with three lines."""
     if screen.page == page:
         return None
@@ -47,7 +37,7 @@ def to(screen: Screen, page: str) -> Move | None:
     return screen.click("pages", "I open the menu.", "First the menu.")
 
 
-def month(screen: Screen, wanted: str) -> Move | None:
+def open_month(screen: Screen, wanted: str) -> Move | None:
     """Go to the view of the month `wanted` (YYYY-MM): from the start page, one arrow click per month."""
     here = screen.records["_today"][:7] if screen.page == "" else screen.page.removeprefix("month/")
     if screen.page != "" and not screen.page.startswith("month/"):
@@ -59,23 +49,23 @@ def month(screen: Screen, wanted: str) -> Move | None:
     return screen.click("earlier", "The month before.", "Earlier than that.")
 
 
-def day(screen: Screen, wanted: str) -> Move | None:
+def open_day(screen: Screen, wanted: str) -> Move | None:
     """Go to the view of the day `wanted` (YYYY-MM-DD)."""
     if screen.page == f"day/{wanted}":
         return None
     if screen.page.startswith("week/") and screen.has(f"day {wanted}"):
         return screen.click(f"day {wanted}", "I open this day.", "That day.")
-    return month(screen, wanted[:7]) or screen.click(f"day {wanted}", "I open this day.", "That is the day.")
+    return open_month(screen, wanted[:7]) or screen.click(f"day {wanted}", "I open this day.", "That is the day.")
 
 
-def view(screen: Screen, name: str, wanted: str) -> Move | None:
+def open_view(screen: Screen, name: str, wanted: str) -> Move | None:
     """Go to the view `name` of the day `wanted`, through its day view."""
     if screen.page.startswith(f"{name}/"):
         return None
-    return day(screen, wanted) or screen.click(f"view {name}", "I change the view.", "I want to see more.")
+    return open_day(screen, wanted) or screen.click(f"view {name}", "I change the view.", "I want to see more.")
 
 
-def event(screen: Screen, key: str) -> Move | None:
+def open_event(screen: Screen, key: str) -> Move | None:
     """Go to the page of an event: click it where it is shown, else search for its title."""
     if screen.page == f"event/{key}":
         return None
@@ -88,37 +78,37 @@ def event(screen: Screen, key: str) -> Move | None:
     return screen.fill({"search": screen.records["events"][key]["title"]}, "", said)
 
 
-def occurrence(screen: Screen, key: str, on: str) -> Move | None:
+def open_occurrence(screen: Screen, key: str, on: str) -> Move | None:
     """Go to the page of the event of a series that is on the day `on`, through that day's view."""
     if screen.page == f"event/{key}" and screen.query.get("day", "") == on:
         return None
-    return day(screen, on) or screen.click(f"event {key} {on}", "I open it.", "Here it is.")
+    return open_day(screen, on) or screen.click(f"event {key} {on}", "I open it.", "Here it is.")
 
 
-def new(screen: Screen, on: str) -> Move | None:
+def open_new_form(screen: Screen, on: str) -> Move | None:
     """Go to the form of a new event, from the view of the day `on`, which fills in the date."""
     if screen.page == "new":
         return None
-    return day(screen, on) or create(screen)
+    return open_day(screen, on) or click_new_event(screen)
 
 
-def create(screen: Screen) -> Move:
+def click_new_event(screen: Screen) -> Move:
     """Click the button that opens the form of a new event."""
     return screen.click("new event" if screen.has("new event") else "add", "I make a new event.", "A new one.")
 
 
-def editing(screen: Screen, key: str) -> Move | None:
+def open_edit_form(screen: Screen, key: str) -> Move | None:
     """Go to the edit form of an event that does not repeat, or of its whole series."""
     if screen.page == f"event/{key}/edit":
         return None
-    if (move := event(screen, key)) is not None:
+    if (move := open_event(screen, key)) is not None:
         return move
     if screen.has("edit all"):
         return screen.click("edit all", "All of them.", "The whole series.")
     return screen.click("edit", "I change it.", "I click edit.")
 
 
-def filled(screen: Screen, values: dict[str, str | bool]) -> Move:
+def fill_event_form(screen: Screen, values: dict[str, str | bool]) -> Move:
     """Fill in the form of an event in the order of its fields, and save it. values: by field, only those to set."""
     order = (
         "title",
@@ -137,11 +127,11 @@ def filled(screen: Screen, values: dict[str, str | bool]) -> Move:
     return screen.fill({name: values[name] for name in order if name in values}, "save", SAID)
 
 
-def deleted(screen: Screen, key: str) -> Move | None:
+def delete_event(screen: Screen, key: str) -> Move | None:
     """Delete an event, or the whole of its series."""
     if key not in screen.records["events"]:
         return None
     for button in ("confirm", "delete all"):
         if screen.has(button):
             return screen.click(button, "Yes, I am sure.", "All of it.")
-    return event(screen, key) or screen.click("delete", "I delete it.", "Away with it.")
+    return open_event(screen, key) or screen.click("delete", "I delete it.", "Away with it.")

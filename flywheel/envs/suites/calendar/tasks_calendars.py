@@ -27,7 +27,9 @@ def _hide(records: Records, p: Params) -> None:
 def _steps_hide(screen: Screen, p: Params) -> Move | None:
     if screen.has(f"show {p['key']}"):
         return screen.click(f"show {p['key']}", "I take it off.", "I hide this one.")
-    return nav.to(screen, "calendars") or screen.click(f"toggle {p['key']}", "I turn it off.", "I hide this one.")
+    return nav.open_menu_page(screen, "calendars") or screen.click(
+        f"toggle {p['key']}", "I turn it off.", "I hide this one."
+    )
 
 
 def _only(records: Records, p: Params) -> None:
@@ -54,13 +56,15 @@ def _steps_add_calendar(screen: Screen, p: Params) -> Move | None:
     if screen.page == "calendars/new":
         said = {"name": ("I type the name.",), "colour": ("I choose the color.",)}
         return screen.fill({"name": p["name"], "colour": p["colour"]}, "save", said | _SAVE)
-    return nav.to(screen, "calendars") or screen.click("add calendar", "A new calendar.")
+    return nav.open_menu_page(screen, "calendars") or screen.click("add calendar", "A new calendar.")
 
 
 def _calendar(screen: Screen, key: str) -> Move | None:
     if screen.page == f"calendars/{key}":
         return None
-    return nav.to(screen, "calendars") or screen.click(f"edit calendar {key}", "I open this one.", "I change this one.")
+    return nav.open_menu_page(screen, "calendars") or screen.click(
+        f"edit calendar {key}", "I open this one.", "I change this one."
+    )
 
 
 def _draw_colour(d: Draw) -> Params:
@@ -99,7 +103,7 @@ def _set(records: Records, p: Params) -> None:
 
 def _steps_set(screen: Screen, p: Params) -> Move | None:
     said = {p["name"]: ("I choose from the list.",)} | _SAVE
-    return nav.to(screen, "settings") or screen.fill({p["name"]: p["value"]}, "save", said)
+    return nav.open_menu_page(screen, "settings") or screen.fill({p["name"]: p["value"]}, "save", said)
 
 
 def _draw_hours(d: Draw) -> Params:
@@ -120,7 +124,7 @@ _HOURS = {
 
 def _steps_hours(screen: Screen, p: Params) -> Move | None:
     wanted = {"work_from": p["begin"], "work_to": p["end"]}
-    return nav.to(screen, "settings") or screen.fill(wanted, "save hours", _HOURS)
+    return nav.open_menu_page(screen, "settings") or screen.fill(wanted, "save hours", _HOURS)
 
 
 def _draw_days(d: Draw) -> Params:
@@ -135,7 +139,7 @@ def _days(records: Records, p: Params) -> None:
 def _steps_days(screen: Screen, p: Params) -> Move | None:
     wanted = {f"day_{p['off']}": False, f"day_{p['on']}": True}
     said = _HOURS | {f"day_{p['off']}": ("Not this day.",), f"day_{p['on']}": ("But this day.",)}
-    return nav.to(screen, "settings") or screen.fill(wanted, "save hours", said)
+    return nav.open_menu_page(screen, "settings") or screen.fill(wanted, "save hours", said)
 
 
 TASKS = (

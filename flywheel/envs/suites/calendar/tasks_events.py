@@ -8,7 +8,7 @@ from flywheel.envs.suites.calendar import draws, nav, times
 from flywheel.envs.suites.calendar.data import REMINDERS, clock, minutes
 from flywheel.envs.suites.calendar.draws import Records
 from flywheel.envs.suites.calendar.editing import part
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, take_first_move
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 
@@ -82,7 +82,7 @@ def _apply(records: Records, p: Params) -> None:
 
 
 def _steps_edit(screen: Screen, p: Params) -> Move | None:
-    return nav.editing(screen, p["key"]) or nav.filled(screen, p["wanted"])
+    return nav.open_edit_form(screen, p["key"]) or nav.fill_event_form(screen, p["wanted"])
 
 
 def _draw_copy(d: Draw) -> Params:
@@ -96,8 +96,8 @@ def _copy(records: Records, p: Params) -> None:
 
 def _steps_copy(screen: Screen, p: Params) -> Move | None:
     if screen.page == "new" and screen.query.get("copy") == p["key"]:
-        return nav.filled(screen, p["wanted"])
-    return nav.event(screen, p["key"]) or screen.click("copy", "I copy it.", "One more of it.")
+        return nav.fill_event_form(screen, p["wanted"])
+    return nav.open_event(screen, p["key"]) or screen.click("copy", "I copy it.", "One more of it.")
 
 
 # -- deleting, and one of a series -------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def _draw_two(d: Draw) -> Params:
 
 
 def _steps_two(screen: Screen, p: Params) -> Move | None:
-    return nav.first(*(lambda key=key: nav.deleted(screen, key) for key in p["keys"]))
+    return take_first_move(*(lambda key=key: nav.delete_event(screen, key) for key in p["keys"]))
 
 
 def _draw_series(d: Draw) -> Params:
@@ -128,7 +128,7 @@ def _skip(records: Records, p: Params) -> None:
 def _steps_skip(screen: Screen, p: Params) -> Move | None:
     if screen.has("delete one"):
         return screen.click("delete one", "Only this one.", "Not the whole series.")
-    return nav.occurrence(screen, p["key"], p["day"]) or screen.click("delete", "I delete it.")
+    return nav.open_occurrence(screen, p["key"], p["day"]) or screen.click("delete", "I delete it.")
 
 
 def _draw_part(d: Draw) -> Params:
@@ -142,10 +142,10 @@ def _part(records: Records, p: Params) -> None:
 
 def _steps_part(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"event/{p['key']}/edit":
-        return nav.filled(screen, p["wanted"])
+        return nav.fill_event_form(screen, p["wanted"])
     if screen.has("edit one"):
         return screen.click("edit one", "Only this one.", "Not all of them.")
-    return nav.occurrence(screen, p["key"], p["day"]) or screen.click("edit", "I change it.", "I click edit.")
+    return nav.open_occurrence(screen, p["key"], p["day"]) or screen.click("edit", "I change it.", "I click edit.")
 
 
 def _draw_series_time(d: Draw) -> Params:
@@ -182,7 +182,9 @@ def _steps_full_day(screen: Screen, p: Params) -> Move | None:
     if screen.page in [f"event/{key}" for key in left]:
         return screen.click("delete", "I delete it.", "Away with it.")
     seen = [key for key in left if screen.has(f"event {key} {p['day']}")]
-    return nav.day(screen, p["day"]) or screen.click(f"event {seen[0]} {p['day']}", "I open this one.", "The next one.")
+    return nav.open_day(screen, p["day"]) or screen.click(
+        f"event {seen[0]} {p['day']}", "I open this one.", "The next one."
+    )
 
 
 TASKS = (
@@ -262,7 +264,7 @@ TASKS = (
         "Delete the event “{title}” on {when}.",
         {2: 9},
         draws.event,
-        lambda s, p: nav.deleted(s, p["key"]),
+        lambda s, p: nav.delete_event(s, p["key"]),
         _delete,
     ),
     SiteTask("delete_two", "Delete the events “{title}” and “{other}”.", {4: 17}, _draw_two, _steps_two, _delete),
@@ -271,7 +273,7 @@ TASKS = (
         "Delete the whole series “{title}”.",
         {3: 9},
         _draw_series,
-        lambda s, p: nav.deleted(s, p["key"]),
+        lambda s, p: nav.delete_event(s, p["key"]),
         _delete,
     ),
     SiteTask(

@@ -35,7 +35,7 @@ def _answer(records: Records, p: Params) -> None:
 
 def _steps_answer(screen: Screen, p: Params) -> Move | None:
     element = f"{p['answer']} {p['key']}"
-    return nav.to(screen, "invitations") or screen.click(element, "I answer it.", "That is my answer.")
+    return nav.open_menu_page(screen, "invitations") or screen.click(element, "I answer it.", "That is my answer.")
 
 
 def _draw_comment(d: Draw) -> Params:
@@ -46,7 +46,7 @@ def _steps_comment(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"event/{p['key']}":
         said = {"comment": ("I type the comment.",), p["answer"]: ("I answer it.", "That is my answer.")}
         return screen.fill({"comment": p["comment"]}, p["answer"], said)
-    move = nav.to(screen, "invitations")
+    move = nav.open_menu_page(screen, "invitations")
     return move or screen.click(f"invitation {p['key']}", "I open the invitation.", "This one.")
 
 
@@ -58,7 +58,7 @@ def _draw_all(d: Draw) -> Params:
 
 def _steps_all(screen: Screen, p: Params) -> Move | None:
     left = [name for name in screen.order(f"{p['answer']} ") if name.split(" ", 1)[1] in p["keys"]]
-    if (move := nav.to(screen, "invitations")) is not None:
+    if (move := nav.open_menu_page(screen, "invitations")) is not None:
         return move
     return screen.click(left[0], "I answer this one.", "The next one.") if left else None
 
@@ -89,7 +89,7 @@ def _invite(records: Records, p: Params) -> None:
 
 
 def _steps_guests(screen: Screen, p: Params) -> Move | None:
-    return nav.editing(screen, p["key"]) or nav.filled(screen, {"guests": p["typed"]})
+    return nav.open_edit_form(screen, p["key"]) or nav.fill_event_form(screen, {"guests": p["typed"]})
 
 
 def _draw_uninvite(d: Draw) -> Params:
@@ -138,7 +138,7 @@ def _book(records: Records, p: Params) -> None:
 
 def _steps_book(screen: Screen, p: Params) -> Move | None:
     if screen.page == "new":
-        return nav.filled(screen, {"title": p["title"]})
+        return nav.fill_event_form(screen, {"title": p["title"]})
     return searched(screen, p) or screen.click(
         f"free {p['day']} {p['start']}", "The first free time.", "I take this one."
     )

@@ -36,7 +36,7 @@ def _draw_week(d: Draw) -> Params:
 def _steps_week(screen: Screen, p: Params) -> Move | None:
     if screen.page == p["path"]:
         return None
-    return nav.day(screen, p["day"]) or screen.click("view week", "Now the week.", "I want to see the week.")
+    return nav.open_day(screen, p["day"]) or screen.click("view week", "Now the week.", "I want to see the week.")
 
 
 def _steps_go(screen: Screen, p: Params) -> Move | None:
@@ -68,7 +68,7 @@ def _steps_fact(name: str, element: str):
     """Return the expert's steps: open the event, scroll to `element`, answer with the field `name`."""
 
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = nav.event(screen, p["key"]) or screen.seen(element)
+        move = nav.open_event(screen, p["key"]) or screen.seen(element)
         return move or screen.answer(screen.records["events"][p["key"]][name])
 
     return steps
@@ -90,7 +90,9 @@ def _steps_count(screen: Screen, p: Params) -> Move | None:
     """Count in the agenda of the day, which lists all events below one another."""
     records: Any = screen.records
     if screen.page != f"agenda/{p['day']}":
-        return nav.day(screen, p["day"]) or screen.click("view agenda", "I open the list.", "I want to see a list.")
+        return nav.open_day(screen, p["day"]) or screen.click(
+            "view agenda", "I open the list.", "I want to see a list."
+        )
     last = _on(records, p["day"])[-1]
     return screen.seen(f"event {last.key} {p['day']}") or screen.answer(
         str(len(_on(records, p["day"]))), "I count them."
@@ -112,7 +114,7 @@ def _draw_first(d: Draw) -> Params:
 def _steps_first(screen: Screen, p: Params) -> Move | None:
     records: Any = screen.records
     one = _first(records, p)
-    move = nav.day(screen, p["day"]) or screen.seen(f"event {one.key} {p['day']}")
+    move = nav.open_day(screen, p["day"]) or screen.seen(f"event {one.key} {p['day']}")
     return move or screen.answer(one.event["title"], "The first one is the answer.")
 
 
@@ -122,7 +124,7 @@ def _draw_host(d: Draw) -> Params:
 
 
 def _steps_host(screen: Screen, p: Params) -> Move | None:
-    move = nav.to(screen, "invitations") or screen.seen(f"invitation {p['key']}")
+    move = nav.open_menu_page(screen, "invitations") or screen.seen(f"invitation {p['key']}")
     return move or screen.answer(screen.records["events"][p["key"]]["_from"])
 
 
@@ -136,7 +138,7 @@ def _guests(records: Records, p: Params) -> list[str]:
 
 def _steps_guests(screen: Screen, p: Params) -> Move | None:
     records: Any = screen.records
-    move = nav.event(screen, p["key"]) or screen.seen("fact guests")
+    move = nav.open_event(screen, p["key"]) or screen.seen("fact guests")
     return move or screen.answer(", ".join(_guests(records, p)))
 
 
@@ -160,7 +162,7 @@ def searched(screen: Screen, p: Params) -> Move | None:
         return None
     said = {"guest": ("I choose who comes.",), "length": ("I choose how long.",), "from": ("I type the day.",)}
     wanted = {"guest": p["guest"], "length": str(p["length"]), "from": p["day"]}
-    return nav.to(screen, "free") or screen.fill(wanted, "find times", said)
+    return nav.open_menu_page(screen, "free") or screen.fill(wanted, "find times", said)
 
 
 def _free(records: Records, p: Params) -> str:
@@ -188,7 +190,7 @@ TASKS = (
         "Show the month {title}.",
         {1: 6},
         _draw_month,
-        lambda s, p: nav.month(s, p["month"]),
+        lambda s, p: nav.open_month(s, p["month"]),
         page=lambda p: (f"month/{p['month']}", {}),
     ),
     SiteTask(
@@ -196,7 +198,7 @@ TASKS = (
         "Show the day view of {when}.",
         {2: 6},
         _draw_day,
-        lambda s, p: nav.day(s, p["day"]),
+        lambda s, p: nav.open_day(s, p["day"]),
         page=lambda p: (f"day/{p['day']}", {}),
     ),
     SiteTask(
@@ -223,7 +225,7 @@ TASKS = (
         "Open the event “{title}”.",
         {2: 7},
         draws.event,
-        lambda s, p: nav.event(s, p["key"]),
+        lambda s, p: nav.open_event(s, p["key"]),
         page=lambda p: (f"event/{p['key']}", {}),
     ),
     SiteTask(

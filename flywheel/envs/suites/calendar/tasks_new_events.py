@@ -48,7 +48,7 @@ def _create(records: Records, p: Params) -> None:
 
 
 def _steps_new(screen: Screen, p: Params) -> Move | None:
-    return nav.new(screen, p["day"]) or nav.filled(screen, p["wanted"])
+    return nav.open_new_form(screen, p["day"]) or nav.fill_event_form(screen, p["wanted"])
 
 
 def _draw_guest(d: Draw) -> Params:
@@ -62,7 +62,7 @@ def _create_guest(records: Records, p: Params) -> None:
 
 
 def _steps_guest(screen: Screen, p: Params) -> Move | None:
-    return nav.new(screen, p["day"]) or nav.filled(screen, p["wanted"] | {"guests": p["name"]})
+    return nav.open_new_form(screen, p["day"]) or nav.fill_event_form(screen, p["wanted"] | {"guests": p["name"]})
 
 
 TASKS = (

@@ -55,7 +55,7 @@ class ChoreFamilySuite(TaskSuite):
         return self.families[template].play(params)
 
     @classmethod
-    def made(cls, name: str) -> Self:
+    def make_suite(cls, name: str) -> Self:
         """Make the suite under the name `name`. Its checksum is that of this folder's files, which draw its tasks."""
         digest = hashlib.sha256()
         for path in sorted(Path(__file__).parent.glob("*.py")):

@@ -16,7 +16,7 @@ from flywheel.envs.suites.chores.family import (
     join_with_and,
     step_budgets,
 )
-from flywheel.envs.suites.encyclopaedia.facts import Article, articles, of_kind
+from flywheel.envs.suites.encyclopaedia.facts import Article, articles, list_articles
 
 _SEARCH = {"search": {"shipped": ["search"]}}
 _SQL = {"sql": {"shipped": ["sql"]}}
@@ -34,10 +34,10 @@ def _lookup(level: int, rng: random.Random) -> dict[str, Any]:
     (3)."""
     if level == 1:
         fact = rng.choice(list(_FACTS))
-        one = rng.choice([element for element in of_kind("elements") if element.facts[fact]])
+        one = rng.choice([element for element in list_articles("elements") if element.facts[fact]])
         ask, answer, read = f"What is the {_FACTS[fact]} of {one.title}", one.facts[fact], [one.title]
     elif level == 2:
-        found = [one for one in of_kind("elements") if _place(one) and _capital(_place(one))]
+        found = [one for one in list_articles("elements") if _place(one) and _capital(_place(one))]
         one = rng.choice(found)
         country = _place(one)
         ask = f"What is the capital of the country in which {one.title} was discovered"
@@ -117,7 +117,7 @@ def _reads(titles: list[str]) -> ExpertSteps:
 
 def _countries(rng: random.Random, count: int) -> list[Article]:
     """Draw different countries with known capitals, whose names need no quotes in CSV."""
-    return rng.sample([one for one in of_kind("countries") if _capital(one) and "," not in one.title], count)
+    return rng.sample([one for one in list_articles("countries") if _capital(one) and "," not in one.title], count)
 
 
 def _capital(country: Article) -> Article | None:

@@ -43,4 +43,4 @@ class ErrandsSuite(ChoreFamilySuite):
     families: ClassVar[Mapping[str, ChoreFamily]] = {**web.FAMILIES, **applications.FAMILIES}
 
 
-CHORES, ERRANDS = ChoresSuite.made("chores"), ErrandsSuite.made("errands")
+CHORES, ERRANDS = ChoresSuite.make_suite("chores"), ErrandsSuite.make_suite("errands")

@@ -16,7 +16,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from flywheel.envs.suites.encyclopaedia.facts import slug
+from flywheel.envs.suites.encyclopaedia.facts import slugify
 
 OUT = Path(__file__).parent / "facts.json"
 _CITIES = 150  # in addition to the capitals
@@ -186,8 +186,8 @@ def _places() -> tuple[dict[str, Any], dict[str, Any]]:
     }
     cities: dict[str, Any] = {}
     for code, one in kept.items():
-        names = (slug(one["capital"]), _CAPITALS.get(code))
-        of = [city for city in places if city["countrycode"] == code and slug(city["name"]) in names]
+        names = (slugify(one["capital"]), _CAPITALS.get(code))
+        of = [city for city in places if city["countrycode"] == code and slugify(city["name"]) in names]
         if of:
             countries[code]["capital"] = _add(cities, of[0])
     for city in places:
@@ -200,7 +200,7 @@ def _places() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _add(cities: dict[str, Any], city: dict[str, Any]) -> str:
     """Add a city and return its key; a second city of the same name has its country's code in the key."""
-    key = slug(city["name"])
+    key = slugify(city["name"])
     entry = {
         "name": city["name"],
         "country": city["countrycode"],
@@ -238,7 +238,7 @@ def _elements(countries: dict[str, Any]) -> dict[str, Any]:
         people = ["Pierre Curie", "Marie Curie"] if people == ["Pierre and Marie Curie"] else people
         if people == ["Fausto and Juan José de Elhuyar"]:
             people = ["Fausto de Elhuyar", "Juan José de Elhuyar"]
-        found[slug(name)] = {
+        found[slugify(name)] = {
             "number": number,
             "symbol": symbol,
             "name": name,

@@ -30,7 +30,7 @@ SERIES = (
 CONTINENTS = ("Africa", "Asia", "Europe", "North America", "Oceania", "South America")
 
 
-def slug(name: str) -> str:
+def slugify(name: str) -> str:
     """Convert a name to the last part of an address: ASCII letters, digits and hyphens."""
     bare = unicodedata.normalize("NFKD", name.replace("ø", "o").replace("Ø", "O").replace("ł", "l").replace("ı", "i"))
     return re.sub(r"[^a-z0-9]+", "-", bare.encode("ascii", "ignore").decode().lower()).strip("-")
@@ -59,7 +59,7 @@ def articles() -> dict[str, Article]:
     """Map slugs to articles, in the order of elements, countries, cities, discoverers."""
     raw = json.loads((Path(__file__).parent / "facts.json").read_text(encoding="utf-8"))
     elements, countries, cities = raw["elements"], raw["countries"], raw["cities"]
-    of_country = {code: slug(one["name"]) for code, one in countries.items()}
+    of_country = {code: slugify(one["name"]) for code, one in countries.items()}
     taken = {*elements, *of_country.values()}
     of_city = {key: f"{key}-city" if key in taken else key for key in cities}
     named: dict[str, list[str]] = {}
@@ -74,7 +74,7 @@ def articles() -> dict[str, Article]:
     return {one.slug: one for one in found}
 
 
-def of_kind(kind: str) -> list[Article]:
+def list_articles(kind: str) -> list[Article]:
     """List the articles of a `kind`, one of KINDS."""
     return [one for one in articles().values() if one.kind == kind]
 
@@ -110,7 +110,7 @@ def _element(key: str, one: dict[str, Any], elements: dict[str, Any], of_country
         lead,
         facts,
         {
-            "Discovered by": tuple(slug(name) for name in one["people"]),
+            "Discovered by": tuple(slugify(name) for name in one["people"]),
             "Discovered in": tuple(of_country[code] for code in one["places"]),
             "Main producers": tuple(of_country[code] for code in one["producers"]),
             "Neighbors in the table": tuple(around),
@@ -175,7 +175,7 @@ def _person(name: str, keys: list[str], elements: dict[str, Any], of_country: di
     facts = {"count": len(keys), "first": min(years)}
     what = "an element" if len(keys) == 1 else f"{len(keys)} elements"
     return Article(
-        slug(name),
+        slugify(name),
         name,
         "people",
         f"{name} discovered {what}, alone or with others.",

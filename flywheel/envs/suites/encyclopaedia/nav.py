@@ -8,7 +8,7 @@ from flywheel.envs.suites.encyclopaedia.facts import articles
 from flywheel.envs.suites.screen import Move, Screen
 
 
-def article(screen: Screen, key: str) -> Move | None:
+def open_article(screen: Screen, key: str) -> Move | None:
     """Go to an article through the search."""
     if screen.page == f"wiki/{key}":
         return None
@@ -17,17 +17,17 @@ def article(screen: Screen, key: str) -> Move | None:
     return screen.fill({"search": articles()[key].title}, "", {"search": ("I type the name.", "I search for it.")})
 
 
-def follow(screen: Screen, chain: list[str]) -> Move | None:
+def follow_links(screen: Screen, chain: list[str]) -> Move | None:
     """Go from the first article of `chain` (slugs) to its last, by the links."""
     if screen.page == f"wiki/{chain[-1]}" and screen.query.get("tab") != "note":
         return None
     for here, there in itertools.pairwise(chain):
         if screen.page == f"wiki/{here}" and screen.has(f"link {there}"):
             return screen.click(f"link {there}", "I follow this link.", "I go on to the next one.", "I click the link.")
-    return article(screen, chain[0])
+    return open_article(screen, chain[0])
 
 
-def listed(screen: Screen, kind: str, only: str = "", sort: str = "", order: str = "up") -> Move | None:
+def open_table(screen: Screen, kind: str, only: str = "", sort: str = "", order: str = "up") -> Move | None:
     """Go to the table of a kind, narrow it to the series or continent `only`, and sort it."""
     if screen.page != f"list/{kind}":
         return screen.click(f"menu list/{kind}", "I open this category.", "I go to the category.")
@@ -40,7 +40,7 @@ def listed(screen: Screen, kind: str, only: str = "", sort: str = "", order: str
     return None
 
 
-def unit(screen: Screen, **wanted: str) -> Move | None:
+def choose_units(screen: Screen, **wanted: str) -> Move | None:
     """Set the units as wanted, on their page."""
     if all(screen.records["units"][name] == value for name, value in wanted.items()):
         return None

@@ -7,7 +7,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from flywheel.envs.suites.encyclopaedia.facts import CONTINENTS, KINDS, SERIES, Article, articles, of_kind
+from flywheel.envs.suites.encyclopaedia.facts import CONTINENTS, KINDS, SERIES, Article, articles, list_articles
 from flywheel.envs.suites.forms import Field, one_of
 from flywheel.envs.suites.site import Page, Site, Visit
 
@@ -106,7 +106,7 @@ site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
 @site.page("")
 def home(visit: Visit) -> Page:
     featured = [articles()[key] for key in visit.records["_featured"]]
-    return Page.of("home.html", featured=featured, counts={kind: len(of_kind(kind)) for kind in KINDS})
+    return Page.of("home.html", featured=featured, counts={kind: len(list_articles(kind)) for kind in KINDS})
 
 
 @site.page("wiki/<key>")
@@ -151,7 +151,7 @@ def table(visit: Visit, kind: str) -> Page | None:
     by, options = parts.get(kind, ("", ()))
     narrow = visit.option(by, ("", *options)) if by else ""
     sort, order = visit.option("sort", COLUMNS[kind]), visit.option("order", ("up", "down"))
-    rows = [one for one in of_kind(kind) if not narrow or one.facts[by] == narrow]
+    rows = [one for one in list_articles(kind) if not narrow or one.facts[by] == narrow]
     rows = ordered(rows, sort, order)
     count = max(1, -(-len(rows) // ROWS))
     number = visit.number("page", 1, 1, count)

@@ -4,106 +4,128 @@ from __future__ import annotations
 
 from flywheel.envs.suites.encyclopaedia import nav
 from flywheel.envs.suites.encyclopaedia.facts import Article
-from flywheel.envs.suites.encyclopaedia.questions import ANY_UNITS, alone, chain, get, last_fact, of_last, pick
+from flywheel.envs.suites.encyclopaedia.questions import (
+    ANY_UNITS,
+    chain,
+    draw_article,
+    get_article,
+    has_single_links,
+    last_fact,
+    of_last,
+)
 from flywheel.envs.suites.screen import Move, Screen
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 
 def _found_in(one: Article) -> bool:
-    return alone(one, "Discovered in") and alone(get(one.link("Discovered in")), "Capital")
+    return has_single_links(one, "Discovered in") and has_single_links(
+        get_article(one.link("Discovered in")), "Capital"
+    )
 
 
 def _draw_place_capital(d: Draw) -> Params:
-    one = pick(d, "elements", _found_in)
+    one = draw_article(d, "elements", _found_in)
     return {"chain": [one.slug, one.link("Discovered in")], "title": one.title}
 
 
 def _draw_place_people(d: Draw) -> Params:
-    one = pick(d, "elements", _found_in)
+    one = draw_article(d, "elements", _found_in)
     country = one.link("Discovered in")
-    return {"chain": [one.slug, country, get(country).link("Capital")], "title": one.title}
+    return {"chain": [one.slug, country, get_article(country).link("Capital")], "title": one.title}
 
 
 def _draw_capital_people(d: Draw) -> Params:
-    one = pick(d, "countries", lambda a: alone(a, "Capital"))
+    one = draw_article(d, "countries", lambda a: has_single_links(a, "Capital"))
     return {"chain": [one.slug, one.link("Capital")], "title": one.title}
 
 
 def _draw_city_currency(d: Draw) -> Params:
-    one = pick(d, "cities")
+    one = draw_article(d, "cities")
     return {"chain": [one.slug, one.link("Country")], "title": one.title}
 
 
 def _draw_others(d: Draw) -> Params:
     """Draw an element whose only discoverer discovered exactly one other."""
-    one = pick(d, "elements", lambda a: alone(a, "Discovered by") and get(a.link("Discovered by")).facts["count"] == 2)
+    one = draw_article(
+        d,
+        "elements",
+        lambda a: has_single_links(a, "Discovered by") and get_article(a.link("Discovered by")).facts["count"] == 2,
+    )
     return {"chain": [one.slug, one.link("Discovered by")], "title": one.title}
 
 
 def _other(p: Params) -> str:
-    return next(get(key).title for key in get(p["chain"][1]).links["Elements"] if key != p["chain"][0])
+    return next(get_article(key).title for key in get_article(p["chain"][1]).links["Elements"] if key != p["chain"][0])
 
 
 def _draw_count(d: Draw) -> Params:
-    one = pick(d, "elements", lambda a: alone(a, "Discovered by") and get(a.link("Discovered by")).facts["count"] > 1)
+    one = draw_article(
+        d,
+        "elements",
+        lambda a: has_single_links(a, "Discovered by") and get_article(a.link("Discovered by")).facts["count"] > 1,
+    )
     return {"chain": [one.slug, one.link("Discovered by")], "title": one.title}
 
 
 def _draw_producer(d: Draw) -> Params:
     """Draw an element, with the first of its main producers."""
-    one = pick(
-        d, "elements", lambda a: a.links["Main producers"] and alone(get(a.links["Main producers"][0]), "Capital")
+    one = draw_article(
+        d,
+        "elements",
+        lambda a: a.links["Main producers"] and has_single_links(get_article(a.links["Main producers"][0]), "Capital"),
     )
     return {"chain": [one.slug, one.links["Main producers"][0]], "title": one.title}
 
 
 def _draw_next_place(d: Draw) -> Params:
     """Draw an element whose successor by atomic number was discovered in exactly one country."""
-    one = pick(d, "elements", lambda a: 1 < a.facts["number"] < 118)
-    after = get(one.links["Neighbors in the table"][1])
-    if not alone(after, "Discovered in"):
+    one = draw_article(d, "elements", lambda a: 1 < a.facts["number"] < 118)
+    after = get_article(one.links["Neighbors in the table"][1])
+    if not has_single_links(after, "Discovered in"):
         raise Redraw
     return {"chain": [one.slug, after.slug], "title": one.title}
 
 
 def _draw_largest_neighbour(d: Draw) -> Params:
-    one = pick(d, "countries", lambda a: 2 <= len(a.links["Neighbors"]) <= 3)
+    one = draw_article(d, "countries", lambda a: 2 <= len(a.links["Neighbors"]) <= 3)
     return {"key": one.slug, "title": one.title}
 
 
 def _largest_neighbour(p: Params) -> str:
-    return max((get(key) for key in get(p["key"]).links["Neighbors"]), key=lambda a: a.facts["population"]).title
+    return max(
+        (get_article(key) for key in get_article(p["key"]).links["Neighbors"]), key=lambda a: a.facts["population"]
+    ).title
 
 
 def _steps_largest_neighbour(screen: Screen, p: Params) -> Move | None:
     """Read each neighbour in turn: the first by a link from the country, the others through the search."""
-    keys = list(get(p["key"]).links["Neighbors"])
+    keys = list(get_article(p["key"]).links["Neighbors"])
     if screen.page == f"wiki/{keys[-1]}":
         return screen.answer(_largest_neighbour(p), "I have seen them all.")
     for key in keys[:-1]:
         if screen.page == f"wiki/{key}":
             after = keys[keys.index(key) + 1]
-            return nav.article(screen, after)
+            return nav.open_article(screen, after)
     if screen.page == "search":
         asked = screen.query.get("q", "")
-        here = next((key for key in keys if get(key).title == asked), p["key"])
-        return nav.article(screen, here)
-    return nav.follow(screen, [p["key"], keys[0]])
+        here = next((key for key in keys if get_article(key).title == asked), p["key"])
+        return nav.open_article(screen, here)
+    return nav.follow_links(screen, [p["key"], keys[0]])
 
 
 def _draw_first_here(d: Draw) -> Params:
     """Draw a city in whose country one element was discovered before all others."""
-    one = pick(d, "cities", lambda a: len(get(a.link("Country")).links["Elements discovered here"]) > 1)
-    country = get(one.link("Country"))
+    one = draw_article(d, "cities", lambda a: len(get_article(a.link("Country")).links["Elements discovered here"]) > 1)
+    country = get_article(one.link("Country"))
     keys = country.links["Elements discovered here"]
-    if get(keys[0]).facts["year"] == get(keys[1]).facts["year"]:
+    if get_article(keys[0]).facts["year"] == get_article(keys[1]).facts["year"]:
         raise Redraw
     return {"chain": [one.slug, country.slug], "title": one.title}
 
 
 def _currency(p: Params) -> str:
     """Return the code of the currency: the three letters in brackets."""
-    return get(p["chain"][-1]).facts["currency"].rpartition("(")[2].rstrip(")")
+    return get_article(p["chain"][-1]).facts["currency"].rpartition("(")[2].rstrip(")")
 
 
 TASKS = (

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from flywheel.envs.suites.encyclopaedia import nav
-from flywheel.envs.suites.encyclopaedia.facts import CONTINENTS, SERIES, of_kind
+from flywheel.envs.suites.encyclopaedia.facts import CONTINENTS, SERIES, list_articles
 from flywheel.envs.suites.encyclopaedia.pages import LABELS, celsius, ordered
-from flywheel.envs.suites.encyclopaedia.questions import ANY_UNITS, alone, chain, get, of_first, pick
+from flywheel.envs.suites.encyclopaedia.questions import (
+    ANY_UNITS,
+    chain,
+    draw_article,
+    get_article,
+    has_single_links,
+    of_first,
+)
 from flywheel.envs.suites.screen import Move, Screen
 from flywheel.envs.suites.site_tasks import Answer, Draw, Params, Redraw, SiteTask
 
@@ -27,22 +34,22 @@ def _draw_fact(d: Draw) -> Params:
         )
     )
     name = d.rng.choice(names)
-    one = pick(d, kind, lambda a: a.facts[name] not in (None, ""))
+    one = draw_article(d, kind, lambda a: a.facts[name] not in (None, ""))
     what = {"year": "year of discovery", "density": "density in g/cm³"}.get(name, LABELS[name].lower())
     return {"key": one.slug, "title": one.title, "fact": name, "what": what}
 
 
 def _fact(p: Params) -> Answer:
-    value = get(p["key"]).facts[p["fact"]]
+    value = get_article(p["key"]).facts[p["fact"]]
     return value if isinstance(value, int | float) and p["fact"] != "calling" else str(value)
 
 
 def _steps_fact(screen: Screen, p: Params) -> Move | None:
-    return nav.article(screen, p["key"]) or screen.answer(str(_fact(p)))
+    return nav.open_article(screen, p["key"]) or screen.answer(str(_fact(p)))
 
 
 def _draw_melting(d: Draw) -> Params:
-    one = pick(d, "elements", lambda a: a.facts["melting"])
+    one = draw_article(d, "elements", lambda a: a.facts["melting"])
     unit = d.rng.choice(("kelvin", "celsius"))
     return {
         "key": one.slug,
@@ -53,49 +60,49 @@ def _draw_melting(d: Draw) -> Params:
 
 
 def _melting(p: Params) -> float:
-    value = get(p["key"]).facts["melting"]
+    value = get_article(p["key"]).facts["melting"]
     return value if p["unit"] == "kelvin" else celsius(value)
 
 
 def _steps_melting(screen: Screen, p: Params) -> Move | None:
-    move = nav.unit(screen, temperature=p["unit"]) or nav.article(screen, p["key"])
+    move = nav.choose_units(screen, temperature=p["unit"]) or nav.open_article(screen, p["key"])
     return move or screen.answer(f"{_melting(p):g}")
 
 
 def _draw_capital(d: Draw) -> Params:
-    one = pick(d, "countries", lambda a: alone(a, "Capital"))
+    one = draw_article(d, "countries", lambda a: has_single_links(a, "Capital"))
     return {"chain": [one.slug], "title": one.title}
 
 
 def _titles(keys: list[str] | tuple[str, ...]) -> list[str]:
-    return [get(key).title for key in keys]
+    return [get_article(key).title for key in keys]
 
 
 def _draw_neighbours(d: Draw) -> Params:
-    one = pick(d, "countries", lambda a: 2 <= len(a.links["Neighbors"]) <= 4)
+    one = draw_article(d, "countries", lambda a: 2 <= len(a.links["Neighbors"]) <= 4)
     if any(" and " in title or "," in title for title in _titles(one.links["Neighbors"])):
         raise Redraw  # the answer is a list, which such a name would split
     return {"key": one.slug, "title": one.title}
 
 
 def _steps_neighbours(screen: Screen, p: Params) -> Move | None:
-    move = nav.article(screen, p["key"])
-    return move or screen.answer(", ".join(_titles(get(p["key"]).links["Neighbors"])))
+    move = nav.open_article(screen, p["key"])
+    return move or screen.answer(", ".join(_titles(get_article(p["key"]).links["Neighbors"])))
 
 
 def _draw_symbol(d: Draw) -> Params:
-    one = pick(d, "elements")
+    one = draw_article(d, "elements")
     return {"key": one.slug, "symbol": one.facts["symbol"]}
 
 
 def _steps_symbol(screen: Screen, p: Params) -> Move | None:
     if screen.page == "search" and screen.query.get("q") == p["symbol"]:
-        return screen.answer(get(p["key"]).title, "The first one is the answer.")
+        return screen.answer(get_article(p["key"]).title, "The first one is the answer.")
     return screen.fill({"search": p["symbol"]}, "", {"search": ("I search for the symbol.",)})
 
 
 def _draw_discoverer(d: Draw) -> Params:
-    one = pick(d, "elements", lambda a: alone(a, "Discovered by"))
+    one = draw_article(d, "elements", lambda a: has_single_links(a, "Discovered by"))
     return {"chain": [one.slug], "title": one.title}
 
 
@@ -107,7 +114,7 @@ def _draw_extreme(d: Draw) -> Params:
         ("series", ("density", "melting", "year")) if kind == "elements" else ("continent", ("population", "area"))
     )
     sort, order = d.rng.choice(sorts if kind != "cities" else ("population",)), d.rng.choice(("up", "down"))
-    rows = ordered([one for one in of_kind(kind) if one.facts[by] == only], sort, order)
+    rows = ordered([one for one in list_articles(kind) if one.facts[by] == only], sort, order)
     values = [one.facts[sort] for one in rows[:2]]
     if None in values or values[0] == values[1]:
         raise Redraw
@@ -127,20 +134,20 @@ def _draw_extreme(d: Draw) -> Params:
 
 
 def _steps_extreme(screen: Screen, p: Params) -> Move | None:
-    move = nav.listed(screen, p["kind"], p["only"], p["sort"], p["order"])
-    return move or screen.answer(get(p["key"]).title, "The first one is the answer.", "It stands at the top.")
+    move = nav.open_table(screen, p["kind"], p["only"], p["sort"], p["order"])
+    return move or screen.answer(get_article(p["key"]).title, "The first one is the answer.", "It stands at the top.")
 
 
 def _draw_compare(d: Draw) -> Params:
     kind, sort, word = d.rng.choice(_COMPARED)
-    one, other = d.rng.sample([a for a in of_kind(kind) if a.facts[sort]], 2)
+    one, other = d.rng.sample([a for a in list_articles(kind) if a.facts[sort]], 2)
     if one.facts[sort] == other.facts[sort]:
         raise Redraw
     return {"keys": [one.slug, other.slug], "sort": sort, "one": one.title, "other": other.title, "word": word}
 
 
 def _larger(p: Params) -> str:
-    return max((get(key) for key in p["keys"]), key=lambda one: one.facts[p["sort"]]).title
+    return max((get_article(key) for key in p["keys"]), key=lambda one: one.facts[p["sort"]]).title
 
 
 def _steps_compare(screen: Screen, p: Params) -> Move | None:
@@ -177,7 +184,7 @@ TASKS = (
         {2: 8},
         _draw_neighbours,
         _steps_neighbours,
-        answer=lambda _, p: _titles(get(p["key"]).links["Neighbors"]),
+        answer=lambda _, p: _titles(get_article(p["key"]).links["Neighbors"]),
         ignore=ANY_UNITS,
     ),
     SiteTask(
@@ -186,7 +193,7 @@ TASKS = (
         {1: 5},
         _draw_symbol,
         _steps_symbol,
-        answer=lambda _, p: get(p["key"]).title,
+        answer=lambda _, p: get_article(p["key"]).title,
         ignore=ANY_UNITS,
     ),
     chain(
@@ -203,7 +210,7 @@ TASKS = (
         {2: 11},
         _draw_extreme,
         _steps_extreme,
-        answer=lambda _, p: get(p["key"]).title,
+        answer=lambda _, p: get_article(p["key"]).title,
         ignore=ANY_UNITS,
     ),
     SiteTask(

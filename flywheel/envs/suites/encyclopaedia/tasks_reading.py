@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flywheel.envs.suites.encyclopaedia import nav
-from flywheel.envs.suites.encyclopaedia.facts import CONTINENTS, KINDS, SERIES, articles, of_kind
+from flywheel.envs.suites.encyclopaedia.facts import CONTINENTS, KINDS, SERIES, articles, list_articles
 from flywheel.envs.suites.encyclopaedia.pages import COLUMNS, LABELS, UNITS
 from flywheel.envs.suites.screen import Move, Screen
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
@@ -40,7 +40,7 @@ def _unsave(records: Records, p: Params) -> None:
 
 
 def _steps_save(screen: Screen, p: Params) -> Move | None:
-    return nav.article(screen, p["key"]) or screen.click("save", "I keep it for later.", "Onto the list.")
+    return nav.open_article(screen, p["key"]) or screen.click("save", "I keep it for later.", "Onto the list.")
 
 
 def _steps_unsave(screen: Screen, p: Params) -> Move | None:
@@ -69,7 +69,7 @@ def _steps_clear_kind(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_works(d: Draw) -> Params:
-    one = d.rng.choice([one for one in of_kind("people") if 2 <= one.facts["count"] <= 3])
+    one = d.rng.choice([one for one in list_articles("people") if 2 <= one.facts["count"] <= 3])
     if set(one.links["Elements"]) & set(d.records["reading"]):
         raise Redraw
     return {"key": one.slug, "title": one.title}
@@ -83,7 +83,9 @@ def _steps_works(screen: Screen, p: Params) -> Move | None:
     left = [key for key in articles()[p["key"]].links["Elements"] if key not in screen.records["reading"]]
     if not left:
         return None
-    return nav.follow(screen, [p["key"], left[0]]) or screen.click("save", "I keep it for later.", "Onto the list.")
+    return nav.follow_links(screen, [p["key"], left[0]]) or screen.click(
+        "save", "I keep it for later.", "Onto the list."
+    )
 
 
 def _draw_note(d: Draw) -> Params:
@@ -102,7 +104,7 @@ def _steps_note(screen: Screen, p: Params) -> Move | None:
         return screen.fill(
             {"text": p["text"]}, "save note", {"text": ("I type the note.",), "save note": ("I save it.",)}
         )
-    move = nav.article(screen, p["key"])
+    move = nav.open_article(screen, p["key"])
     return move or screen.click(f"tab wiki/{p['key']}?tab=note", "I open my note.", "I go to the note.")
 
 
@@ -178,7 +180,7 @@ TASKS = (
         "Open the article on {title}.",
         {1: 5},
         _any,
-        lambda s, p: nav.article(s, p["key"]),
+        lambda s, p: nav.open_article(s, p["key"]),
         page=lambda p: (f"wiki/{p['key']}", {}),
     ),
     SiteTask(
@@ -194,7 +196,7 @@ TASKS = (
         "Show {words}.",
         {1: 5},
         _draw_narrow,
-        lambda s, p: nav.listed(s, p["kind"], p["only"]),
+        lambda s, p: nav.open_table(s, p["kind"], p["only"]),
         page=lambda p: (f"list/{p['kind']}", {p["by"]: p["only"]}),
     ),
     SiteTask(
@@ -202,7 +204,7 @@ TASKS = (
         "Show the table of {title}, sorted by {column}, the {first} first.",
         {2: 9},
         _draw_table,
-        lambda s, p: nav.listed(s, p["kind"], "", p["sort"], p["order"]),
+        lambda s, p: nav.open_table(s, p["kind"], "", p["sort"], p["order"]),
         page=lambda p: (f"list/{p['kind']}", {"sort": p["sort"], "order": p["order"]}),
     ),
     SiteTask("save", "Put the article on {title} on the reading list.", {1: 7}, _draw_new, _steps_save, _save),
@@ -226,6 +228,11 @@ TASKS = (
     SiteTask("note", "Write the note “{text}” on the article on {title}.", {2: 12}, _draw_note, _steps_note, _note),
     SiteTask("change_note", "Change the note on {title} to “{text}”", {2: 13}, _draw_old_note, _steps_note, _note),
     SiteTask(
-        "units", "Let the almanac show {words}.", {2: 9}, _draw_units, lambda s, p: nav.unit(s, **p["wanted"]), _units
+        "units",
+        "Let the almanac show {words}.",
+        {2: 9},
+        _draw_units,
+        lambda s, p: nav.choose_units(s, **p["wanted"]),
+        _units,
     ),
 )

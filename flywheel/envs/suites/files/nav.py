@@ -8,14 +8,14 @@ from flywheel.envs.suites.files.pages import A_PAGE, home_of
 from flywheel.envs.suites.screen import Move, Screen
 
 
-def menu(screen: Screen, page: str) -> Move | None:
+def open_files_page(screen: Screen, page: str) -> Move | None:
     """Go to a page of the menu."""
     if screen.page == page:
         return None
     return screen.click(f"menu {page or 'start'}", "I open this page.", "I look in the menu.", "I click the menu.")
 
 
-def folder(screen: Screen, key: str) -> Move | None:
+def open_folder(screen: Screen, key: str) -> Move | None:
     """Go to a folder, down from the top."""
     if screen.page == home_of(key):
         return None
@@ -23,22 +23,24 @@ def folder(screen: Screen, key: str) -> Move | None:
     here = screen.page.removeprefix("folder/")
     if screen.page == "" or (screen.page.startswith("folder/") and here in way):
         inner = way[way.index(here) + 1] if here in way else way[0]
-        return entry(screen, inner, "open", "I open the folder.", "I go into this folder.", "Here is the folder.")
+        return click_row_element(
+            screen, inner, "open", "I open the folder.", "I go into this folder.", "Here is the folder."
+        )
     if screen.has(f"crumb folder/{way[-2]}" if len(way) > 1 else "crumb start"):
         return screen.click(f"crumb folder/{way[-2]}" if len(way) > 1 else "crumb start", "One folder up.", "I go up.")
-    return menu(screen, "")
+    return open_files_page(screen, "")
 
 
-def entry(screen: Screen, key: str, element: str, *said: str) -> Move:
+def click_row_element(screen: Screen, key: str, element: str, *said: str) -> Move:
     """Click the `element` of a row of the folder that is shown, which may be on its next page."""
     if screen.has(f"{element} {key}") or not screen.has("next page"):
         return screen.click(f"{element} {key}", *said)
     return screen.click("next page", "I look at the next page.", "It is on the next page.")
 
 
-def ordered(screen: Screen, key: str, sort: str) -> Move | None:
+def open_sorted_folder(screen: Screen, key: str, sort: str) -> Move | None:
     """Go to a folder and sort it, by a column's head, or by the sort menu of a small screen."""
-    if (move := folder(screen, key)) is not None:
+    if (move := open_folder(screen, key)) is not None:
         return move
     if screen.query.get("sort", "name") == sort:
         return None
@@ -48,7 +50,7 @@ def ordered(screen: Screen, key: str, sort: str) -> Move | None:
     return screen.click(name, "I sort the list.", "I change the order.")
 
 
-def item(screen: Screen, key: str, tab: str = "") -> Move | None:
+def open_item(screen: Screen, key: str, tab: str = "") -> Move | None:
     """Go to the page of a file or folder through the search, then to its `tab`."""
     if screen.page == f"item/{key}":
         if not tab or screen.query.get("tab") == tab:
@@ -60,14 +62,14 @@ def item(screen: Screen, key: str, tab: str = "") -> Move | None:
     return screen.fill({"search": name}, "", {"search": ("I search for it.", "I type its name.")})
 
 
-def action(screen: Screen, key: str, element: str, *said: str) -> Move:
+def click_item_action(screen: Screen, key: str, element: str, *said: str) -> Move:
     """Click an element of a file's or folder's page, or open the menu that it is in."""
-    if (move := item(screen, key)) is not None:
+    if (move := open_item(screen, key)) is not None:
         return move
     return screen.click(element if screen.has(element) else "actions", *said)
 
 
-def put(screen: Screen, target: str, *said: str) -> Move | None:
+def choose_target_folder(screen: Screen, target: str, *said: str) -> Move | None:
     """Go to the folder `target` and choose it, on a page that asks for a place; None on any other page."""
     if not screen.page.startswith("place/"):
         return None
@@ -81,7 +83,7 @@ def put(screen: Screen, target: str, *said: str) -> Move | None:
     return screen.click(f"crumb place/{shared}", "I go up.", "I go back to the top.")
 
 
-def selected(screen: Screen, keys: list[str], button: str, *said: str) -> Move:
+def tick_files(screen: Screen, keys: list[str], button: str, *said: str) -> Move:
     """Tick these files of the folder that is shown, from the top down, and press a button below them."""
     shown = [name for name in screen.order("pick ") if name.removeprefix("pick ") in keys]
     for name in shown:
@@ -92,6 +94,6 @@ def selected(screen: Screen, keys: list[str], button: str, *said: str) -> Move:
     return screen.click(button, *said)
 
 
-def one_page(records: dict, folder_key: str) -> bool:
+def fits_one_page(records: dict, folder_key: str) -> bool:
     """Tell whether a folder is shown on one page."""
     return len(tree.children(records, folder_key)) <= A_PAGE

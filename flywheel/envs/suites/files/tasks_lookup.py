@@ -59,7 +59,7 @@ def _steps_size(screen: Screen, p: Params) -> Move | None:
     if screen.page == "search" and screen.has(f"more {p['key']}"):
         size = shown_size(tree.size(screen.records, p["key"]))
         return screen.seen(f"more {p['key']}") or screen.answer(size)
-    return nav.item(screen, p["key"])
+    return nav.open_item(screen, p["key"])
 
 
 def _where(records: Records, p: Params) -> str:
@@ -69,7 +69,7 @@ def _where(records: Records, p: Params) -> str:
 def _steps_where(screen: Screen, p: Params) -> Move | None:
     if screen.page == "search" and screen.has(f"more {p['key']}"):
         return screen.seen(f"more {p['key']}") or screen.answer(_where(screen.records, p), "It says where it is.")
-    return nav.item(screen, p["key"])
+    return nav.open_item(screen, p["key"])
 
 
 def _changed(records: Records, p: Params) -> str:
@@ -77,7 +77,7 @@ def _changed(records: Records, p: Params) -> str:
 
 
 def _steps_changed(screen: Screen, p: Params) -> Move | None:
-    move = nav.item(screen, p["key"]) or screen.seen("fact changed")
+    move = nav.open_item(screen, p["key"]) or screen.seen("fact changed")
     return move or screen.answer(_changed(screen.records, p))
 
 
@@ -97,7 +97,7 @@ def _count(records: Records, p: Params) -> int:
 
 def _steps_count(screen: Screen, p: Params) -> Move | None:
     """Go to the folder and scroll to its last row, so that all of it was seen."""
-    if (move := nav.folder(screen, p["folder"])) is not None:
+    if (move := nav.open_folder(screen, p["folder"])) is not None:
         return move
     last = screen.order("open ")[-1]
     if not screen.in_view(last):
@@ -115,7 +115,7 @@ def _draw_largest(d: Draw) -> Params:
 
 def _steps_largest(screen: Screen, p: Params) -> Move | None:
     name = screen.records["nodes"][p["key"]]["name"]
-    move = nav.ordered(screen, p["folder"], "-size") or screen.seen(f"open {p['key']}")
+    move = nav.open_sorted_folder(screen, p["folder"], "-size") or screen.seen(f"open {p['key']}")
     return move or screen.answer(name, "The first one is the largest.")
 
 
@@ -130,7 +130,7 @@ def _note(records: Records, p: Params) -> str | int:
 
 
 def _steps_note(screen: Screen, p: Params) -> Move | None:
-    move = nav.item(screen, p["key"]) or screen.seen("text")
+    move = nav.open_item(screen, p["key"]) or screen.seen("text")
     return move or screen.answer(str(_note(screen.records, p)), "It is written here.")
 
 
@@ -149,7 +149,7 @@ def _shares(records: Records, p: Params) -> list[str]:
 
 def _steps_shares(screen: Screen, p: Params) -> Move | None:
     last = list(screen.records["nodes"][p["key"]]["shared"])[-1]
-    move = nav.item(screen, p["key"], "sharing") or screen.seen(f"turn {last}")
+    move = nav.open_item(screen, p["key"], "sharing") or screen.seen(f"turn {last}")
     return move or screen.answer(" and ".join(_shares(screen.records, p)))
 
 
@@ -177,7 +177,7 @@ def _draw_owner(d: Draw) -> Params:
 
 
 def _steps_owner(screen: Screen, p: Params) -> Move | None:
-    move = nav.item(screen, p["key"]) or screen.seen("fact owner")
+    move = nav.open_item(screen, p["key"]) or screen.seen("fact owner")
     return move or screen.answer(_owner(screen.records, p)[0], "It says whose it is.")
 
 
@@ -187,7 +187,7 @@ TASKS = (
         "Open the page “{title}”.",
         {1: 3},
         _draw_place,
-        lambda s, p: nav.menu(s, p["place"]),
+        lambda s, p: nav.open_files_page(s, p["place"]),
         page=lambda p: (p["place"], {}),
     ),
     SiteTask(
@@ -195,7 +195,7 @@ TASKS = (
         "Open the folder {title}.",
         {1: 5},
         lambda d: draws.draw_folder(d, draws.top),
-        lambda s, p: nav.folder(s, p["folder"]),
+        lambda s, p: nav.open_folder(s, p["folder"]),
         page=lambda p: (f"folder/{p['folder']}", {}),
     ),
     SiteTask(
@@ -203,7 +203,7 @@ TASKS = (
         "Find and open the folder {title}.",
         {2: 7},
         lambda d: draws.draw_folder(d, draws.inner),
-        lambda s, p: nav.folder(s, p["folder"]),
+        lambda s, p: nav.open_folder(s, p["folder"]),
         page=lambda p: (f"folder/{p['folder']}", {}),
     ),
     SiteTask(
@@ -222,7 +222,7 @@ TASKS = (
         "Open the file “{name}”.",
         {2: 6},
         draws.draw_file,
-        lambda s, p: nav.item(s, p["key"]),
+        lambda s, p: nav.open_item(s, p["key"]),
         page=lambda p: (f"item/{p['key']}", {}),
     ),
     SiteTask(
@@ -230,7 +230,7 @@ TASKS = (
         "Show the folder {title} with {order}.",
         {3: 9},
         _draw_order,
-        lambda s, p: nav.ordered(s, p["folder"], p["sort"]),
+        lambda s, p: nav.open_sorted_folder(s, p["folder"], p["sort"]),
         page=lambda p: (f"folder/{p['folder']}", {"sort": p["sort"]}),
     ),
     SiteTask(

@@ -20,7 +20,7 @@ def _new(records: Records, p: Params) -> None:
 def _steps_new(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"folder/{p['folder']}" and screen.query.get("ask") == "folder":
         return screen.fill({"name": p["new"]}, "make", {"name": ("I type the name.",), "make": ("I make it.",)})
-    if (move := nav.folder(screen, p["folder"])) is not None:
+    if (move := nav.open_folder(screen, p["folder"])) is not None:
         return move
     return screen.click("new folder" if screen.has("new folder") else "new", "I make a new folder.", "I click new.")
 
@@ -43,7 +43,7 @@ def _rename(records: Records, p: Params) -> None:
 def _steps_rename(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"item/{p['key']}" and screen.query.get("ask") == "rename":
         return screen.fill({"name": p["new"]}, "confirm", {"name": ("I type the new name.",)})
-    return nav.action(screen, p["key"], "rename", "I want another name.", "I click it.")
+    return nav.click_item_action(screen, p["key"], "rename", "I want another name.", "I click it.")
 
 
 def _draw_rename_folder(d: Draw) -> Params:
@@ -60,13 +60,13 @@ def _star(records: Records, p: Params) -> None:
 
 
 def _steps_star(screen: Screen, p: Params) -> Move | None:
-    return nav.item(screen, p["key"]) or screen.click("star", "I click the star.")
+    return nav.open_item(screen, p["key"]) or screen.click("star", "I click the star.")
 
 
 def _steps_unstar(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"item/{p['key']}":
         return screen.click("star", "I click the star.", "I take the star away.")
-    return nav.menu(screen, "starred") or screen.click(f"more {p['key']}", "I open it.", "Here it is.")
+    return nav.open_files_page(screen, "starred") or screen.click(f"more {p['key']}", "I open it.", "Here it is.")
 
 
 # -- the trash -------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def _trash(records: Records, p: Params) -> None:
 
 
 def _steps_trash(screen: Screen, p: Params) -> Move | None:
-    return nav.action(screen, p["key"], "trash", "I delete it.", "I throw it away.")
+    return nav.click_item_action(screen, p["key"], "trash", "I delete it.", "I throw it away.")
 
 
 def _draw_trashed(d: Draw) -> Params:
@@ -92,7 +92,9 @@ def _restore(records: Records, p: Params) -> None:
 
 
 def _steps_restore(screen: Screen, p: Params) -> Move | None:
-    return nav.menu(screen, "trash") or screen.click(f"restore {p['key']}", "I bring it back.", "I click restore.")
+    return nav.open_files_page(screen, "trash") or screen.click(
+        f"restore {p['key']}", "I bring it back.", "I click restore."
+    )
 
 
 def _purge(records: Records, p: Params) -> None:
@@ -106,11 +108,13 @@ def _confirmed(screen: Screen, button: str, *said: str) -> Move:
 
 
 def _steps_purge(screen: Screen, p: Params) -> Move | None:
-    return nav.menu(screen, "trash") or _confirmed(screen, f"purge {p['key']}", "I delete it.", "Away with it.")
+    return nav.open_files_page(screen, "trash") or _confirmed(
+        screen, f"purge {p['key']}", "I delete it.", "Away with it."
+    )
 
 
 def _steps_empty(screen: Screen, p: Params) -> Move | None:
-    return nav.menu(screen, "trash") or _confirmed(screen, "empty", "I empty the trash.")
+    return nav.open_files_page(screen, "trash") or _confirmed(screen, "empty", "I empty the trash.")
 
 
 def _draw_largest(d: Draw) -> Params:
@@ -140,7 +144,9 @@ def _move(records: Records, p: Params) -> None:
 
 
 def _steps_move(screen: Screen, p: Params) -> Move | None:
-    return nav.put(screen, p["folder"]) or nav.action(screen, p["key"], "move", "I move it.", "It shall move.")
+    return nav.choose_target_folder(screen, p["folder"]) or nav.click_item_action(
+        screen, p["key"], "move", "I move it.", "It shall move."
+    )
 
 
 def _copy(records: Records, p: Params) -> None:
@@ -148,7 +154,9 @@ def _copy(records: Records, p: Params) -> None:
 
 
 def _steps_copy(screen: Screen, p: Params) -> Move | None:
-    return nav.put(screen, p["folder"]) or nav.action(screen, p["key"], "copy", "I copy it.", "I need a copy.")
+    return nav.choose_target_folder(screen, p["folder"]) or nav.click_item_action(
+        screen, p["key"], "copy", "I copy it.", "I need a copy."
+    )
 
 
 def _draw_copy_as(d: Draw) -> Params:
@@ -167,18 +175,18 @@ def _steps_copy_as(screen: Screen, p: Params) -> Move | None:
     if made is None:
         return _steps_copy(screen, p)
     if screen.page.startswith("item/") and screen.page != f"item/{made}":
-        return nav.menu(screen, "")
+        return nav.open_files_page(screen, "")
     if screen.page == f"item/{made}":
         return _steps_rename(screen, {"key": made, "new": p["new"]})
-    move = nav.folder(screen, p["folder"])
-    return move or nav.entry(screen, made, "more", "I open the copy.", "Here is the copy.")
+    move = nav.open_folder(screen, p["folder"])
+    return move or nav.click_row_element(screen, made, "more", "I open the copy.", "Here is the copy.")
 
 
 def _draw_selection(d: Draw, count: int) -> Params:
     """Draw `count` files of a folder that is shown on one page."""
     source = draws.draw_folder(d, lambda one: True)
     keys = draws.files_in(d.records, source["folder"])
-    if len(keys) <= count or not nav.one_page(d.records, source["folder"]):
+    if len(keys) <= count or not nav.fits_one_page(d.records, source["folder"]):
         raise Redraw
     chosen = d.rng.sample(keys, count)
     names = [f"“{d.records['nodes'][key]['name']}”" for key in chosen]
@@ -198,14 +206,14 @@ def _draw_move_several(d: Draw) -> Params:
 
 
 def _steps_move_several(screen: Screen, p: Params) -> Move | None:
-    if (move := nav.put(screen, p["folder"]) or nav.folder(screen, p["source"])) is not None:
+    if (move := nav.choose_target_folder(screen, p["folder"]) or nav.open_folder(screen, p["source"])) is not None:
         return move
-    return nav.selected(screen, p["keys"], "bar move", "I move them.", "They shall move.")
+    return nav.tick_files(screen, p["keys"], "bar move", "I move them.", "They shall move.")
 
 
 def _steps_trash_several(screen: Screen, p: Params) -> Move | None:
-    move = nav.folder(screen, p["source"])
-    return move or nav.selected(screen, p["keys"], "bar trash", "I delete them.", "Away with them.")
+    move = nav.open_folder(screen, p["source"])
+    return move or nav.tick_files(screen, p["keys"], "bar trash", "I delete them.", "Away with them.")
 
 
 def _draw_pictures(d: Draw) -> Params:
@@ -214,7 +222,7 @@ def _draw_pictures(d: Draw) -> Params:
     keys = draws.files_in(d.records, source["folder"])
     kind = d.rng.choice(sorted({d.records["nodes"][key]["kind"] for key in keys}) or ["text"])
     mine = [key for key in keys if d.records["nodes"][key]["kind"] == kind]
-    if not 2 <= len(mine) <= 4 or len(mine) == len(keys) or not nav.one_page(d.records, source["folder"]):
+    if not 2 <= len(mine) <= 4 or len(mine) == len(keys) or not nav.fits_one_page(d.records, source["folder"]):
         raise Redraw
     ending = d.records["nodes"][mine[0]]["name"].rpartition(".")[2]
     return {"keys": mine, "source": source["folder"], "title": source["title"], "ending": f".{ending}"}

@@ -24,7 +24,7 @@ def _share(records: Records, p: Params) -> None:
 
 
 def _steps_share(screen: Screen, p: Params) -> Move | None:
-    if (move := nav.item(screen, p["key"], "sharing")) is not None:
+    if (move := nav.open_item(screen, p["key"], "sharing")) is not None:
         return move
     if screen.value("who") != p["mail"] and not screen.above("who"):
         return screen.fill({"who": p["mail"]}, "share", {"who": ("I type the address.",)})
@@ -48,7 +48,7 @@ def _draw_shared(d: Draw) -> Params:
 
 
 def _steps_right(screen: Screen, p: Params) -> Move | None:
-    move = nav.item(screen, p["key"], "sharing")
+    move = nav.open_item(screen, p["key"], "sharing")
     return move or screen.click(f"turn {p['who']}", "I change what they may do.", "I click here.")
 
 
@@ -57,7 +57,7 @@ def _unshare(records: Records, p: Params) -> None:
 
 
 def _steps_unshare(screen: Screen, p: Params) -> Move | None:
-    move = nav.item(screen, p["key"], "sharing")
+    move = nav.open_item(screen, p["key"], "sharing")
     return move or screen.click(f"remove {p['who']}", "I take this person off.", "I remove them.")
 
 
@@ -84,7 +84,7 @@ def _link(records: Records, p: Params) -> None:
 
 
 def _steps_link(screen: Screen, p: Params) -> Move | None:
-    return nav.item(screen, p["key"], "sharing") or screen.click("link", "I turn the link on.")
+    return nav.open_item(screen, p["key"], "sharing") or screen.click("link", "I turn the link on.")
 
 
 def _draw_team(d: Draw) -> Params:
@@ -132,7 +132,7 @@ def _type(screen: Screen, p: Params) -> Move:
 def _steps_write(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"item/{p['key']}/edit":
         return _type(screen, p)
-    return nav.item(screen, p["key"]) or screen.click("edit", "I edit it.", "I click edit.")
+    return nav.open_item(screen, p["key"]) or screen.click("edit", "I edit it.", "I click edit.")
 
 
 def _draw_shared_note(d: Draw) -> Params:
@@ -144,7 +144,7 @@ def _draw_shared_note(d: Draw) -> Params:
 def _steps_shared_note(screen: Screen, p: Params) -> Move | None:
     if screen.page in (f"item/{p['key']}", f"item/{p['key']}/edit"):
         return _steps_write(screen, p)
-    return nav.menu(screen, "shared") or screen.click(f"more {p['key']}", "Here it is.", "I open it.")
+    return nav.open_files_page(screen, "shared") or screen.click(f"more {p['key']}", "Here it is.", "I open it.")
 
 
 def _draw_new_text(d: Draw) -> Params:
@@ -164,7 +164,7 @@ def _steps_new_text(screen: Screen, p: Params) -> Move | None:
         return _steps_write(screen, {"key": made, "text": p["text"]})
     if screen.page == f"folder/{p['folder']}" and screen.query.get("ask") == "text":
         return screen.fill({"name": p["new"]}, "make", {"name": ("I type the name.",), "make": ("I make it.",)})
-    if (move := nav.folder(screen, p["folder"])) is not None:
+    if (move := nav.open_folder(screen, p["folder"])) is not None:
         return move
     return screen.click("new text" if screen.has("new text") else "new", "I make a new text.", "I click new.")
 
@@ -181,7 +181,7 @@ def _version(records: Records, p: Params) -> None:
 
 
 def _steps_version(screen: Screen, p: Params) -> Move | None:
-    move = nav.item(screen, p["key"], "versions")
+    move = nav.open_item(screen, p["key"], "versions")
     return move or screen.click(f"version {p['number']}", "I bring this version back.")
 
 

@@ -9,42 +9,35 @@ from flywheel.envs.suites.screen import Move, Screen
 _ORDER = tuple(SORTS)
 
 
-def menu(screen: Screen, page: str) -> Move | None:
+def open_forum_page(screen: Screen, page: str) -> Move | None:
     """Go to a page of the menu."""
     if screen.page == page:
         return None
     return screen.click(f"menu {page or 'start'}", "I open this page.", "I look in the menu.", "I click the menu.")
 
 
-def bar(screen: Screen, page: str) -> Move | None:
+def open_top_bar_page(screen: Screen, page: str) -> Move | None:
     """Go to a page of the bar at the top: alerts, messages, profile."""
     return None if screen.page == page else screen.click(page, "I click at the top.", "It is at the top.")
 
 
-def tab(screen: Screen, page: str, name: str, value: str) -> Move | None:
+def open_forum_tab(screen: Screen, page: str, name: str, value: str) -> Move | None:
     """Go to a tab of a page of the menu, which sets `name` of the query to `value`."""
     if screen.page == page and screen.query.get(name) == value:
         return None
-    return menu(screen, page) or screen.click(f"tab {page}?{name}={value}", "I open the other tab.")
+    return open_forum_page(screen, page) or screen.click(f"tab {page}?{name}={value}", "I open the other tab.")
 
 
-def confirmed(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks for confirmation, and confirm."""
-    if screen.has("confirm"):
-        return screen.click("confirm", "Yes, I am sure.", "I confirm.")
-    return screen.click(button, *said)
-
-
-def board(screen: Screen, key: str, sort: str = "") -> Move | None:
+def open_board(screen: Screen, key: str, sort: str = "") -> Move | None:
     """Go to a board, and sort it."""
     if screen.page != f"board/{key}":
-        return menu(screen, "") or screen.click(f"board {key}", "I open the board.", "This is the board.")
+        return open_forum_page(screen, "") or screen.click(f"board {key}", "I open the board.", "This is the board.")
     if not sort or screen.query.get("sort", _ORDER[0]) == sort:
         return None
     return screen.click(f"sort {sort}", "I change the order.", "In another order.")
 
 
-def topic(screen: Screen, key: str) -> Move | None:
+def open_topic(screen: Screen, key: str) -> Move | None:
     """Go to the page of a topic: click it where it is shown, else search for its title."""
     if screen.page == f"topic/{key}":
         return None
@@ -54,9 +47,9 @@ def topic(screen: Screen, key: str) -> Move | None:
     return screen.fill({"search": title}, "", {"search": ("I type the title.", "I search for the topic.")})
 
 
-def post(screen: Screen, key: str) -> Move | None:
+def open_post(screen: Screen, key: str) -> Move | None:
     """Go to the page of its topic that a post is on."""
-    if (move := topic(screen, threads.topic_of(screen.records, key))) is not None:
+    if (move := open_topic(screen, threads.topic_of(screen.records, key))) is not None:
         return move
     number = threads.page_of(screen.records, key)
     if int(screen.query.get("page", "1")) == number:
@@ -65,32 +58,32 @@ def post(screen: Screen, key: str) -> Move | None:
     return screen.click(name, "It is on another page.", "I go to the next page.")
 
 
-def more(screen: Screen, post_key: str, element: str, *said: str) -> Move:
+def click_post_action(screen: Screen, post_key: str, element: str, *said: str) -> Move:
     """Click an element of a post, or first open the menu that it is in."""
     if screen.has(f"{element} {post_key}"):
         return screen.click(f"{element} {post_key}", *said)
     return screen.click(f"more {post_key}", "I look for more.", "I open the menu.")
 
 
-def moderate(screen: Screen, key: str, element: str, *said: str) -> Move:
+def click_moderator_action(screen: Screen, key: str, element: str, *said: str) -> Move:
     """Go to a topic and click an element of the moderators' menu, or first open that."""
-    if (move := topic(screen, key)) is not None:
+    if (move := open_topic(screen, key)) is not None:
         return move
     return screen.click(element if screen.has(element) else "moderate", *said)
 
 
-def member(screen: Screen, key: str) -> Move | None:
+def open_member(screen: Screen, key: str) -> Move | None:
     """Go to the page of a member, through the list."""
     if screen.page == f"member/{key}":
         return None
     if screen.has(f"member {key}"):
         return screen.click(f"member {key}", "I open this page.", "Here it is.")
     name = screen.records["_users"][key]["name"]
-    return menu(screen, "members") or screen.fill({"find": name}, "", {"find": ("I type the name.",)})
+    return open_forum_page(screen, "members") or screen.fill({"find": name}, "", {"find": ("I type the name.",)})
 
 
-def talk(screen: Screen, key: str) -> Move | None:
+def open_talk(screen: Screen, key: str) -> Move | None:
     """Go to an exchange of messages."""
     if screen.page == f"messages/{key}":
         return None
-    return bar(screen, "messages") or screen.click(f"talk {key}", "I open this message.", "I read it.")
+    return open_top_bar_page(screen, "messages") or screen.click(f"talk {key}", "I open this message.", "I read it.")

@@ -132,14 +132,14 @@ def reply(visit: Visit, key: str) -> Page | None:
     one, quote = visit.records["topics"].get(key), visit.query.get("quote", "")
     if one is None or not _may_reply(visit, key):
         return None
-    quote = quote if threads.said(visit.records, quote) and threads.topic_of(visit.records, quote) == key else ""
+    quote = quote if threads.find_post(visit.records, quote) and threads.topic_of(visit.records, quote) == key else ""
     return Page.of(
         "reply.html",
         heading=visit.t("Reply"),
         key=key,
         topic=one,
         quote=quote,
-        quoted=threads.said(visit.records, quote),
+        quoted=threads.find_post(visit.records, quote),
         current=f"board/{one['board']}",
     )
 
@@ -149,7 +149,7 @@ def send_reply(visit: Visit, key: str) -> str | None:
     if key not in visit.records["topics"] or not _may_reply(visit, key):
         return None
     text, quote = visit.read(_TEXT)["text"], visit.form.get("quote", "")
-    known = threads.said(visit.records, quote) and threads.topic_of(visit.records, quote) == key
+    known = threads.find_post(visit.records, quote) and threads.topic_of(visit.records, quote) == key
     post = threads.add_reply(visit.records, key, text, quote if known else "")
     visit.notice("Your reply is online.")
     return threads.place(visit.records, post)
@@ -202,7 +202,7 @@ def mine(visit: Visit) -> Page:
     written = [
         (
             key,
-            threads.said(visit.records, key),
+            threads.find_post(visit.records, key),
             threads.place(visit.records, key),
             topics[threads.topic_of(visit.records, key)]["title"],
         )
@@ -214,7 +214,7 @@ def mine(visit: Visit) -> Page:
 # -- votes, marks, reports ---------------------------------------------------------------------------------------------
 @site.page("say/<key>/report")
 def report(visit: Visit, key: str) -> Page | None:
-    one = threads.said(visit.records, key)
+    one = threads.find_post(visit.records, key)
     if one is None or one["author"] == ME:
         return None
     return Page.of(
@@ -229,7 +229,7 @@ def report(visit: Visit, key: str) -> Page | None:
 
 @site.form("say/<key>/report")
 def send_report(visit: Visit, key: str) -> str | None:
-    one = threads.said(visit.records, key)
+    one = threads.find_post(visit.records, key)
     if one is None or one["author"] == ME:
         return None
     read = visit.read(Field("reason", check=one_of(REASONS)), Field("note", required=False, longest=300))
@@ -250,7 +250,7 @@ def send_report(visit: Visit, key: str) -> str | None:
 @site.form("say/<key>/<what>")
 def mark(visit: Visit, key: str, what: str) -> str | None:
     """Vote a post or topic up or down, or save it or undo that."""
-    one = threads.said(visit.records, key)
+    one = threads.find_post(visit.records, key)
     if one is None or what not in ("up", "down", "save") or (one["author"] == ME and what != "save"):
         return None
     if what != "save":
@@ -295,7 +295,7 @@ def reports(visit: Visit) -> Page:
         ask=visit.query.get("ask", ""),
         topic_of=lambda key: threads.topic_of(visit.records, key),
         place=lambda key: threads.place(visit.records, key),
-        said=lambda key: threads.said(visit.records, key),
+        said=lambda key: threads.find_post(visit.records, key),
         **sheet(visit, rows if tab == "open" else closed, 5),
     )
 

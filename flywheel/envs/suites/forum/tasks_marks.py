@@ -29,7 +29,7 @@ def _vote(records: Records, p: Params) -> None:
 def _steps_vote(screen: Screen, p: Params) -> Move | None:
     if screen.records["votes"].get(p["post"]) == p["way"]:
         return None
-    return nav.post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", f"I vote {p['what']}.")
+    return nav.open_post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", f"I vote {p['what']}.")
 
 
 def _draw_voted(d: Draw) -> Params:
@@ -42,7 +42,7 @@ def _unvote(records: Records, p: Params) -> None:
 
 
 def _steps_unvote(screen: Screen, p: Params) -> Move | None:
-    return nav.post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", "I take my vote back.")
+    return nav.open_post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", "I take my vote back.")
 
 
 def _draw_many(d: Draw) -> Params:
@@ -80,7 +80,7 @@ def _save(records: Records, p: Params) -> None:
 
 
 def _steps_save(screen: Screen, p: Params) -> Move | None:
-    return nav.post(screen, p["post"]) or nav.more(screen, p["post"], "save", "I keep it for later.")
+    return nav.open_post(screen, p["post"]) or nav.click_post_action(screen, p["post"], "save", "I keep it for later.")
 
 
 def _draw_saved(d: Draw) -> Params:
@@ -97,7 +97,7 @@ def _unsave(records: Records, p: Params) -> None:
 
 
 def _steps_unsave(screen: Screen, p: Params) -> Move | None:
-    move = nav.tab(screen, "mine", "tab", "saved")
+    move = nav.open_forum_tab(screen, "mine", "tab", "saved")
     return move or screen.click(f"unsave {p['post']}", "I remove it.", "I take it off.")
 
 
@@ -114,7 +114,7 @@ def _follow(records: Records, p: Params) -> None:
 
 
 def _steps_follow(screen: Screen, p: Params) -> Move | None:
-    return nav.topic(screen, p["key"]) or screen.click("follow", "I follow it.", "I click follow.")
+    return nav.open_topic(screen, p["key"]) or screen.click("follow", "I follow it.", "I click follow.")
 
 
 def _draw_followed(d: Draw) -> Params:
@@ -127,7 +127,9 @@ def _unfollow(records: Records, p: Params) -> None:
 
 
 def _steps_unfollow(screen: Screen, p: Params) -> Move | None:
-    return nav.menu(screen, "following") or screen.click(f"unfollow {p['key']}", "I do not follow it any more.")
+    return nav.open_forum_page(screen, "following") or screen.click(
+        f"unfollow {p['key']}", "I do not follow it any more."
+    )
 
 
 def _draw_pair(d: Draw) -> Params:
@@ -146,7 +148,7 @@ def _steps_pair(screen: Screen, p: Params) -> Move | None:
     worse = next(key for key in p["both"] if key != p["key"])
     if screen.page in (f"topic/{worse}", f"topic/{p['key']}") or screen.query.get("q") == _title(screen, p["key"]):
         return _steps_follow(screen, p)
-    return nav.topic(screen, worse)
+    return nav.open_topic(screen, worse)
 
 
 def _title(screen: Screen, key: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flywheel.envs.suites.forum import nav, threads
 from flywheel.envs.suites.forum.data import REASONS, Records
 from flywheel.envs.suites.forum.texts import BOARDS
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 
@@ -34,14 +34,14 @@ def _switch(*names: str):
 
 
 def _steps_switch(element: str, said: str):
-    return lambda screen, p: nav.moderate(screen, p["key"], element, said, "I click it.")
+    return lambda screen, p: nav.click_moderator_action(screen, p["key"], element, said, "I click it.")
 
 
 def _steps_announce(screen: Screen, p: Params) -> Move | None:
     one = screen.records["topics"][p["key"]]
     for name, element, said in (("pinned", "pin", "I pin it."), ("locked", "lock", "I lock it.")):
         if not one[name]:
-            return nav.moderate(screen, p["key"], element, said, "I click it.")
+            return nav.click_moderator_action(screen, p["key"], element, said, "I click it.")
     return None
 
 
@@ -59,7 +59,7 @@ def _steps_move(screen: Screen, p: Params) -> Move | None:
     if screen.query.get("ask") == "move" and screen.page == f"topic/{p['key']}":
         said = {"board": ("I choose the board.",), "confirm": ("I move it.",)}
         return screen.fill({"board": p["board"]}, "confirm", said)
-    return nav.moderate(screen, p["key"], "move", "I look for the menu.", "I click here to move it.")
+    return nav.click_moderator_action(screen, p["key"], "move", "I look for the menu.", "I click here to move it.")
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def _dismiss(records: Records, p: Params) -> None:
 
 
 def _steps_dismiss(screen: Screen, p: Params) -> Move | None:
-    return nav.menu(screen, "reports") or screen.click(f"dismiss {p['key']}", "I leave it.", "It may stay.")
+    return nav.open_forum_page(screen, "reports") or screen.click(f"dismiss {p['key']}", "I leave it.", "It may stay.")
 
 
 def _remove(records: Records, p: Params) -> None:
@@ -95,7 +95,9 @@ def _remove(records: Records, p: Params) -> None:
 def _steps_remove(screen: Screen, p: Params) -> Move | None:
     if screen.records["reports"][p["key"]]["state"] != "open":
         return None
-    return nav.menu(screen, "reports") or nav.confirmed(screen, f"remove {p['key']}", "I delete it.", "It must go.")
+    return nav.open_forum_page(screen, "reports") or click_and_confirm(
+        screen, f"remove {p['key']}", "I delete it.", "It must go."
+    )
 
 
 def _draw_spam(d: Draw) -> Params:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flywheel.envs.suites.forum import draws, nav, people, threads
 from flywheel.envs.suites.forum.data import ME, Records
 from flywheel.envs.suites.forum.texts import PLACES, SAID
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 _SUBJECTS = ("A question", "Your topic", "Next Sunday", "About the garden", "Thank you", "Old records")
@@ -26,7 +26,7 @@ def _befriend(records: Records, p: Params) -> None:
 
 
 def _steps_befriend(screen: Screen, p: Params) -> Move | None:
-    return nav.member(screen, p["user"]) or screen.click("follow", "I follow them.", "I click follow.")
+    return nav.open_member(screen, p["user"]) or screen.click("follow", "I follow them.", "I click follow.")
 
 
 def _unfriend(records: Records, p: Params) -> None:
@@ -34,7 +34,9 @@ def _unfriend(records: Records, p: Params) -> None:
 
 
 def _steps_unfriend(screen: Screen, p: Params) -> Move | None:
-    return nav.menu(screen, "following") or screen.click(f"unfollow {p['user']}", "I do not follow them any more.")
+    return nav.open_forum_page(screen, "following") or screen.click(
+        f"unfollow {p['user']}", "I do not follow them any more."
+    )
 
 
 def _draw_starter(d: Draw) -> Params:
@@ -61,7 +63,7 @@ def _steps_follow_all(screen: Screen, p: Params) -> Move | None:
         return screen.click("follow", "I follow it.", "I click follow.")
     if screen.page == f"member/{p['user']}":
         return screen.click(f"topic {left[0]}", "I open this topic.", "Now this one.")
-    return nav.member(screen, p["user"])
+    return nav.open_member(screen, p["user"])
 
 
 def _draw_profile(d: Draw) -> Params:
@@ -84,12 +86,12 @@ def _draw_news(d: Draw) -> Params:
 
 
 def _steps_place(screen: Screen, p: Params) -> Move | None:
-    return nav.bar(screen, "profile") or screen.fill({"place": p["place"]}, "save", _SAVE)
+    return nav.open_top_bar_page(screen, "profile") or screen.fill({"place": p["place"]}, "save", _SAVE)
 
 
 def _steps_profile(screen: Screen, p: Params) -> Move | None:
     values = {"place": p["place"], "signature": p["signature"], "mail_news": False}
-    return nav.bar(screen, "profile") or screen.fill(values, "save", _SAVE)
+    return nav.open_top_bar_page(screen, "profile") or screen.fill(values, "save", _SAVE)
 
 
 def _read_all(records: Records, p: Params) -> None:
@@ -98,7 +100,7 @@ def _read_all(records: Records, p: Params) -> None:
 
 
 def _steps_read_all(screen: Screen, p: Params) -> Move | None:
-    return nav.bar(screen, "alerts") or screen.click("mark read", "I have seen all of them.")
+    return nav.open_top_bar_page(screen, "alerts") or screen.click("mark read", "I have seen all of them.")
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -123,7 +125,7 @@ def _write(screen: Screen, p: Params, to: str) -> Move:
 def _steps_message(screen: Screen, p: Params) -> Move | None:
     if screen.page == "messages/new":
         return _write(screen, p, p["name"])
-    return nav.bar(screen, "messages") or screen.click("new message", "I write a new message.")
+    return nav.open_top_bar_page(screen, "messages") or screen.click("new message", "I write a new message.")
 
 
 def _draw_praise(d: Draw) -> Params:
@@ -145,7 +147,7 @@ def _steps_praise(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"topic/{p['key']}":
         name = "by" if screen.has(f"by {p['key']}") else "author"
         return screen.click(f"{name} {p['key']}", "I click the name.", "This is who began it.")
-    move = nav.board(screen, p["board"], "score")
+    move = nav.open_board(screen, p["board"], "score")
     return move or screen.click(f"topic {p['key']}", "This one has most votes.", "I compare, and open this one.")
 
 
@@ -165,7 +167,7 @@ def _answer(records: Records, p: Params) -> None:
 
 def _steps_answer(screen: Screen, p: Params) -> Move | None:
     said = {"text": ("I write the answer.",), "send": ("I send it.", "I click send.")}
-    return nav.talk(screen, p["key"]) or screen.fill({"text": p["text"]}, "send", said)
+    return nav.open_talk(screen, p["key"]) or screen.fill({"text": p["text"]}, "send", said)
 
 
 def _delete_talk(records: Records, p: Params) -> None:
@@ -175,7 +177,7 @@ def _delete_talk(records: Records, p: Params) -> None:
 def _steps_delete_talk(screen: Screen, p: Params) -> Move | None:
     if p["key"] not in screen.records["talks"]:
         return None
-    return nav.talk(screen, p["key"]) or nav.confirmed(screen, "delete", "I delete them.")
+    return nav.open_talk(screen, p["key"]) or click_and_confirm(screen, "delete", "I delete them.")
 
 
 TASKS = (

@@ -22,7 +22,9 @@ def _draw_tag(d: Draw) -> Params:
 
 
 def _steps_tag(screen: Screen, p: Params) -> Move | None:
-    return nav.menu(screen, "tags") or screen.click(f"tag {p['tag']}", "I click the tag.", "This is the tag.")
+    return nav.open_forum_page(screen, "tags") or screen.click(
+        f"tag {p['tag']}", "I click the tag.", "This is the tag."
+    )
 
 
 def _draw_refined(d: Draw) -> Params:
@@ -43,7 +45,7 @@ def _steps_refined(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_my_tab(screen: Screen, p: Params) -> Move | None:
-    return nav.tab(screen, "mine", "tab", p["tab"])
+    return nav.open_forum_tab(screen, "mine", "tab", p["tab"])
 
 
 # -- questions -------------------------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ def _replies(records: Records, p: Params) -> int:
 
 
 def _steps_replies(screen: Screen, p: Params) -> Move | None:
-    move = nav.topic(screen, p["key"]) or screen.seen("count")
+    move = nav.open_topic(screen, p["key"]) or screen.seen("count")
     return move or screen.answer(str(_replies(screen.records, p)))
 
 
@@ -61,7 +63,7 @@ def _author(records: Records, p: Params) -> str:
 
 
 def _steps_author(screen: Screen, p: Params) -> Move | None:
-    return nav.topic(screen, p["key"]) or screen.answer(_author(screen.records, p))
+    return nav.open_topic(screen, p["key"]) or screen.answer(_author(screen.records, p))
 
 
 def _draw_busiest(d: Draw) -> Params:
@@ -71,7 +73,7 @@ def _draw_busiest(d: Draw) -> Params:
 
 def _steps_busiest(screen: Screen, p: Params) -> Move | None:
     title = screen.records["topics"][p["key"]]["title"]
-    move = nav.board(screen, p["board"], "replies") or screen.seen(f"topic {p['key']}")
+    move = nav.open_board(screen, p["board"], "replies") or screen.seen(f"topic {p['key']}")
     return move or screen.answer(title, "I compare them, this one has most.")
 
 
@@ -83,7 +85,7 @@ def _draw_voted(d: Draw) -> Params:
 
 def _steps_begun(screen: Screen, p: Params) -> Move | None:
     """Read in the board's list who began the topic of most votes."""
-    move = nav.board(screen, p["board"], "score") or screen.seen(f"topic {p['key']}")
+    move = nav.open_board(screen, p["board"], "score") or screen.seen(f"topic {p['key']}")
     return move or screen.answer(_author(screen.records, p), "It stands below the title.")
 
 
@@ -104,7 +106,7 @@ def _best_author(records: Records, p: Params) -> str:
 
 
 def _steps_best_reply(screen: Screen, p: Params) -> Move | None:
-    if (move := nav.topic(screen, p["key"])) is not None:
+    if (move := nav.open_topic(screen, p["key"])) is not None:
         return move
     number = int(screen.query.get("page", "1"))
     if number * threads.POSTS_A_PAGE < threads.counts(screen.records)[p["key"]]:
@@ -120,7 +122,7 @@ def _since(records: Records, p: Params) -> str:
 def _steps_since(screen: Screen, p: Params) -> Move | None:
     if screen.page == "members" and screen.has(f"member {p['user']}"):
         return screen.answer(_since(screen.records, p))
-    return nav.member(screen, p["user"])
+    return nav.open_member(screen, p["user"])
 
 
 def _written(records: Records, user: str) -> int:
@@ -136,7 +138,7 @@ def _writer(records: Records, p: Params) -> str:
 
 
 def _steps_writer(screen: Screen, p: Params) -> Move | None:
-    if (move := nav.menu(screen, "members")) is not None:
+    if (move := nav.open_forum_page(screen, "members")) is not None:
         return move
     if screen.query.get("sort") == "-posts":
         return screen.answer(_writer(screen.records, p), "The first one is the answer.")
@@ -162,7 +164,7 @@ def _letter(records: Records, p: Params) -> str | int:
 
 
 def _steps_letter(screen: Screen, p: Params) -> Move | None:
-    return nav.talk(screen, p["key"]) or screen.answer(str(_letter(screen.records, p)))
+    return nav.open_talk(screen, p["key"]) or screen.answer(str(_letter(screen.records, p)))
 
 
 TASKS = (
@@ -171,7 +173,7 @@ TASKS = (
         "Open the board {name}.",
         {1: 4},
         draws.draw_board,
-        lambda s, p: nav.board(s, p["board"]),
+        lambda s, p: nav.open_board(s, p["board"]),
         page=lambda p: (f"board/{p['board']}", {}),
     ),
     SiteTask(
@@ -187,7 +189,7 @@ TASKS = (
         "Open the topic “{title}”.",
         {1: 6},
         draws.draw_topic,
-        lambda s, p: nav.topic(s, p["key"]),
+        lambda s, p: nav.open_topic(s, p["key"]),
         page=lambda p: (f"topic/{p['key']}", {}),
     ),
     SiteTask(
@@ -203,7 +205,7 @@ TASKS = (
         "Open the page of the member {name}.",
         {2: 7},
         draws.draw_member,
-        lambda s, p: nav.member(s, p["user"]),
+        lambda s, p: nav.open_member(s, p["user"]),
         page=lambda p: (f"member/{p['user']}", {}),
     ),
     SiteTask(
@@ -219,7 +221,7 @@ TASKS = (
         "Show the topics of the board {name} in the order “{order}”.",
         {2: 6},
         _draw_sort,
-        lambda s, p: nav.board(s, p["board"], p["sort"]),
+        lambda s, p: nav.open_board(s, p["board"], p["sort"]),
         page=lambda p: (f"board/{p['board']}", {"sort": p["sort"]}),
     ),
     SiteTask(

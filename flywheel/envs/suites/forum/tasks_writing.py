@@ -6,7 +6,7 @@ from typing import Any
 
 from flywheel.envs.suites.forum import draws, nav, threads
 from flywheel.envs.suites.forum.data import ME, REASONS, Records
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 _NEW = (
@@ -33,7 +33,7 @@ def _reply(records: Records, p: Params) -> None:
 def _steps_reply(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"topic/{p['key']}/reply":
         return screen.fill({"text": p["text"]}, "send", {"text": ("I write the reply.",), "send": ("I send it.",)})
-    return nav.topic(screen, p["key"]) or screen.click("reply", "I reply.", "I click reply.")
+    return nav.open_topic(screen, p["key"]) or screen.click("reply", "I reply.", "I click reply.")
 
 
 def _draw_quote(d: Draw) -> Params:
@@ -44,7 +44,7 @@ def _draw_quote(d: Draw) -> Params:
 def _steps_quote(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"topic/{p['key']}/reply":
         return _steps_reply(screen, p)
-    return nav.post(screen, p["post"]) or screen.click(f"quote {p['post']}", "I quote this one.", "I click quote.")
+    return nav.open_post(screen, p["post"]) or screen.click(f"quote {p['post']}", "I quote this one.", "I click quote.")
 
 
 def _draw_own_reply(d: Draw) -> Params:
@@ -69,7 +69,7 @@ def _edit(records: Records, p: Params) -> None:
 def _steps_edit(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"post/{p['post']}/edit":
         return screen.fill({"text": p["text"]}, "save", {"text": ("I type the new text.",), "save": ("I save it.",)})
-    move = nav.tab(screen, "mine", "tab", "replies")
+    move = nav.open_forum_tab(screen, "mine", "tab", "replies")
     return move or screen.click(f"edit {p['post']}", "I edit it.", "I change this one.")
 
 
@@ -81,8 +81,8 @@ def _steps_delete(screen: Screen, p: Params) -> Move | None:
     if p["post"] not in screen.records["posts"]:
         return None
     if screen.page == f"topic/{p['key']}":
-        return nav.post(screen, p["post"]) or nav.confirmed(screen, f"delete {p['post']}", "I delete it.")
-    move = nav.tab(screen, "mine", "tab", "replies")
+        return nav.open_post(screen, p["post"]) or click_and_confirm(screen, f"delete {p['post']}", "I delete it.")
+    move = nav.open_forum_tab(screen, "mine", "tab", "replies")
     return move or screen.click(f"post {p['post']}", "I open my reply.", "Here is my reply.")
 
 
@@ -107,7 +107,7 @@ def _steps_new(screen: Screen, p: Params) -> Move | None:
             "publish": ("I send it.", "All is there, I click the button."),
         }
         return screen.fill(values, "publish", said)
-    return nav.board(screen, p["board"]) or screen.click("new topic", "I begin a new topic.", "I click new topic.")
+    return nav.open_board(screen, p["board"]) or screen.click("new topic", "I begin a new topic.", "I click new topic.")
 
 
 def _draw_own_topic(d: Draw) -> Params:
@@ -134,7 +134,7 @@ def _steps_rewrite(values: Any):
             return screen.fill(values(p), "publish", {"publish": ("I save it.",)})
         if screen.page == f"topic/{p['key']}":
             return screen.click("edit topic", "I edit it.", "I click edit.")
-        return nav.menu(screen, "mine") or screen.click(f"topic {p['key']}", "I open my topic.")
+        return nav.open_forum_page(screen, "mine") or screen.click(f"topic {p['key']}", "I open my topic.")
 
     return steps
 
@@ -156,7 +156,7 @@ def _steps_report(screen: Screen, p: Params) -> Move | None:
         if not screen.checked(reason) and not screen.above(reason):
             return screen.click(reason, "I choose the reason.", "This is the reason.")
         return screen.fill({"note": p["note"]}, "send", {"note": ("I type the note.",), "send": ("I send it.",)})
-    return nav.post(screen, p["post"]) or nav.more(screen, p["post"], "report", "I report it.")
+    return nav.open_post(screen, p["post"]) or nav.click_post_action(screen, p["post"], "report", "I report it.")
 
 
 TASKS = (

@@ -30,7 +30,7 @@ def last_days(records: Records) -> dict[str, str]:
     return found
 
 
-def said(records: Records, key: str) -> dict[str, Any] | None:
+def find_post(records: Records, key: str) -> dict[str, Any] | None:
     """Return the reply or topic `key`; None where there is none."""
     return records["topics"].get(key) or records["posts"].get(key)
 
@@ -42,7 +42,7 @@ def topic_of(records: Records, key: str) -> str:
 
 def score(records: Records, key: str) -> int:
     """Return the votes of a post: those of others and the user's own."""
-    return (said(records, key) or {}).get("_score", 0) + records["votes"].get(key, 0)
+    return (find_post(records, key) or {}).get("_score", 0) + records["votes"].get(key, 0)
 
 
 def page_of(records: Records, post: str) -> int:

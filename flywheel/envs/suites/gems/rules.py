@@ -43,7 +43,7 @@ class Level:
 
     def moves(self, state: State) -> Iterator[tuple[tuple[Cell, Cell], State]]:
         """Yield each join, (cell of the gem that moves, cell of the one that it joins), with the state after it."""
-        for one, other in pairs(state.columns):
+        for one, other in list_joinable_pairs(state.columns):
             yield (one, other), self.join(state, one, other)
             yield (other, one), self.join(state, other, one)
 
@@ -84,7 +84,7 @@ def gem_at(columns: Sequence[Sequence[int]], cell: Cell) -> int:
     return columns[cell[0]][cell[1]]
 
 
-def pairs(columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[Cell, Cell]]:
+def list_joinable_pairs(columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[Cell, Cell]]:
     """Yield each pair of neighbours that join, as two cells."""
     for col, column in enumerate(columns):
         for row in _within(column):

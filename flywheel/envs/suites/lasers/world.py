@@ -14,7 +14,7 @@ from flywheel.envs.suites.lasers.rules import LIES, Cell, Level, Mirrors, mirror
 from flywheel.envs.suites.levels import first_winnable
 from flywheel.envs.suites.search import Plans, SearchLimit, Way
 from flywheel.envs.suites.steps import click_cell, drag, say
-from flywheel.envs.suites.turning import side_words
+from flywheel.envs.suites.turning import describe_place
 
 # level: (side, beams, movable and fixed mirrors, targets, walls, fewest and most actions)
 _LEVELS = {
@@ -155,7 +155,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
     if move is None:
         return None
     mirror = now[move[1]]
-    side = side_words(mirror.cell, level.cols, level.rows)
+    side = describe_place(mirror.cell, level.cols, level.rows)
     more = len(level.hit(level.after(now, move))) > len(level.hit(now))
     if move[0] == "turn":
         thought = say(rng, f"I turn the {side} mirror.", f"The mirror on the {side} has to turn.")
@@ -163,7 +163,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
             thought = say(rng, "I turn it, and the beam hits.", "Turned, it leads to the target.")
         return thought, click_cell(state, mirror.x, mirror.y)
     x, y = move[2]
-    there = side_words((x, y), level.cols, level.rows)
+    there = describe_place((x, y), level.cols, level.rows)
     if more:
         thought = say(rng, "Here the mirror leads to the target.", f"A mirror on the {there} hits the target.")
     else:

@@ -19,9 +19,9 @@ from flywheel.envs.suites.turning import (
     RIGHT,
     UP,
     Board,
+    describe_place,
+    name_piece,
     replaced,
-    side_name,
-    side_words,
     turned,
     ways_to_lie,
 )
@@ -79,7 +79,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
         return None
     x, y = cell
     after = replaced(board, cell, turned(board[y][x]))
-    what, side = side_name(board[y][x]), side_words(cell, len(board[0]), len(board))
+    what, side = name_piece(board[y][x]), describe_place(cell, len(board[0]), len(board))
     if closed(after):
         thought = say(rng, f"I turn the last {what}.", "Now no end is open.")
     elif joined(after, cell):

@@ -90,12 +90,12 @@ _WEEKDAYS_ZH = ("星期一", "星期二", "星期三", "星期四", "星期五",
 _DOMAINS = ("example.com", "post.example", "letters.example")
 # folder -> number of conversations with people, with companies
 _FILLED = {"inbox": (15, 7), "archive": (4, 3), "trash": (2, 1)}
-_TRASHED, _DRAFTS, _SENT = 3, 3, 4
+_SPAM, _DRAFTS, _SENT = 3, 3, 4
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
     """Draw the records of a mailbox: threads, messages, drafts, labels, contacts, rules, settings."""
-    return _Mailbox(rng, language == "zh").records()
+    return _Mailbox(rng, language == "zh").draw_records()
 
 
 class _Mailbox:
@@ -118,7 +118,7 @@ class _Mailbox:
         before = PEOPLE_ZH[name] if self.chinese else name.lower().replace(" ", ".")
         return f"{before}@{self.rng.choice(_DOMAINS)}"
 
-    def records(self) -> dict[str, Any]:
+    def draw_records(self) -> dict[str, Any]:
         self._fill()
         rng, names = self.rng, list(self.people)
         known = names[:12]
@@ -168,7 +168,7 @@ class _Mailbox:
         jobs = [(letter, folder, rng.choice(often)) for letter, folder in zip(people, where, strict=False)]
         where = [folder for folder, (_, public) in _FILLED.items() for _ in range(public)]
         jobs += [(letter, folder, "") for letter, folder in zip(serious, where, strict=False)]
-        jobs += [(letter, "spam", "") for letter in junk[:_TRASHED]]
+        jobs += [(letter, "spam", "") for letter in junk[:_SPAM]]
         rng.shuffle(jobs)
         for letter, folder, sender in jobs:
             self._receive(letter, folder, sender)

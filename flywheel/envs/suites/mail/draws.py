@@ -60,7 +60,7 @@ def mail(*folders: str, fits: Callable[[dict[str, Any]], Any] = lambda thread: T
 
 def some(count: int, d: Draw, fits: Callable[[dict[str, Any]], Any]) -> Params:
     """Draw `count` conversations of the first page of the inbox that fit. Raises Redraw where there are fewer."""
-    first = [key for key in newest(d.records)[:10] if fits(d.records["threads"][key])]
+    first = [key for key in list_inbox(d.records)[:10] if fits(d.records["threads"][key])]
     if len(first) < count:
         raise Redraw
     keys = d.rng.sample(first, count)
@@ -68,7 +68,7 @@ def some(count: int, d: Draw, fits: Callable[[dict[str, Any]], Any]) -> Params:
     return {"keys": keys, "all": listing(d, names)}
 
 
-def newest(records: Records) -> list[str]:
+def list_inbox(records: Records) -> list[str]:
     """List the keys of the inbox's conversations in the order of its list."""
 
     def when(key: str) -> tuple[str, str]:

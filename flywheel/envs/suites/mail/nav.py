@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from flywheel.envs.suites.screen import Move, Screen
 
@@ -10,15 +10,7 @@ SAVE = {"save": ("I save it.", "Now I save.")}  # thoughts for the button of a f
 _OPEN = ("I open it.", "Here it is, I open it.", "This is the mail.")
 
 
-def first(*moves: Callable[[], Move | None]) -> Move | None:
-    """Return the next move of the first of `moves` that is not done yet; None where all are done."""
-    for move in moves:
-        if (found := move()) is not None:
-            return found
-    return None
-
-
-def to(screen: Screen, page: str) -> Move | None:
+def open_mail_page(screen: Screen, page: str) -> Move | None:
     """Go to a list or another page by the menu, which is beside the page or behind the button with three lines."""
     if screen.page == page:
         return None
@@ -29,13 +21,13 @@ def to(screen: Screen, page: str) -> Move | None:
     return screen.click("folders", "I open the menu.", "First the menu.")
 
 
-def listed(screen: Screen, key: str) -> Move | None:
+def show_thread(screen: Screen, key: str) -> Move | None:
     """Go to a list that shows a conversation: by the search, or the next page of the inbox, trash or spam."""
     if screen.has(f"thread {key}"):
         return None
     thread = screen.records["threads"][key]
     if thread["folder"] in ("trash", "spam"):
-        move = to(screen, f"folder/{thread['folder']}")
+        move = open_mail_page(screen, f"folder/{thread['folder']}")
         return move or screen.click("next page", "It must be on the next page.")
     if screen.page == "" and screen.query.get("page", "1") == "1" and _near(screen, key) and screen.has("next page"):
         return screen.click("next page", "I look at the next page.", "Not here, the next page.")
@@ -47,7 +39,7 @@ def _near(screen: Screen, key: str) -> bool:
     return key in [name for name, one in screen.records["threads"].items() if one["folder"] == "inbox"][:20]
 
 
-def searched(screen: Screen, who: str, folder: str) -> Move:
+def search_mails(screen: Screen, who: str, folder: str) -> Move:
     """Search for the mails from `who` in `folder`, by the search tools."""
     if screen.page != "search":
         return screen.click("search button", "I click the search button.", "I open the search.")
@@ -57,28 +49,21 @@ def searched(screen: Screen, who: str, folder: str) -> Move:
     return screen.fill({"from": who, "in": folder}, "search now", said)
 
 
-def thread(screen: Screen, key: str) -> Move | None:
+def open_conversation(screen: Screen, key: str) -> Move | None:
     """Go to the page of a conversation."""
     if screen.page == f"thread/{key}":
         return None
-    return listed(screen, key) or screen.click(f"thread {key}", *_OPEN)
+    return show_thread(screen, key) or screen.click(f"thread {key}", *_OPEN)
 
 
-def more(screen: Screen, element: str, *said: str) -> Move:
+def click_in_more_menu(screen: Screen, element: str, *said: str) -> Move:
     """Click an element of a page, or first open the menu "More" that it is in."""
     if screen.has(element):
         return screen.click(element, *said)
     return screen.click("more", "I open the menu.", "There is more in here.")
 
 
-def confirmed(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks for confirmation, and confirm."""
-    if screen.has("confirm"):
-        return screen.click("confirm", "Yes, I am sure.", "I confirm.")
-    return screen.click(button, *said)
-
-
-def ticked(screen: Screen, keys: Iterable[str], button: str) -> Move:
+def tick_threads(screen: Screen, keys: Iterable[str], button: str) -> Move:
     """Tick conversations of the list that is shown, from the top, then press a button of the bar that stays in view.
 
     A conversation that has scrolled up behind the bar was ticked before.
@@ -88,14 +73,14 @@ def ticked(screen: Screen, keys: Iterable[str], button: str) -> Move:
             continue
         if not screen.in_view(name) or not screen.checked(name):
             return screen.click(name, "I select it.", "This one too.", "I tick this mail.")
-    return more(screen, button, "Now I click this.", "Done, I click here.")
+    return click_in_more_menu(screen, button, "Now I click this.", "Done, I click here.")
 
 
-def contact(screen: Screen, key: str) -> Move | None:
+def open_contact(screen: Screen, key: str) -> Move | None:
     """Go to the page of a contact, by the search of the list."""
     if screen.page == f"contacts/{key}":
         return None
-    if (move := to(screen, "contacts")) is not None:
+    if (move := open_mail_page(screen, "contacts")) is not None:
         return move
     if screen.has(f"contact {key}"):
         return screen.click(f"contact {key}", "I open this one.", "Here it is.")
@@ -103,14 +88,14 @@ def contact(screen: Screen, key: str) -> Move | None:
     return screen.fill({"find": name}, "find button", {"find": ("I type the name.",)})
 
 
-def compose(screen: Screen) -> Move | None:
+def open_compose_form(screen: Screen) -> Move | None:
     """Go to the page of a new mail."""
     if screen.page == "compose":
         return None
     return screen.click("compose" if screen.has("compose") else "write", "I write a new mail.", "A new mail.")
 
 
-def written(screen: Screen, values: dict[str, str], button: str = "send") -> Move:
+def fill_mail_form(screen: Screen, values: dict[str, str], button: str = "send") -> Move:
     """Fill in the mail that is being written, and press `button`: send it, or save it as a draft. values: by field."""
     said = {
         "to": ("I type who gets it.", "First the address."),
@@ -123,17 +108,17 @@ def written(screen: Screen, values: dict[str, str], button: str = "send") -> Mov
     return screen.fill({name: value for name, value in values.items() if value}, button, said)
 
 
-def answering(screen: Screen, kind: str, key: str) -> Move | None:
+def open_answer_form(screen: Screen, kind: str, key: str) -> Move | None:
     """Go from the page of a conversation to its answer. kind: reply, all or forward."""
-    last = last_of(screen, key)
+    last = find_last_message(screen, key)
     if screen.page == f"{kind}/{last}/write":
         return None
     button = {"reply": "reply", "all": "reply all", "forward": "forward"}[kind]
     said = {"reply": "I answer it.", "all": "I answer all of them.", "forward": "I send it on."}[kind]
-    return thread(screen, key) or screen.click(button, said)
+    return open_conversation(screen, key) or screen.click(button, said)
 
 
-def last_of(screen: Screen, key: str) -> str:
+def find_last_message(screen: Screen, key: str) -> str:
     """Return the key of the newest message of a conversation."""
     mine = [
         (one["_day"], one["_time"], int(name[1:]), name)

@@ -6,7 +6,7 @@ from flywheel.envs.suites.mail import draws, nav
 from flywheel.envs.suites.mail.draws import SEEN, Records
 from flywheel.envs.suites.mail.nav import SAVE
 from flywheel.envs.suites.mail.pages import messages_of, name_of
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
 
 
@@ -16,7 +16,7 @@ def _draw_contact(d: Draw) -> Params:
 
 
 def _steps_phone(screen: Screen, p: Params) -> Move | None:
-    return nav.contact(screen, p["key"]) or screen.answer(screen.records["contacts"][p["key"]]["phone"])
+    return nav.open_contact(screen, p["key"]) or screen.answer(screen.records["contacts"][p["key"]]["phone"])
 
 
 def _draw_new_contact(d: Draw) -> Params:
@@ -36,7 +36,7 @@ def _steps_add_contact(screen: Screen, p: Params) -> Move | None:
     if screen.page == "contacts/new":
         said = {"name": ("I type the name.",), "email": ("Now the address.",), "phone": ("I type the number.",)}
         return screen.fill({name: p[name] for name in ("name", "email", "phone")}, "save", said | SAVE)
-    return nav.to(screen, "contacts") or screen.click("add contact", "A new contact.", "I add somebody.")
+    return nav.open_mail_page(screen, "contacts") or screen.click("add contact", "A new contact.", "I add somebody.")
 
 
 def _draw_new_phone(d: Draw) -> Params:
@@ -48,7 +48,7 @@ def _set_phone(records: Records, p: Params) -> None:
 
 
 def _steps_set_phone(screen: Screen, p: Params) -> Move | None:
-    if (move := nav.contact(screen, p["key"])) is not None:
+    if (move := nav.open_contact(screen, p["key"])) is not None:
         return move
     if screen.has("phone"):
         return screen.fill({"phone": p["phone"]}, "save", {"phone": ("I type the number.",)} | SAVE)
@@ -56,7 +56,7 @@ def _steps_set_phone(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_delete_contact(screen: Screen, p: Params) -> Move | None:
-    return nav.contact(screen, p["key"]) or nav.confirmed(screen, "delete", "I delete this contact.")
+    return nav.open_contact(screen, p["key"]) or click_and_confirm(screen, "delete", "I delete this contact.")
 
 
 def _draw_unknown(d: Draw) -> Params:
@@ -78,7 +78,9 @@ def _draw_unknown(d: Draw) -> Params:
 def _steps_save_sender(screen: Screen, p: Params) -> Move | None:
     if screen.page == "contacts/new" and screen.query.get("email") == p["email"]:
         return screen.click("save", *SAVE["save"])
-    return nav.thread(screen, p["key"]) or screen.click("save sender", "I keep the address.", "Into the contacts.")
+    return nav.open_conversation(screen, p["key"]) or screen.click(
+        "save sender", "I keep the address.", "Into the contacts."
+    )
 
 
 TASKS = (

@@ -63,7 +63,7 @@ def _first(records: Records, key: str) -> str:
 def _steps_question(screen: Screen, p: Params) -> Move | None:
     """Read the first message, which has the answer; it is folded where others follow it."""
     records: Any = screen.records
-    if (move := nav.thread(screen, p["key"])) is not None:
+    if (move := nav.open_conversation(screen, p["key"])) is not None:
         return move
     first = _first(records, p["key"])
     if len(messages_of(records, p["key"])) > 1 and not screen.has(f"text {first}"):
@@ -86,7 +86,7 @@ def _draw_sender(d: Draw) -> Params:
 
 def _steps_sender(screen: Screen, p: Params) -> Move | None:
     records: Any = screen.records
-    return nav.thread(screen, p["key"]) or screen.answer(records["messages"][p["first"]]["from"])
+    return nav.open_conversation(screen, p["key"]) or screen.answer(records["messages"][p["first"]]["from"])
 
 
 def _labelled(records: Records, p: Params) -> int:
@@ -96,7 +96,9 @@ def _labelled(records: Records, p: Params) -> int:
 
 def _steps_labelled(screen: Screen, p: Params) -> Move | None:
     records: Any = screen.records
-    return nav.to(screen, f"label/{p['label']}") or screen.answer(str(_labelled(records, p)), "I have counted them.")
+    return nav.open_mail_page(screen, f"label/{p['label']}") or screen.answer(
+        str(_labelled(records, p)), "I have counted them."
+    )
 
 
 TASKS = (
@@ -105,7 +107,7 @@ TASKS = (
         "Open the folder “{title}”.",
         {1: 5},
         _draw_folder,
-        lambda s, p: nav.to(s, f"folder/{p['folder']}"),
+        lambda s, p: nav.open_mail_page(s, f"folder/{p['folder']}"),
         page=lambda p: (folder_path(p["folder"]), {}),
         zh="打开“{title}”文件夹。",
     ),
@@ -114,7 +116,7 @@ TASKS = (
         "Show the mails with the label “{name}”.",
         {1: 5},
         _draw_label,
-        lambda s, p: nav.to(s, f"label/{p['label']}"),
+        lambda s, p: nav.open_mail_page(s, f"label/{p['label']}"),
         page=lambda p: (f"label/{p['label']}", {}),
         zh="显示带有“{name}”标签的邮件。",
     ),
@@ -132,7 +134,7 @@ TASKS = (
         "Open the mail “{subject}”.",
         {2: 9},
         draws.mail(*KEPT),
-        lambda s, p: nav.thread(s, p["key"]),
+        lambda s, p: nav.open_conversation(s, p["key"]),
         page=lambda p: (f"thread/{p['key']}", {}),
         ignore=SEEN,
         zh="打开邮件“{subject}”。",
@@ -142,7 +144,7 @@ TASKS = (
         "Use the search tools to find mails from {who} in the folder “{title}”.",
         {3: 14},
         _draw_narrow,
-        lambda s, p: nav.searched(s, p["who"], p["place"]),
+        lambda s, p: nav.search_mails(s, p["who"], p["place"]),
         page=_at_search,
         zh="用搜索工具在“{title}”中查找{who}发来的邮件。",
     ),

@@ -6,7 +6,7 @@ from flywheel.envs.suites.mail import draws, nav
 from flywheel.envs.suites.mail.data import FOLDERS
 from flywheel.envs.suites.mail.draws import KEPT, SEEN, Records, acting
 from flywheel.envs.suites.mail.pages import act, listed
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, SiteTask
 
 
@@ -14,34 +14,34 @@ def _steps_star(screen: Screen, p: Params) -> Move | None:
     element = f"star {p['key']}"
     if screen.has(element):
         return screen.click(element, "I click the star.", "Here is the star.")
-    return nav.listed(screen, p["key"])
+    return nav.show_thread(screen, p["key"])
 
 
 def _steps_do(what: str, *said: str):
     """Return the expert's steps: open the mail, then click the button `what` on its page. said: the thoughts."""
 
     def steps(screen: Screen, p: Params) -> Move | None:
-        return nav.thread(screen, p["key"]) or screen.click(what, *said)
+        return nav.open_conversation(screen, p["key"]) or screen.click(what, *said)
 
     return steps
 
 
 def _steps_more(what: str, *said: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        return nav.thread(screen, p["key"]) or nav.more(screen, what, *said)
+        return nav.open_conversation(screen, p["key"]) or nav.click_in_more_menu(screen, what, *said)
 
     return steps
 
 
 def _steps_erase(screen: Screen, p: Params) -> Move | None:
-    return nav.thread(screen, p["key"]) or nav.confirmed(screen, "erase", "I delete it for good.")
+    return nav.open_conversation(screen, p["key"]) or click_and_confirm(screen, "erase", "I delete it for good.")
 
 
 def _steps_empty(screen: Screen, p: Params) -> Move | None:
-    return nav.to(screen, f"folder/{p['folder']}") or nav.confirmed(screen, "empty", "I empty it.")
+    return nav.open_mail_page(screen, f"folder/{p['folder']}") or click_and_confirm(screen, "empty", "I empty it.")
 
 
-def _draw_full(d: Draw) -> Params:
+def _draw_trash_or_spam(d: Draw) -> Params:
     folder = d.rng.choice(("trash", "spam"))
     return {"folder": folder, "title": d.t(FOLDERS[folder])}
 
@@ -136,7 +136,7 @@ TASKS = (
         "empty",
         "Delete all mails in the folder “{title}” forever.",
         {2: 8},
-        _draw_full,
+        _draw_trash_or_spam,
         _steps_empty,
         _empty,
         zh="永久删除“{title}”中的所有邮件。",

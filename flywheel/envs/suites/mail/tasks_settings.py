@@ -10,7 +10,7 @@ from flywheel.envs.suites.mail.draws import Records
 from flywheel.envs.suites.mail.keeping import apply_rule, drop_label
 from flywheel.envs.suites.mail.nav import SAVE
 from flywheel.envs.suites.mail.pages import messages_of
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.site_tasks import Draw, Params, SiteTask
 
 
@@ -28,7 +28,7 @@ def _steps_add_label(screen: Screen, p: Params) -> Move | None:
     if screen.page == "labels/new":
         said = {"name": ("I type the name.",), "colour": ("I choose the color.",)}
         return screen.fill({"name": p["name"], "colour": p["colour"]}, "save", said | SAVE)
-    return nav.to(screen, "labels") or screen.click("add label", "A new label.", "I add a label.")
+    return nav.open_mail_page(screen, "labels") or screen.click("add label", "A new label.", "I add a label.")
 
 
 def _draw_label(d: Draw) -> Params:
@@ -47,7 +47,7 @@ def _rename(records: Records, p: Params) -> None:
 def _label(screen: Screen, key: str) -> Move | None:
     if screen.page == f"labels/{key}":
         return None
-    return nav.to(screen, "labels") or screen.click(f"edit label {key}", "I open this label.")
+    return nav.open_mail_page(screen, "labels") or screen.click(f"edit label {key}", "I open this label.")
 
 
 def _steps_rename(screen: Screen, p: Params) -> Move | None:
@@ -55,7 +55,7 @@ def _steps_rename(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_delete_label(screen: Screen, p: Params) -> Move | None:
-    return _label(screen, p["key"]) or nav.confirmed(screen, "delete", "I delete this label.")
+    return _label(screen, p["key"]) or click_and_confirm(screen, "delete", "I delete this label.")
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def _add_rule(records: Records, p: Params) -> None:
 
 def _steps_add_rule(screen: Screen, p: Params) -> Move | None:
     if screen.page != "rules/new":
-        return nav.to(screen, "rules") or screen.click("add rule", "A new rule.", "I make a rule.")
+        return nav.open_mail_page(screen, "rules") or screen.click("add rule", "A new rule.", "I make a rule.")
     wanted: dict[str, str | bool] = {"from": p["from"]}
     wanted |= {"label": p["label"]} if p["do"] == "label" else {"do": p["do"]}
     wanted |= {"now": True} if p.get("now") else {}
@@ -96,7 +96,7 @@ def _steps_add_rule(screen: Screen, p: Params) -> Move | None:
 def _draw_rule_now(d: Draw) -> Params:
     """Draw a rule that fits a conversation of the inbox."""
     label, name = draws.label(d)
-    key = d.rng.choice(draws.newest(d.records))
+    key = d.rng.choice(draws.list_inbox(d.records))
     who = next(iter(messages_of(d.records, key).values()))["from"]
     return {"from": who, "do": "label", "label": label, "name": name, "now": True}
 
@@ -107,7 +107,7 @@ def _draw_old_rule(d: Draw) -> Params:
 
 
 def _steps_delete_rule(screen: Screen, p: Params) -> Move | None:
-    return nav.to(screen, "rules") or screen.click(f"delete rule {p['key']}", "I delete this rule.")
+    return nav.open_mail_page(screen, "rules") or screen.click(f"delete rule {p['key']}", "I delete this rule.")
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def _draw_signature(d: Draw) -> Params:
 
 def _steps_signature(screen: Screen, p: Params) -> Move | None:
     said = {"signature": ("I type the new one.",)} | SAVE
-    return nav.to(screen, "settings") or screen.fill({"signature": p["signature"]}, "save", said)
+    return nav.open_mail_page(screen, "settings") or screen.fill({"signature": p["signature"]}, "save", said)
 
 
 def _steps_oldest(screen: Screen, p: Params) -> Move | None:
     said = {"sort": ("I choose the order.",)} | SAVE
-    return nav.to(screen, "settings") or screen.fill({"sort": "oldest"}, "save", said)
+    return nav.open_mail_page(screen, "settings") or screen.fill({"sort": "oldest"}, "save", said)
 
 
 def _draw_away(d: Draw) -> Params:
@@ -147,7 +147,7 @@ def _steps_away(screen: Screen, p: Params) -> Move | None:
         "away_text": ("I type the text.",),
         "save away": ("I save it.",),
     }
-    return nav.to(screen, "settings") or screen.fill(wanted, "save away", said)
+    return nav.open_mail_page(screen, "settings") or screen.fill(wanted, "save away", said)
 
 
 TASKS = (

@@ -16,7 +16,7 @@ def _draw_some(count: int, fits=lambda thread: True):
 
 def _steps_many(button: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        return nav.to(screen, "") or nav.ticked(screen, p["keys"], f"many {button.format(**p)}")
+        return nav.open_mail_page(screen, "") or nav.tick_threads(screen, p["keys"], f"many {button.format(**p)}")
 
     return steps
 
@@ -43,7 +43,7 @@ def _draw_often(d: Draw) -> Params:
 def _steps_from(screen: Screen, p: Params) -> Move | None:
     """Search for the sender's mails in the inbox, select all, and archive them."""
     if screen.page != "search" or screen.query.get("from") != p["name"]:
-        return nav.searched(screen, p["name"], "inbox")
+        return nav.search_mails(screen, p["name"], "inbox")
     if screen.query.get("all") != "1":
         return screen.click("select all", "I select all of them.")
     return screen.click("many archive", "Into the archive with them.")
@@ -75,7 +75,7 @@ def _steps_label(screen: Screen, p: Params) -> Move | None:
         wanted = {
             name: wanted.get(name, False) for name in screen.order("label ") if name[6:] in (p["old"], p["label"])
         }
-    if (move := nav.thread(screen, p["key"])) is not None:
+    if (move := nav.open_conversation(screen, p["key"])) is not None:
         return move
     if not screen.has("apply labels"):
         return screen.click("more", "The labels are in the menu.", "I open the menu.")

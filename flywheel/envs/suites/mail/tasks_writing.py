@@ -48,7 +48,7 @@ def _typed(p: Params) -> dict[str, str]:
 
 def _steps_new(button: str = "send"):
     def steps(screen: Screen, p: Params) -> Move | None:
-        return nav.compose(screen) or nav.written(screen, _typed(p), button)
+        return nav.open_compose_form(screen) or nav.fill_mail_form(screen, _typed(p), button)
 
     return steps
 
@@ -56,8 +56,8 @@ def _steps_new(button: str = "send"):
 def _steps_from_contact(screen: Screen, p: Params) -> Move | None:
     """Write from the page of the contact, which fills in the address."""
     if screen.page == "compose" and screen.query.get("to") == p["addresses"][0]:
-        return nav.written(screen, {"subject": p["subject"], "text": p["text"]})
-    return nav.contact(screen, p["contact"]) or screen.click("write to", "I write to this one.")
+        return nav.fill_mail_form(screen, {"subject": p["subject"], "text": p["text"]})
+    return nav.open_contact(screen, p["contact"]) or screen.click("write to", "I write to this one.")
 
 
 def _draw_from_contact(d: Draw) -> Params:
@@ -100,7 +100,7 @@ def _answer(records: Records, p: Params) -> None:
 
 def _steps_answer(screen: Screen, p: Params) -> Move | None:
     values = {"to": p["to"]} if "to" in p else {}
-    return nav.answering(screen, p["kind"], p["key"]) or nav.written(screen, values | {"text": p["text"]})
+    return nav.open_answer_form(screen, p["kind"], p["key"]) or nav.fill_mail_form(screen, values | {"text": p["text"]})
 
 
 def _sent(screen: Screen, p: Params) -> bool:
@@ -123,7 +123,7 @@ def _draw_answer_inbox(d: Draw) -> Params:
 def _steps_answer_and_archive(screen: Screen, p: Params) -> Move | None:
     if not _sent(screen, p):
         return _steps_answer(screen, p)
-    return nav.thread(screen, p["key"]) or screen.click("archive", "Now into the archive.", "I put it away.")
+    return nav.open_conversation(screen, p["key"]) or screen.click("archive", "Now into the archive.", "I put it away.")
 
 
 def _forward_and_star(records: Records, p: Params) -> None:
@@ -141,7 +141,9 @@ def _draw_forward_star(d: Draw) -> Params:
 def _steps_forward_and_star(screen: Screen, p: Params) -> Move | None:
     if not _sent(screen, p):
         return _steps_answer(screen, p)
-    return nav.thread(screen, p["key"]) or screen.click(f"star {p['key']}", "And now the star.", "I star it.")
+    return nav.open_conversation(screen, p["key"]) or screen.click(
+        f"star {p['key']}", "And now the star.", "I star it."
+    )
 
 
 # -- drafts ------------------------------------------------------------------------------------------------------------
@@ -160,19 +162,21 @@ def _send_draft(records: Records, p: Params) -> None:
 def _draft(screen: Screen, key: str) -> Move | None:
     if screen.page == f"draft/{key}":
         return None
-    return nav.to(screen, "folder/drafts") or screen.click(f"draft {key}", "I open the draft.")
+    return nav.open_mail_page(screen, "folder/drafts") or screen.click(f"draft {key}", "I open the draft.")
 
 
 def _steps_send_draft(screen: Screen, p: Params) -> Move | None:
     if (move := _draft(screen, p["key"])) is not None:
         return move
     if "new" in p:
-        return nav.written(screen, {"text": p["text"]})
+        return nav.fill_mail_form(screen, {"text": p["text"]})
     return screen.click("send", "I send it.", "Now I send it.")
 
 
 def _steps_discard(screen: Screen, p: Params) -> Move | None:
-    return nav.to(screen, "folder/drafts") or screen.click(f"discard {p['key']}", "I throw it away.", "Away with it.")
+    return nav.open_mail_page(screen, "folder/drafts") or screen.click(
+        f"discard {p['key']}", "I throw it away.", "Away with it."
+    )
 
 
 TASKS = (

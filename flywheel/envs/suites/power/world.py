@@ -19,9 +19,9 @@ from flywheel.envs.suites.turning import (
     STEPS,
     Board,
     Cell,
+    describe_place,
+    name_piece,
     replaced,
-    side_name,
-    side_words,
     total_turns,
     turned,
     ways_to_lie,
@@ -101,7 +101,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
         return None
     x, y = cell
     after = replaced(board, cell, turned(board[y][x]))
-    what, side = _called(level, cell), side_words(cell, level.cols, level.rows)
+    what, side = _called(level, cell), describe_place(cell, level.cols, level.rows)
     more = set(level.lit(after)) - set(level.lit(board))
     right = level.solution()[y][x] == after[y][x]
     if right and more & set(level.lamps):
@@ -116,7 +116,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 def _called(level: Level, cell: Cell) -> str:
     if cell == level.source:
         return "power station"
-    return "lamp" if cell in level.lamps else side_name(level.start[cell[1]][cell[0]])
+    return "lamp" if cell in level.lamps else name_piece(level.start[cell[1]][cell[0]])
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ Levels 1 and 2 are tasks of the small edition (`classic.py`).
 
 from __future__ import annotations
 
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.settings import nav
 from flywheel.envs.suites.settings.data import SWITCHES, word
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
@@ -38,7 +38,7 @@ def _connect(records: dict, params: Params) -> None:
 
 
 def _steps_connect(screen: Screen, params: Params) -> Move | None:
-    if (move := nav.entry(screen, "network", "network", params["key"])) is not None:
+    if (move := nav.open_entry(screen, "network", "network", params["key"])) is not None:
         return move
     fields = {"password": params["password"]} if "password" in params else {}
     said = {"password": ("I type the password.",), "connect": ("I connect.", "Now I click connect.")}
@@ -56,7 +56,9 @@ def _forget(records: dict, params: Params) -> None:
 
 
 def _steps_forget(screen: Screen, params: Params) -> Move | None:
-    return nav.entry(screen, "network", "network", params["key"]) or nav.confirmed(screen, "forget", "I forget it.")
+    return nav.open_entry(screen, "network", "network", params["key"]) or click_and_confirm(
+        screen, "forget", "I forget it."
+    )
 
 
 def _draw_connected(d: Draw) -> Params:
@@ -70,11 +72,13 @@ def _disconnect(records: dict, params: Params) -> None:
 
 
 def _steps_disconnect(screen: Screen, params: Params) -> Move | None:
-    return nav.entry(screen, "network", "network", params["key"]) or screen.click("disconnect", "I click disconnect.")
+    return nav.open_entry(screen, "network", "network", params["key"]) or screen.click(
+        "disconnect", "I click disconnect."
+    )
 
 
 def _steps_address(screen: Screen, params: Params) -> Move | None:
-    move = nav.entry(screen, "network", "network", params["key"])
+    move = nav.open_entry(screen, "network", "network", params["key"])
     return move or screen.answer(screen.records["networks"][params["key"]]["_address"])
 
 
@@ -89,7 +93,7 @@ def _pair(records: dict, params: Params) -> None:
 
 
 def _steps_pair(screen: Screen, params: Params) -> Move | None:
-    move = nav.entry(screen, "bluetooth", "device", params["key"])
+    move = nav.open_entry(screen, "bluetooth", "device", params["key"])
     return move or screen.fill({"code": params["code"]}, "pair", {"code": ("I type the code.",)})
 
 
@@ -103,7 +107,9 @@ def _unpair(records: dict, params: Params) -> None:
 
 
 def _steps_unpair(screen: Screen, params: Params) -> Move | None:
-    return nav.entry(screen, "bluetooth", "device", params["key"]) or screen.click("unpair", "I take it off the list.")
+    return nav.open_entry(screen, "bluetooth", "device", params["key"]) or screen.click(
+        "unpair", "I take it off the list."
+    )
 
 
 # -- this device's name, the search ------------------------------------------------------------------------------------
@@ -116,7 +122,7 @@ def _rename(records: dict, params: Params) -> None:
 
 
 def _steps_rename(screen: Screen, params: Params) -> Move | None:
-    return nav.reach(screen, "about") or screen.fill({"device": params["name"]}, "rename")
+    return nav.open_section(screen, "about") or screen.fill({"device": params["name"]}, "rename")
 
 
 def _draw_search(d: Draw) -> Params:

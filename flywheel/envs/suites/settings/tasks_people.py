@@ -5,7 +5,7 @@ Levels 1 and 2 are tasks of the small edition (`classic.py`).
 
 from __future__ import annotations
 
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, click_and_confirm
 from flywheel.envs.suites.settings import nav
 from flywheel.envs.suites.settings.data import PERMISSIONS, ROLES, person, word
 from flywheel.envs.suites.site_tasks import Draw, Params, Redraw, SiteTask
@@ -25,7 +25,7 @@ def _deny(records: dict, params: Params) -> None:
 def _steps_deny(screen: Screen, params: Params) -> Move | None:
     if not screen.records["apps"][params["key"]][params["permission"]]:
         return None
-    move = nav.app(screen, params["key"])
+    move = nav.open_app(screen, params["key"])
     return move or screen.click(f"allow {params['permission']}", "I turn it off.", "I click the switch.")
 
 
@@ -41,7 +41,7 @@ def _uninstall(records: dict, params: Params) -> None:
 def _steps_uninstall(screen: Screen, params: Params) -> Move | None:
     if params["key"] not in screen.records["apps"]:
         return None
-    return nav.app(screen, params["key"]) or nav.confirmed(screen, "uninstall", "I click to take it off.")
+    return nav.open_app(screen, params["key"]) or click_and_confirm(screen, "uninstall", "I click to take it off.")
 
 
 def _clear(records: dict, params: Params) -> None:
@@ -49,7 +49,7 @@ def _clear(records: dict, params: Params) -> None:
 
 
 def _steps_clear(screen: Screen, params: Params) -> Move | None:
-    return nav.app(screen, params["key"]) or screen.click("clear cache", "I clear it.", "I make it empty.")
+    return nav.open_app(screen, params["key"]) or screen.click("clear cache", "I clear it.", "I make it empty.")
 
 
 def _most(records: dict, column: str) -> str:
@@ -67,7 +67,7 @@ def _draw_largest(column: str):
 def _sorted(screen: Screen, params: Params) -> Move | None:
     """Go to the list of apps and sort it by the column, the largest first."""
     column = params["column"]
-    if (move := nav.reach(screen, "apps")) is not None:
+    if (move := nav.open_section(screen, "apps")) is not None:
         return move
     if screen.query.get("sort") == f"-{column}":
         return None
@@ -86,7 +86,7 @@ def _steps_clear_largest(screen: Screen, params: Params) -> Move | None:
 
 
 def _steps_size(screen: Screen, params: Params) -> Move | None:
-    move = nav.app(screen, params["key"])
+    move = nav.open_app(screen, params["key"])
     return move or screen.answer(f"{screen.records['apps'][params['key']]['size']} MB")
 
 
@@ -116,7 +116,7 @@ def _steps_add_user(screen: Screen, params: Params) -> Move | None:
     if screen.page == "users/new":
         said = {"name": ("I type the name.",)}
         return _roled(screen, params["role"]) or screen.fill({"name": params["name"]}, "save", said)
-    return nav.reach(screen, "users") or screen.click("add user", "I add a user.", "I click add.")
+    return nav.open_section(screen, "users") or screen.click("add user", "I add a user.", "I click add.")
 
 
 def _roled(screen: Screen, role: str) -> Move | None:
@@ -134,7 +134,7 @@ def _give_role(records: dict, params: Params) -> None:
 
 
 def _steps_role(screen: Screen, params: Params) -> Move | None:
-    move = nav.entry(screen, "users", "user", params["key"])
+    move = nav.open_entry(screen, "users", "user", params["key"])
     return move or _roled(screen, params["role"]) or screen.click("save", "I save it.")
 
 
@@ -150,8 +150,8 @@ def _remove_user(records: dict, params: Params) -> None:
 def _steps_remove_user(screen: Screen, params: Params) -> Move | None:
     if params["key"] not in screen.records["users"]:
         return None
-    move = nav.entry(screen, "users", "user", params["key"])
-    return move or nav.confirmed(screen, "remove", "I remove this user.")
+    move = nav.open_entry(screen, "users", "user", params["key"])
+    return move or click_and_confirm(screen, "remove", "I remove this user.")
 
 
 def _draw_contact(d: Draw) -> Params:
@@ -166,7 +166,7 @@ def _contact(records: dict, params: Params) -> None:
 
 def _steps_contact(screen: Screen, params: Params) -> Move | None:
     wanted = {name: params[name] for name in ("email", "phone") if name in params}
-    return nav.reach(screen, "account") or screen.fill(wanted, "save", {"save": ("I save it.", "Now I save.")})
+    return nav.open_section(screen, "account") or screen.fill(wanted, "save", {"save": ("I save it.", "Now I save.")})
 
 
 def _draw_password(d: Draw) -> Params:
@@ -182,7 +182,7 @@ def _steps_password(screen: Screen, params: Params) -> Move | None:
         return None
     if screen.page == "account/password":
         return screen.fill({"old": params["old"], "new": params["new"], "again": params["new"]}, "change")
-    return nav.reach(screen, "account") or screen.click("change password", "I change the password.")
+    return nav.open_section(screen, "account") or screen.click("change password", "I change the password.")
 
 
 TASKS = (

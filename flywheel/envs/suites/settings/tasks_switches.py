@@ -5,7 +5,7 @@ Levels 1 and 2 are tasks of the small edition (`classic.py`).
 
 from __future__ import annotations
 
-from flywheel.envs.suites.screen import Move, Screen
+from flywheel.envs.suites.screen import Move, Screen, take_first_move
 from flywheel.envs.suites.settings import nav
 from flywheel.envs.suites.settings.data import CHOICES, LEVELS, SWITCHES
 from flywheel.envs.suites.site_tasks import Draw, Params, SiteTask
@@ -41,7 +41,7 @@ def _set(records: dict, params: Params) -> None:
 
 
 def _steps_switches(screen: Screen, params: Params) -> Move | None:
-    return nav.first(*(lambda k=key, v=on: nav.switched(screen, k, v) for key, on in params["wanted"].items()))
+    return take_first_move(*(lambda k=key, v=on: nav.set_switch(screen, k, v) for key, on in params["wanted"].items()))
 
 
 # -- choices -----------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def _draw_language(d: Draw) -> Params:
 
 
 def _steps_choice(screen: Screen, params: Params) -> Move | None:
-    return nav.chosen(screen, params["section"], params["wanted"])
+    return nav.choose_options(screen, params["section"], params["wanted"])
 
 
 # -- levels and hours --------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def _hours(records: dict, params: Params) -> None:
 def _steps_hours(screen: Screen, params: Params) -> Move | None:
     hours = {name: params[name] for name in ("night_from", "night_to")}
     said = {"night_from": ("I type the start.",), "night_to": ("I type the end.",)}
-    return nav.reach(screen, "display") or screen.fill(hours, "set hours", said)
+    return nav.open_section(screen, "display") or screen.fill(hours, "set hours", said)
 
 
 def _draw_evening(d: Draw) -> Params:
@@ -103,11 +103,11 @@ def _draw_evening(d: Draw) -> Params:
 
 def _steps_evening(screen: Screen, params: Params) -> Move | None:
     wanted = params["wanted"]
-    return nav.first(
-        lambda: nav.switched(screen, "night", True),
-        lambda: nav.levelled(screen, "brightness", wanted["brightness"]),
-        lambda: nav.chosen(screen, "display", {"theme": "Dark"}),
-        lambda: nav.switched(screen, "quiet", True),
+    return take_first_move(
+        lambda: nav.set_switch(screen, "night", True),
+        lambda: nav.set_level(screen, "brightness", wanted["brightness"]),
+        lambda: nav.choose_options(screen, "display", {"theme": "Dark"}),
+        lambda: nav.set_switch(screen, "quiet", True),
     )
 
 
@@ -117,7 +117,7 @@ TASKS = (
         "Turn on “{title}”.",
         {3: 8},
         _draw_switch(True),
-        lambda screen, p: nav.switched(screen, p["key"], True),
+        lambda screen, p: nav.set_switch(screen, p["key"], True),
         _switch_one(True),
         zh="打开“{title}”。",
     ),
@@ -126,7 +126,7 @@ TASKS = (
         "Turn off “{title}”.",
         {3: 8},
         _draw_switch(False),
-        lambda screen, p: nav.switched(screen, p["key"], False),
+        lambda screen, p: nav.set_switch(screen, p["key"], False),
         _switch_one(False),
         zh="关闭“{title}”。",
     ),
@@ -154,7 +154,7 @@ TASKS = (
         "Set “{title}” to {value}.",
         {3: 8, 4: 12, 5: 16},
         _draw_level,
-        lambda screen, p: nav.levelled(screen, p["key"], p["value"]),
+        lambda screen, p: nav.set_level(screen, p["key"], p["value"]),
         _level,
         zh="把“{title}”设为{value}。",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flywheel.envs.suites.screen import Move, Screen
 
 
-def to(screen: Screen, page: str, *elements: str) -> Move | None:
+def open_shop_page(screen: Screen, page: str, *elements: str) -> Move | None:
     """Go to a page by the first of these elements that the screen has, else to the start page."""
     if screen.page == page:
         return None
@@ -15,26 +15,26 @@ def to(screen: Screen, page: str, *elements: str) -> Move | None:
     return screen.click("home", "I go to the start.", "Back to the shop.")
 
 
-def cart(screen: Screen) -> Move | None:
-    return to(screen, "cart", "cart")
+def open_cart(screen: Screen) -> Move | None:
+    return open_shop_page(screen, "cart", "cart")
 
 
-def orders(screen: Screen, key: str) -> Move | None:
+def open_order(screen: Screen, key: str) -> Move | None:
     """Go to the page of an order."""
     if screen.page == f"orders/{key}":
         return None
-    return to(screen, "orders", "menu orders") or screen.click(f"order {key}", "I open this order.")
+    return open_shop_page(screen, "orders", "menu orders") or screen.click(f"order {key}", "I open this order.")
 
 
-def account(screen: Screen) -> Move | None:
-    return to(screen, "account", "account", "foot account")
+def open_account(screen: Screen) -> Move | None:
+    return open_shop_page(screen, "account", "account", "foot account")
 
 
-def wishlist(screen: Screen) -> Move | None:
-    return to(screen, "wishlist", "wishlist", "foot wishlist")
+def open_wishlist(screen: Screen) -> Move | None:
+    return open_shop_page(screen, "wishlist", "wishlist", "foot wishlist")
 
 
-def product(screen: Screen, key: str) -> Move | None:
+def open_product(screen: Screen, key: str) -> Move | None:
     """Go to the page of a product: click it where it is shown, else search for its name."""
     if screen.page == f"product/{key}":
         return None
@@ -44,11 +44,11 @@ def product(screen: Screen, key: str) -> Move | None:
     return screen.fill({"search": name}, "", {"search": ("I type its name.", "I search for it.")})
 
 
-def add(screen: Screen, key: str, colour: str, count: int = 1) -> Move | None:
+def add_to_cart(screen: Screen, key: str, colour: str, count: int = 1) -> Move | None:
     """Put `count` of a product into the cart; None where this product in this colour is in it."""
     if f"{key}-{colour}" in screen.records["cart"]:
         return None
-    if (move := product(screen, key)) is not None:
+    if (move := open_product(screen, key)) is not None:
         return move
     if screen.has(f"colour {colour}") and not screen.checked(f"colour {colour}"):
         return screen.click(f"colour {colour}", "I choose the color.", "This color.")
@@ -57,7 +57,7 @@ def add(screen: Screen, key: str, colour: str, count: int = 1) -> Move | None:
     return screen.click("add", "I add it to the cart.", "Into the cart.")
 
 
-def listed(screen: Screen, department: str, **asked: str) -> Move | None:
+def open_department(screen: Screen, department: str, **asked: str) -> Move | None:
     """Go to the list of a department and set its filters. asked: values of the query."""
     if screen.page != f"list/{department}":
         return screen.click(f"menu list/{department}", "I open the department.", "I go to this department.")
@@ -67,7 +67,7 @@ def listed(screen: Screen, department: str, **asked: str) -> Move | None:
     return screen.fill(asked, "apply", said | {"apply": ("I click apply.",)})
 
 
-def ordered(screen: Screen, address: dict[str, str], delivery: str) -> Move:
+def check_out(screen: Screen, address: dict[str, str], delivery: str) -> Move:
     """Go from the cart through the checkout. address: values by field. delivery: key of DELIVERIES."""
     if screen.page == "checkout/check":
         return screen.click("order", "All is right, I order.", "I click order now.")
@@ -78,4 +78,4 @@ def ordered(screen: Screen, address: dict[str, str], delivery: str) -> Move:
     if screen.page == "checkout":
         said = {name: (f"I type the {name}.",) for name in ("name", "street", "city")}
         return screen.fill(address, "continue", {**said, "continue": ("I go on.", "I click continue.")})
-    return cart(screen) or screen.click("checkout", "I go to the checkout.", "Now I check out.")
+    return open_cart(screen) or screen.click("checkout", "I go to the checkout.", "Now I check out.")

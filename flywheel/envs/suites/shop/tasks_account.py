@@ -32,7 +32,7 @@ def _order(records: Records, p: Params) -> None:
 def _steps_checkout(screen: Screen, p: Params) -> Move | None:
     if not screen.records["cart"]:
         return None
-    return nav.ordered(screen, {name: p[name] for name in ("name", "street", "postcode", "city")}, p["delivery"])
+    return nav.check_out(screen, {name: p[name] for name in ("name", "street", "postcode", "city")}, p["delivery"])
 
 
 def _draw_saved_checkout(d: Draw) -> Params:
@@ -45,7 +45,7 @@ def _draw_saved_checkout(d: Draw) -> Params:
 def _steps_saved_checkout(screen: Screen, p: Params) -> Move | None:
     if screen.page == "checkout":
         return screen.click(f"use {p['key']}", "I use this address.")
-    return nav.ordered(screen, {}, p["delivery"])
+    return nav.check_out(screen, {}, p["delivery"])
 
 
 def _draw_order(d: Draw) -> Params:
@@ -60,7 +60,7 @@ def _cancel(records: Records, p: Params) -> None:
 def _steps_cancel(screen: Screen, p: Params) -> Move | None:
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
-    return nav.orders(screen, p["key"]) or screen.click("cancel order", "I cancel it.")
+    return nav.open_order(screen, p["key"]) or screen.click("cancel order", "I cancel it.")
 
 
 def _draw_any_order(d: Draw) -> Params:
@@ -70,7 +70,7 @@ def _draw_any_order(d: Draw) -> Params:
 
 def _steps_order_total(screen: Screen, p: Params) -> Move | None:
     total = screen.records["orders"][p["key"]]["total"]
-    return nav.orders(screen, p["key"]) or screen.seen("total") or screen.answer(screen.t("${n}", n=total))
+    return nav.open_order(screen, p["key"]) or screen.seen("total") or screen.answer(screen.t("${n}", n=total))
 
 
 def _draw_again(d: Draw) -> Params:
@@ -87,7 +87,7 @@ def _again(records: Records, p: Params) -> None:
 
 
 def _steps_again(screen: Screen, p: Params) -> Move | None:
-    return nav.orders(screen, p["key"]) or screen.click("again", "I order it again.")
+    return nav.open_order(screen, p["key"]) or screen.click("again", "I order it again.")
 
 
 # -- the account -------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _steps_new_address(screen: Screen, p: Params) -> Move | None:
     if screen.page == "account/address/new":
         said = {name: (f"I type the {name}.",) for name in ("name", "street", "city")}
         return screen.fill({name: p[name] for name in ("name", "street", "postcode", "city")}, "save", said)
-    return nav.account(screen) or screen.click("new address", "I add an address.")
+    return nav.open_account(screen) or screen.click("new address", "I add an address.")
 
 
 def _draw_other_address(d: Draw) -> Params:
@@ -115,7 +115,7 @@ def _default(records: Records, p: Params) -> None:
 
 
 def _steps_default(screen: Screen, p: Params) -> Move | None:
-    return nav.account(screen) or screen.click(f"default {p['key']}", "I make it the first.")
+    return nav.open_account(screen) or screen.click(f"default {p['key']}", "I make it the first.")
 
 
 def _delete_address(records: Records, p: Params) -> None:
@@ -127,7 +127,7 @@ def _steps_delete_address(screen: Screen, p: Params) -> Move | None:
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
     if screen.page == f"account/address/{p['key']}":
         return screen.click("delete", "I delete it.")
-    return nav.account(screen) or screen.click(f"edit {p['key']}", "I open this address.")
+    return nav.open_account(screen) or screen.click(f"edit {p['key']}", "I open this address.")
 
 
 def _draw_letters(d: Draw) -> Params:
@@ -146,7 +146,7 @@ def _letters(records: Records, p: Params) -> None:
 
 
 def _steps_letters(screen: Screen, p: Params) -> Move | None:
-    return nav.account(screen) or screen.fill(p["wanted"], "save letters", {"save letters": ("I save it.",)})
+    return nav.open_account(screen) or screen.fill(p["wanted"], "save letters", {"save letters": ("I save it.",)})
 
 
 def _draw_message(d: Draw) -> Params:
@@ -169,7 +169,9 @@ def _message(records: Records, p: Params) -> None:
 
 def _steps_message(screen: Screen, p: Params) -> Move | None:
     said = {"topic": ("I choose the topic.",), "text": ("I type the message.",), "send": ("I send it.",)}
-    return nav.to(screen, "help", "menu help") or screen.fill({"topic": p["topic"], "text": p["text"]}, "send", said)
+    return nav.open_shop_page(screen, "help", "menu help") or screen.fill(
+        {"topic": p["topic"], "text": p["text"]}, "send", said
+    )
 
 
 TASKS = (

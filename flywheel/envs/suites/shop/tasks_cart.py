@@ -30,7 +30,7 @@ def _add(records: Records, p: Params) -> None:
 
 
 def _steps_add(screen: Screen, p: Params) -> Move | None:
-    return nav.add(screen, p["key"], p["colour"], p["count"])
+    return nav.add_to_cart(screen, p["key"], p["colour"], p["count"])
 
 
 def _draw_add_two(d: Draw) -> Params:
@@ -48,7 +48,7 @@ def _add_two(records: Records, p: Params) -> None:
 
 def _steps_add_two(screen: Screen, p: Params) -> Move | None:
     for one in p["all"]:
-        if (move := nav.add(screen, one["key"], one["colour"])) is not None:
+        if (move := nav.add_to_cart(screen, one["key"], one["colour"])) is not None:
             return move
     return None
 
@@ -67,7 +67,7 @@ def _draw_cheapest(d: Draw) -> Params:
 def _steps_add_best(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"product/{p['key']}":
         return screen.click("add", "I add it to the cart.", "Into the cart.")
-    move = nav.listed(screen, p["department"], sort="price")
+    move = nav.open_department(screen, p["department"], sort="price")
     return move or screen.click(f"product {p['key']}", "The first one is the cheapest.")
 
 
@@ -81,7 +81,7 @@ def _take_out(records: Records, p: Params) -> None:
 
 
 def _steps_take_out(screen: Screen, p: Params) -> Move | None:
-    return nav.cart(screen) or screen.click(f"remove {p['key']}", "I take it out.", "I remove it.")
+    return nav.open_cart(screen) or screen.click(f"remove {p['key']}", "I take it out.", "I remove it.")
 
 
 def _draw_count(d: Draw) -> Params:
@@ -95,7 +95,7 @@ def _recount(records: Records, p: Params) -> None:
 
 
 def _steps_count(screen: Screen, p: Params) -> Move | None:
-    if (move := nav.cart(screen)) is not None:
+    if (move := nav.open_cart(screen)) is not None:
         return move
     if screen.records["cart"][p["key"]]["count"] < p["count"]:
         return screen.click(f"more {p['key']}", "One more.", "I click plus.")
@@ -105,7 +105,7 @@ def _steps_count(screen: Screen, p: Params) -> Move | None:
 def _steps_empty(screen: Screen, p: Params) -> Move | None:
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
-    return nav.cart(screen) or screen.click("empty", "I empty the cart.")
+    return nav.open_cart(screen) or screen.click("empty", "I empty the cart.")
 
 
 def _draw_coupon(d: Draw) -> Params:
@@ -117,7 +117,7 @@ def _coupon(records: Records, p: Params) -> None:
 
 
 def _steps_coupon(screen: Screen, p: Params) -> Move | None:
-    return nav.cart(screen) or screen.fill({"code": p["code"]}, "use coupon", {"code": ("I type the coupon.",)})
+    return nav.open_cart(screen) or screen.fill({"code": p["code"]}, "use coupon", {"code": ("I type the coupon.",)})
 
 
 def _cart_total(records: Records, p: Params) -> int:
@@ -125,7 +125,11 @@ def _cart_total(records: Records, p: Params) -> int:
 
 
 def _steps_cart_total(screen: Screen, p: Params) -> Move | None:
-    return nav.cart(screen) or screen.seen("total") or screen.answer(screen.t("${n}", n=_cart_total(screen.records, p)))
+    return (
+        nav.open_cart(screen)
+        or screen.seen("total")
+        or screen.answer(screen.t("${n}", n=_cart_total(screen.records, p)))
+    )
 
 
 TASKS = (

@@ -40,7 +40,7 @@ def _price(records: Records, p: Params) -> int:
 
 def _steps_fact(fact: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = nav.product(screen, p["key"]) or screen.seen(f"fact {fact}")
+        move = nav.open_product(screen, p["key"]) or screen.seen(f"fact {fact}")
         return move or screen.answer(str(screen.records["_products"][p["key"]][fact]))
 
     return steps
@@ -48,7 +48,7 @@ def _steps_fact(fact: str):
 
 def _steps_best(sort: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = nav.listed(screen, p["department"], sort=sort) or screen.seen(f"price {p['key']}")
+        move = nav.open_department(screen, p["department"], sort=sort) or screen.seen(f"price {p['key']}")
         name = screen.records["_products"][p["key"]]["name"]
         return move or screen.answer(name, "The first one is the answer.", "It stands at the top.")
 
@@ -92,7 +92,7 @@ def _draw_unwished(d: Draw) -> Params:
 
 
 def _steps_wish(screen: Screen, p: Params) -> Move | None:
-    return nav.product(screen, p["key"]) or screen.click("wish", "I put it on the list.")
+    return nav.open_product(screen, p["key"]) or screen.click("wish", "I put it on the list.")
 
 
 def _draw_wished(d: Draw) -> Params:
@@ -114,7 +114,7 @@ def _buy_wish(records: Records, p: Params) -> None:
 
 def _steps_wished(what: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        return nav.wishlist(screen) or screen.click(f"{what} {p['key']}", "I click it.", "This one.")
+        return nav.open_wishlist(screen) or screen.click(f"{what} {p['key']}", "I click it.", "This one.")
 
     return steps
 
@@ -143,7 +143,7 @@ def _steps_review(screen: Screen, p: Params) -> Move | None:
         return screen.fill({"text": p["text"]}, "send", {"text": ("I type the review.",)})
     if screen.page == f"product/{p['key']}" and screen.query.get("tab") == "reviews":
         return screen.click("write review", "I write a review.")
-    move = nav.product(screen, p["key"])
+    move = nav.open_product(screen, p["key"])
     return move or screen.click(f"tab product/{p['key']}?tab=reviews", "I look at the reviews.")
 
 
@@ -153,7 +153,7 @@ TASKS = (
         "Open the page of the {name}.",
         {3: 7},
         draws.draw_product,
-        lambda s, p: nav.product(s, p["key"]),
+        lambda s, p: nav.open_product(s, p["key"]),
         page=lambda p: (f"product/{p['key']}", {}),
         zh="打开{name}的商品页面。",
     ),
@@ -162,7 +162,7 @@ TASKS = (
         "Open the department {title}.",
         {3: 4},
         draws.draw_department,
-        lambda s, p: nav.listed(s, p["department"]),
+        lambda s, p: nav.open_department(s, p["department"]),
         page=_at_list,
         zh="打开“{title}”分类。",
     ),
@@ -180,7 +180,7 @@ TASKS = (
         "Show the department {title} sorted by “{order}”.",
         {4: 8},
         _draw_sorted,
-        lambda s, p: nav.listed(s, p["department"], sort=p["sort"]),
+        lambda s, p: nav.open_department(s, p["department"], sort=p["sort"]),
         page=_at_list,
         zh="让“{title}”分类按“{order}”排序显示。",
     ),
@@ -189,7 +189,7 @@ TASKS = (
         "In the department {title}, show only products of {brand} for up to ${most}.",
         {4: 10},
         _draw_filtered,
-        lambda s, p: nav.listed(s, p["department"], brand=p["brand"], most=p["most"]),
+        lambda s, p: nav.open_department(s, p["department"], brand=p["brand"], most=p["most"]),
         page=_at_list,
         zh="在“{title}”分类中，只显示品牌为{brand}、价格不超过{most}元的商品。",
     ),

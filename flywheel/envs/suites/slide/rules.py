@@ -96,7 +96,7 @@ class Level:
                     covered = others | always[block]
         return bounds
 
-    def far(self, limit: int) -> dict[int, int] | None:
+    def map_distances(self, limit: int) -> dict[int, int] | None:
         """Map every reachable state to its fewest moves until the key is free; None for more than `limit` states."""
         beside: dict[int, list[int]] = {self.start: []}  # each state's neighbours
         front = [(self.start, self._taken(self.start))]

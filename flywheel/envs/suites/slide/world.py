@@ -54,7 +54,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     ranges = rules.ranges()
     if ranges[0][1] < rules.goal or math.prod(high - low + 1 for low, high in ranges) > _STATES:
         return None
-    far = rules.far(_REACH) if sum(1 for _ in rules.moves(rules.start)) <= _MOVES else None
+    far = rules.map_distances(_REACH) if sum(1 for _ in rules.moves(rules.start)) <= _MOVES else None
     if far is None:
         return None
     starts = [state for state, moves in far.items() if fewest <= moves <= most]

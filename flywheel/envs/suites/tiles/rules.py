@@ -74,7 +74,7 @@ class Level:
         missing = sum(max(0, 3 - count - free[kind]) for kind, count in tray.items())
         return len(state.left) + 0.5 * len(state.tray) + 0.7 * missing
 
-    def careless(self) -> bool:
+    def is_won_greedily(self) -> bool:
         """Tell whether a greedy rule, to pick of the kind with most tiles in the tray, clears the board."""
         state = self.start
         while state.left:

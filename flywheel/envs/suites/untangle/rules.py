@@ -15,7 +15,7 @@ _TRIED = 16  # moves that the search tries from a state
 
 
 @functools.cache
-def crossings_of(side: int) -> np.ndarray:
+def compute_conflicts(side: int) -> np.ndarray:
     """Compute for all pairs of lines between dots of a `side` x `side` board whether they conflict.
 
     Returns booleans of shape (side^4, side^4); the line between dots a and b is number a x side^2 + b. Lines that share
@@ -75,7 +75,7 @@ class Level:
     def crossings(self, places: Places) -> int:
         """Count the pairs of lines that conflict."""
         lines = self._lines(places)
-        return int(crossings_of(self.side)[np.ix_(lines, lines)].sum()) // 2
+        return int(compute_conflicts(self.side)[np.ix_(lines, lines)].sum()) // 2
 
     def solve(self, start: Places | None = None, limit: int = 100) -> Way | None:
         """Find moves (knot, dot) that undo every crossing, with the places after each; None where none are found.
@@ -114,7 +114,7 @@ class Level:
 
     def _best(self, places: Places) -> list[tuple[int, int, int]]:
         """List the moves that leave the fewest crossings, as (crossings, knot, dot)."""
-        table = crossings_of(self.side)
+        table = compute_conflicts(self.side)
         free = np.setdiff1d(np.arange(self.side**2), places)
         now = self._lines(places)
         all_of = table[now].sum(0, dtype=np.int16)  # for each possible line: how many present lines it conflicts with

@@ -13,8 +13,8 @@ from flywheel.envs.base import Task
 from flywheel.envs.suites.levels import first_winnable
 from flywheel.envs.suites.search import Plans, Way
 from flywheel.envs.suites.steps import drag, say
-from flywheel.envs.suites.turning import side_words
-from flywheel.envs.suites.untangle.rules import Level, Places, crossings_of
+from flywheel.envs.suites.turning import describe_place
+from flywheel.envs.suites.untangle.rules import Level, Places, compute_conflicts
 
 # level: (dots a side, knots, lines, knots moved out of place, fewest and most moves)
 _LEVELS = {
@@ -78,7 +78,7 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 def _drawn(places: list[int], side: int, lines: int, rng: random.Random) -> list[list[int]] | None:
     """Draw lines between knots that do not cross, mostly short, two to five at each knot; None where that fails."""
-    table, count = crossings_of(side), side**2
+    table, count = compute_conflicts(side), side**2
 
     def length(a: int, b: int) -> float:
         across, down = places[a] % side - places[b] % side, places[a] // side - places[b] // side
@@ -124,7 +124,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
         return None
     knot, dot = move
     here, there = (now[knot] % side, now[knot] // side), (dot % side, dot // side)
-    what, where = task.params["names"][knot], side_words(there, side, side)
+    what, where = task.params["names"][knot], describe_place(there, side, side)
     if not level.crossings((*now[:knot], dot, *now[knot + 1 :])):
         thought = say(rng, f"I move the {what}, and no line crosses.", f"The {what} is the last one.")
     else:
