@@ -163,7 +163,7 @@ def test_a_display_that_is_forgotten_is_closed():
     code = (
         "import screen, types\n"
         "access = screen.ScreenAccess()\n"
-        "access._hands = access._eyes = types.SimpleNamespace(close=lambda: print('closed'))\n"
+        "access._input = access._grabber = types.SimpleNamespace(close=lambda: print('closed'))\n"
         "access.forget()\n"
         "access.forget()\n"
     )

@@ -109,7 +109,7 @@ async def test_a_lease_that_ends_while_the_manager_is_away_frees_its_environment
     async with node(address) as one, aiohttp.ClientSession() as client:
         (identity,) = one.node._identities.values()
         note = LeaseToken("s", "one", "shelves", identity, time.time() + 60)
-        async with client.post(f"{one.address}/sessions/s/open", headers={"X-Lease": note.signed(SECRET)}) as answer:
+        async with client.post(f"{one.address}/sessions/s/open", headers={"X-Lease": note.sign(SECRET)}) as answer:
             assert answer.status == 200
         one.node.sessions["s"].until = time.time() - 1
         await until(lambda: not one.node.sessions, "a session whose lease is over goes on")

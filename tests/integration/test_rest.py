@@ -39,7 +39,7 @@ class Hands:
 
 
 idle.ProcessWatch, screen = Late, ScreenAccess()
-screen._hands, screen._eyes = Hands(), object()
+screen._input, screen._grabber = Hands(), object()
 print(screen.rest(time.monotonic() + {PATIENCE_S}), Path("done").exists())
 """
 

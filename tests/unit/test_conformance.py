@@ -206,8 +206,6 @@ async def test_the_fake_passes_every_clause():
 async def test_moves_that_check_nothing_are_refused():
     with pytest.raises(BadInput, match="2 moves are given"):
         await check_env(FakePool().env, TASK, moves=(Wait(), Wait()))
-    with pytest.raises(EnvError, match="one of the moves ends the task"):
-        await check_env(FakePool().env, TASK, moves=(Wait(), Finished(""), Wait()))
 
 
 async def test_a_hang_that_is_never_told_is_caught():
