@@ -26,7 +26,7 @@ def ours(kind: str, rows: list[Row], model: Path) -> Callable[[], object]:
 
     samples = make_samples(rows, Encoder.from_folder(model), Message, Image, Example)
     adapter = AdapterSettings(method="lora", rank=RANK, alpha=ALPHA, base_dtype="bfloat16")
-    memory = {"pack_tokens": PACK, "gradient_checkpointing": True}
+    memory = {"pack_tokens": PACK, "gradient_checkpointing": True, "checkpoint_every_n_layers": 2}
     if kind == "sft":
         settings = SftSettings(**memory)
         dataset = ShuffledDataset(samples, len(samples), 0)

@@ -402,7 +402,9 @@ def _kept_for_gradient(
 ) -> int:
     """Return the bytes that a pass over the micro-batch keeps for its gradient, without the logits."""
     whole = adapter.method == "none"
-    layer = work.tokens * _layer_token_bytes(model, adapter, half, fused=device == "cuda" or not chosen.pack_tokens)
+    fused = device == "cuda" or not chosen.pack_tokens
+    lean = not half and device == "cpu" and _has_lean_mlp(chosen, adapter)
+    layer = work.tokens * _layer_token_bytes(model, adapter, half, fused=fused, lean=lean)
     if device == "cpu" and chosen.pack_tokens:
         layer += SINGLE * model.heads * work.scores
     if chosen.gradient_checkpointing:
@@ -426,11 +428,17 @@ def _kept_for_gradient(
     return kept
 
 
-def _layer_token_bytes(model: ModelShape, adapter: AdapterSettings, half: bool, *, fused: bool) -> int:
+def _has_lean_mlp(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
+    """Return whether the language model's MLPs are computed by `monkey_patch.LoraMlp`, in float32 on a CPU."""
+    plain = adapter.method == "lora" and not adapter.dora and not adapter.dropout and chosen.engine == "torch"
+    return plain and "language_model" in adapter.targets
+
+
+def _layer_token_bytes(model: ModelShape, adapter: AdapterSettings, half: bool, *, fused: bool, lean: bool) -> int:
     """Return the bytes that a layer of the language model keeps for each token.
 
     half: whether products are bfloat16. fused: whether attention is torch's fused kernel, which keeps its result and a
-    copy of keys and values for each query head.
+    copy of keys and values for each query head. lean: whether the MLP keeps two of its four wide tensors.
     """
     whole, size = adapter.method == "none", HALF if half else SINGLE
     width, inner, asked, held = model.width, model.inner, model.queries, model.keys
@@ -444,7 +452,7 @@ def _layer_token_bytes(model: ModelShape, adapter: AdapterSettings, half: bool, 
         heads += size * (asked + 2 * (asked - held))
     fed = size * 3 * inner  # gate, its activation, and the up projection
     low = 0 if whole else size * 7 * adapter.rank
-    return norms + inputs + heads + fed + low
+    return norms + inputs + heads + fed + low - (SINGLE * 2 * inner if lean else 0)
 
 
 def _block_patch_bytes(vision: VisionShape, size: int) -> int:
