@@ -1,6 +1,7 @@
 """Peak memory and tokens a second of an SFT step and of an RL step of a model of 0.5 billion parameters, beside peers.
 
-ours: an adapter (LoRA) of a base kept in bfloat16, products in float32, every second layer checkpointed. before: an earlier
+ours: an adapter (LoRA) of a base kept in bfloat16, products in float32, every second layer
+checkpointed. before: an earlier
 commit, which trains all weights in float32. trl: TRL's SFTTrainer and GRPOTrainer (it has no PPO any more) with PEFT,
 the same adapter, micro-batch and checkpointing. Weights are random and are made on the spot. Each side is a process of
 its own (`memory_side.py`), by turns; all take the same rows. Peak memory is the process's largest resident set, tokens
