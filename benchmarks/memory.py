@@ -1,11 +1,11 @@
 """Peak memory and tokens a second of an SFT step and of an RL step of a model of 0.5 billion parameters, beside peers.
 
-ours: an adapter (LoRA) of a base kept in bfloat16, products in float32, every second layer
-checkpointed. before: an earlier
-commit, which trains all weights in float32. trl: TRL's SFTTrainer and GRPOTrainer (it has no PPO any more) with PEFT,
-the same adapter, micro-batch and checkpointing. Weights are random and are made on the spot. Each side is a process of
-its own (`memory_side.py`), by turns; all take the same rows. Peak memory is the process's largest resident set, tokens
-are those of the rows, prompts and answers, whatever a side computes of them; the medians over the rounds are compared.
+ours: an adapter (LoRA) of a base kept in bfloat16, products in float32, every second layer checkpointed. before: an
+earlier commit, which trains all weights in float32. trl: TRL's SFTTrainer and GRPOTrainer (it has no PPO any more) with
+PEFT, the same adapter and micro-batch, every layer checkpointed. Weights are random and are made on the spot. Each side
+is a process of its own (`memory_side.py`), by turns; all take the same rows. Peak memory is the process's largest
+resident set, tokens are those of the rows, prompts and answers, whatever a side computes of them; the medians over the
+rounds are compared.
 
 Rows `steps`: the steps of trajectories, each of which shows all screens before it, as `policy.history_n_images` of a
 larger model has it: what they begin with alike ours computes once. Rows `apart`: a screen each, nothing alike.
