@@ -134,12 +134,16 @@ class PartialCheckpointable(Protocol):
     """
 
     async def save_partial(self) -> bytes:
-        """Return the part for `restore_partial`; running programs go on. Raises EnvError outside of an episode."""
+        """Return the part for `restore_partial`; running programs go on.
+
+        Raises EnvError outside of an episode, or for a part that is too large; EnvTimeout after the deadline.
+        """
 
     async def restore_partial(self, kept: bytes) -> StepResult:
         """Begin a fresh session of this task with a saved part, and return its first result.
 
-        kept: from `save_partial`. Raises EnvError for other bytes.
+        kept: from `save_partial`. Raises EnvError before the first `reset`, for other bytes, or a part of another
+        task; EnvTimeout after the deadline.
         """
 
 

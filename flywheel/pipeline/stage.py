@@ -202,7 +202,8 @@ class StageContext:
         """Write the lineage of a checkpoint that this stage made; return the manifest of the partition.
 
         model: its folder, in the workspace. parents: names (`model_name`) of the models that it began from or merges.
-        links: more arguments of `lineage.checkpoint_links`. Raises ModelError where it has no weights, DataError,
+        links: more arguments of `lineage.checkpoint_links`. Raises ModelError as `checkpoint_digest`, ValueError for a
+        folder outside of the workspace, DataError where another process has been writing the partition for ten minutes,
         DiskFull.
         """
         name, digest = self.ws.relative(model), checkpoint.checkpoint_digest(model)
@@ -469,7 +470,10 @@ def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> 
 
 
 def write_episode_shard(folder: Path, episodes: Iterable[Episode]) -> None:
-    """Stage episodes in the shard's `folder` as rows of trajectories, steps and images. Raises DiskFull."""
+    """Stage episodes in the shard's `folder` as rows of trajectories, steps and images.
+
+    Raises DataError and DiskFull as `write_shard`, OSError for a screen that is no picture.
+    """
     episodes = list(episodes)
     write_shard(folder, "trajectories", (record_to_row("trajectories", episode.trajectory) for episode in episodes))
     write_shard(folder, "steps", (record_to_row("steps", step) for episode in episodes for step in episode.steps))

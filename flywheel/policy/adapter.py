@@ -104,7 +104,7 @@ def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
     folder.
 
     begun: the checkpoint that training began with: the base, or an adapter of the same base. folder: replaced where it
-    exists. Raises DiskFull, and ModelError as `find_base_checkpoint`.
+    exists. Raises DiskFull, and ModelError as `find_base_checkpoint` and, for the base, `checkpoint_digest`.
     """
     state = {_PREFIX + name: weight.detach().cpu().contiguous() for name, weight in get_adapter_state(model).items()}
     write_adapter(state, model.peft_config[_NAME].to_dict(), checkpoint.find_base_checkpoint(begun), folder)

@@ -161,8 +161,9 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 def find_base_checkpoint(folder: Path | str) -> Path:
     """Return the folder of the whole checkpoint: `folder` itself, or the base of an adapter.
 
-    Raises ModelError for an adapter whose base is missing, is an adapter itself, or has other weights than those that
-    the adapter was trained on.
+    A base that is known by its Hugging Face name only is downloaded where it is not in the hub's cache. Raises
+    ModelError for an adapter whose `base.json` or adapter_config.json is damaged, or whose base is missing, cannot be
+    downloaded, is an adapter itself or, where `base.json` gives a digest, has other weights than that, or none.
     """
     folder = Path(folder)
     if not is_adapter(folder):
@@ -181,7 +182,8 @@ def find_base_checkpoint(folder: Path | str) -> Path:
 
 def find_local_base(folder: Path) -> Path | None:
     """Return the folder of an adapter's base, unchecked; None where it does not exist, or the base is known by its
-    Hugging Face name only. Raises ModelError for a damaged `base.json` or adapter_config.json."""
+    Hugging Face name only. folder: the adapter's. Raises ModelError for a damaged `base.json`, and a missing or damaged
+    adapter_config.json."""
     named = read_adapter_base(folder)
     by_peft = str(read_json_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path") or "")
     places = ([folder / named.model] if named else []) + ([Path(by_peft)] if by_peft else [])
