@@ -108,6 +108,28 @@ def asked(
             go(ctx, *shards)
 
 
+# -- on nodes of its own, before those of the module are there: a process is connected to one cluster of Ray at a time
+@pytest.mark.smoke
+def test_a_shard_whose_node_is_lost_is_done_on_another(ws, tmp_path):
+    """On two nodes of its own, which cost half of what those below do."""
+    shared = Workspace(tmp_path / "shared")
+    with machines(1, Path(__file__).parent) as made, cluster.open_cluster(shared, chosen(made)) as nodes:
+        ctx = waiting(ws, made)
+        with asked(nodes, ctx, "ab") as done:
+            until(lambda: len(tries(ctx)) == 1, done)
+            ((lost, lost_node, _),) = tries(ctx)
+            made.add_node(**NODE)
+            until(lambda: len(tries(ctx)) == 2, done)
+            kill(made, lost_node)
+            go(ctx, *{"a", "b"} - {lost})
+            until(lambda: len(tries(ctx)) == 3, done)
+            go(ctx, lost)
+            results = done.result()
+        assert sorted(result for _, result in results.values()) == ["a", "b"]
+        assert sorted(shard for shard, *_ in tries(ctx)) == sorted(["a", "b", lost])
+        assert len({node for shard, node, _ in tries(ctx) if shard == lost}) == 2
+
+
 # -- the same results -------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
@@ -141,27 +163,6 @@ def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines
 
 
 # -- nothing lost -----------------------------------------------------------------------------------------------------
-@pytest.mark.smoke
-def test_a_shard_whose_node_is_lost_is_done_on_another(ws, tmp_path):
-    """On two nodes of its own, which cost half of what those below do."""
-    shared = Workspace(tmp_path / "shared")
-    with machines(1, Path(__file__).parent) as made, cluster.open_cluster(shared, chosen(made)) as nodes:
-        ctx = waiting(ws, made)
-        with asked(nodes, ctx, "ab") as done:
-            until(lambda: len(tries(ctx)) == 1, done)
-            ((lost, lost_node, _),) = tries(ctx)
-            made.add_node(**NODE)
-            until(lambda: len(tries(ctx)) == 2, done)
-            kill(made, lost_node)
-            go(ctx, *{"a", "b"} - {lost})
-            until(lambda: len(tries(ctx)) == 3, done)
-            go(ctx, lost)
-            results = done.result()
-        assert sorted(result for _, result in results.values()) == ["a", "b"]
-        assert sorted(shard for shard, *_ in tries(ctx)) == sorted(["a", "b", lost])
-        assert len({node for shard, node, _ in tries(ctx) if shard == lost}) == 2
-
-
 def test_work_goes_on_without_a_node_and_with_a_new_one(ctx, machines, nodes):
     with asked(nodes, ctx, "abcde") as done:
         until(lambda: len(tries(ctx)) == 3, done)
