@@ -215,6 +215,17 @@ def test_less_memory_changes_no_number(base, samples, monkeypatch, adapter, ever
         np.testing.assert_allclose(found[True][1][name], one, atol=1e-5, err_msg=name)
 
 
+def test_an_output_layer_that_zero_has_in_parts_is_only_called(base, samples, monkeypatch):
+    """Its weight is empty outside of its own call."""
+    monkeypatch.setattr(policy_forward, "_LOGITS", 2048 * 3)
+    trainer = SupervisedTrainer(base, ShuffledDataset(samples, 4, 3), BLOCK, "sft", LORA, 5)
+    whole = trainer.step(0, BLOCK.lr)[0]
+    trainer = SupervisedTrainer(base, ShuffledDataset(samples, 4, 3), BLOCK, "sft", LORA, 5)
+    trainer.policy.get_output_embeddings().weight.ds_id = 0
+    monkeypatch.delattr(policy_forward, "_FixedHeadLogprobs")
+    assert trainer.step(0, BLOCK.lr)[0] == pytest.approx(whole, abs=1e-6)
+
+
 def test_a_base_in_bfloat16_learns_by_an_adapter_in_float32(base, samples, tmp_path):
     chosen = LORA.model_copy(update={"base_dtype": "bfloat16"})
     dataset = ShuffledDataset(samples * 4, 4, 3)

@@ -402,6 +402,7 @@ class PolicyForward(nn.Module):
             # what the gradient needs of them is computed with them.
             head = self.policy.get_output_embeddings()
             fixed = type(head) is nn.Linear and head.bias is None and not head.weight.requires_grad
+            fixed &= not hasattr(head.weight, "ds_id")  # ZeRO 3 gathers weights only where their module is called
             starts = range(0, len(hidden), rows)
             blocked = [None if part.blocked is None else part.blocked[start : start + rows] for start in starts]
             chunks = zip(hidden.split(rows), part.targets.split(rows), blocked, strict=True)
@@ -440,7 +441,7 @@ class _FixedHeadLogprobs(torch.autograd.Function):
     def forward(
         ctx, head: nn.Linear, hidden: Tensor, targets: Tensor, blocked: Tensor | None, *temperatures: float
     ) -> tuple[Tensor, ...]:
-        logits, rows, entropy, values = _compute_logits(head, hidden, blocked), [], None, []
+        logits, rows, entropy, values = _compute_logits(head, hidden, blocked).float(), [], None, []
         chosen = head.weight[targets].to(hidden.dtype)
         for temperature in temperatures:
             logp = torch.log_softmax(logits / temperature, dim=-1)
