@@ -10,6 +10,8 @@ Of each run of a long profile, `evening` or `overnight`: p_v1_rise, what P(V = 1
 iteration to the last; held_out_rise_3 and held_out_rise, what success on templates that are trained on gains over
 three iterations and over all; games_normalised, the mean score of the games as a share of their experts'.
 
+Of the arms that go on without new recordings: by_itself, what success gains on the whole run's last model.
+
 With --table nothing is run: the figures of what --out holds, such as benchmarks/results/flywheel.
 """
 
@@ -34,6 +36,7 @@ from flywheel.utils.errors import BadInput
 
 RISE, RISE_IN_ALL, KEEP, NO_ACTION, RATIO = 0.05, 0.15, -0.02, 0.02, 1.5
 LIKE_TASKS, RISING_STEPS, THREE, LONG = 0.30, 0.8, 0.20, 0.35
+BY_ITSELF, UNSEEN = 0.12, 0.05
 LONG_RUNS = ("evening", "overnight")
 Result = Mapping[str, Any]
 
@@ -95,7 +98,10 @@ def cases(results: Sequence[Result]) -> Iterator[BenchCase]:
                 yield from _long_run(run)
         elif whole:
             yield from _default_runs(whole, places)
-        for arm in (arm for arm in flywheel_run.ARMS if arm != "whole"):
+        for arm in flywheel_run.BY_ITSELF:
+            if own := [run for run in mine if run["arm"] == arm]:
+                yield _by_itself(arm, own, places)
+        for arm in (arm for arm in flywheel_run.ARMS if arm not in ("whole", *flywheel_run.BY_ITSELF)):
             pairs = [
                 (one, other) for one in whole for other in mine if (other["arm"], other["seed"]) == (arm, one["seed"])
             ]
@@ -215,6 +221,36 @@ def _beside(arm: str, pairs: Sequence[tuple[Result, Result]], places: list[int])
         )
     case = f"gain_{arm.replace('-', '_')}"
     return BenchCase("flywheel", case, "gain", mine, whole, flywheel_run.ARMS["whole"], None, None, True, about)
+
+
+def _by_itself(arm: str, runs: Sequence[Result], places: Mapping[str, list[int]]) -> BenchCase:
+    """What the iterations without new recordings add to the whole run's last model."""
+
+    def rise(run: Result, where: list[int]) -> float:
+        found = merged(run)
+        before = found[run["iterations_before"]]
+        return flywheel_run.success(found[-1], where) - flywheel_run.success(before, where)
+
+    rises = [rise(run, places["all"]) for run in runs]
+    by_group = {where: fmean(rise(run, own) for run in runs) for where, own in places.items()}
+    if len(runs) > 1:
+        low, high = student_mean_interval(rises)
+    else:
+        found = merged(runs[0])
+        low, high = _paired(found[runs[0]["iterations_before"]], found[-1], places["all"])
+    about = {
+        "interval": [low, high],
+        "interval_is": "over seeds" if len(runs) > 1 else "over tasks",
+        "by_seed": {run["seed"]: value for run, value in zip(runs, rises, strict=True)},
+        "by_group": by_group,
+        "unseen_goal": UNSEEN,
+        "n": len(places["all"]),
+        "minutes": [run["minutes"] for run in runs],
+    }
+    fell = any(by_group[where] < 0 for where in by_group if where not in ("all", "unseen templates"))
+    met = fmean(rises) >= BY_ITSELF and low > 0 and not fell and by_group.get("unseen templates", 0) >= UNSEEN
+    peer = fmean(flywheel_run.success(merged(run)[run["iterations_before"]], places["all"]) for run in runs)
+    return _case(arm.replace("-", "_"), fmean(rises), peer, "the whole run's last model", BY_ITSELF, met, about)
 
 
 def _long_run(run: Result) -> Iterator[BenchCase]:

@@ -15,6 +15,7 @@ import asyncio
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -38,7 +39,7 @@ from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.store.catalog import database
-from flywheel.utils.files import write_json
+from flywheel.utils.files import atomic_folder, write_json
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASE = PROJECT / "models" / "base"
@@ -54,6 +55,14 @@ _GROWS = (
     "rl.steps",
 )
 RL_ALONE = "rl-alone"
+# Arms that go on from the last model of the whole run, so many iterations without a new recording.
+MORE_ITERATIONS = 5
+_NO_RECORDINGS = {"recording.sessions_per_iteration": 0, "iterations": MORE_ITERATIONS}
+BY_ITSELF: Mapping[str, Mapping[str, Any]] = {
+    "by-itself": _NO_RECORDINGS
+    | {"rollout.corrections_per_task": 2, "synthesis.train_tasks": 80, "rollout.n_rollouts": 2},
+    "by-itself-default": _NO_RECORDINGS,
+}
 ARMS = {
     "whole": "the whole flywheel",
     "one-round": "no flywheel: one round of the base's data, as much of it, trained on for as long",
@@ -61,6 +70,8 @@ ARMS = {
     "no-recycling": "without recycling: what failed goes nowhere",
     "no-rl": "without RL",
     RL_ALONE: "the whole flywheel, and then RL alone",
+    "by-itself": "the whole flywheel, and then iterations without new recordings, with corrections by solvers",
+    "by-itself-default": "the whole flywheel, and then iterations without new recordings, by the default recipe",
 }
 
 
@@ -85,6 +96,7 @@ def overrides(arm: str, profile: Settings) -> dict[str, Any]:
         "no-recycling": {"ct.rollout_weight": 0.0},
         "no-rl": {"rl.steps": 0},
         RL_ALONE: dict(flywheel_rl.CHANGES),
+        **BY_ITSELF,
     }[arm]
 
 
@@ -114,15 +126,18 @@ def run(
     models alone. A workspace that is there is taken as it is, with recordings of its own perhaps.
     """
     out = out.resolve()
-    ws = Workspace(out / f"{arm}-{seed}")
-    if not ws.params.is_file():
+    ws, before = Workspace(out / f"{arm}-{seed}"), 0
+    if arm in BY_ITSELF:
+        before = _copy_whole_run(out, ws.root, seed, profile, tasks)
+    elif not ws.params.is_file():
         _flywheel("init", str(ws.root), "--profile", profile)
-    chosen = overrides(arm, config.load_settings(ws.params))
+    chosen = dict(overrides(arm, config.load_settings(ws.params)))
     sets = [f"{name}={value}" for name, value in {**chosen, "seed": seed}.items()] + list(other)
     started = time.monotonic()
     done = sum(path.parent.name != "000" for path in ws.root.glob("iterations/*/promotion.json"))  # 000: the base
-    wanted = chosen.get("iterations", config.load_settings(ws.params).iterations)
-    if done < wanted:
+    left = before + chosen.get("iterations", config.load_settings(ws.params).iterations) - done
+    if left > 0:
+        sets += [f"iterations={left}"] * bool(before)
         _flywheel("run", "-w", str(ws.root), *(word for pair in sets for word in ("--set", pair)))
     result = {
         "arm": arm,
@@ -130,7 +145,8 @@ def run(
         "profile": profile,
         "set": {**chosen, **dict(pair.partition("=")[::2] for pair in other)},
         "threads": os.environ.get("OMP_NUM_THREADS", ""),
-        "minutes": round((time.monotonic() - started) / 60, 2) if not done else None,
+        "minutes": round((time.monotonic() - started) / 60, 2) if done == before else None,
+        "iterations_before": before,
         "iterations": database.query_catalog(
             ws, "SELECT iteration, p_v1, to_sft, promoted, minutes FROM iterations"
         ).to_pylist(),
@@ -146,6 +162,17 @@ def run(
         result["models"].append({"name": name, **measured(out / "measured", folder, drawn, profile, domain)})
     write_json(out / "results" / f"{arm}-{seed}.json", result)
     return result
+
+
+def _copy_whole_run(out: Path, root: Path, seed: int, profile: str, tasks: int) -> int:
+    """Copy the workspace of the whole flywheel's run to `root`, unless it is there. Return its number of iterations."""
+    before = out / "results" / f"whole-{seed}.json"
+    if not before.is_file():
+        run(out, "whole", seed, profile, tasks, merged=True)
+    if not root.is_dir():
+        with atomic_folder(root) as copy:
+            shutil.copytree(out / f"whole-{seed}", copy, dirs_exist_ok=True, symlinks=True)
+    return len(json.loads(before.read_text(encoding="utf-8"))["iterations"])
 
 
 def _rl_alone(out: Path, seed: int, profile: str, tasks: int, other: Sequence[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sandbox_loopback import loopback_blocked
 from sandbox_replay import replay_identical
 from sandbox_run import Run
 from sandbox_speed import (
+    begin_cpu,
     step_vs_browsergym,
     step_vs_browsergym_equal,
     steps_320,
@@ -39,6 +40,7 @@ CASES: dict[str, Callable] = {
     "steps_320_vs_playwright": steps_320_vs_playwright,
     "step_vs_browsergym": step_vs_browsergym,
     "step_vs_browsergym_equal": step_vs_browsergym_equal,
+    "begin_cpu": begin_cpu,
     "replay_identical": replay_identical,
     "time_acceleration": time_acceleration,
     "loopback_blocked": loopback_blocked,

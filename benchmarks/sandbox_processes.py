@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -63,6 +64,15 @@ def memory() -> dict[str, float]:
     for process in family():
         below += _pss(process.pid)
     return {"own": _pss(os.getpid()), "browsers": below}
+
+
+def cpu_s() -> float:
+    """Seconds of a core that this process and all below it have taken, those that have ended included."""
+    times = [os.times()]
+    for process in family():
+        with contextlib.suppress(*_GONE):
+            times.append(process.cpu_times())
+    return sum(sum(one[:4]) for one in times)
 
 
 def _pss(pid: int) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -15,13 +16,19 @@ from bench_case import BenchCase
 from PIL import Image
 from sandbox_pages import GAME, MINIWOB, task_of
 from sandbox_peers import browsergym, browsergym_python, miniwob_html, playwright_browsers, playwright_round
+from sandbox_processes import cpu_s
 from sandbox_run import Run, clicks, quartiles
 
 from flywheel.agent.actions import Click, Point, Wait
+from flywheel.envs.base import Task
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pool import BrowserPool
+from flywheel.envs.suites.catalogue import get_world
+from flywheel.envs.suites.server import WorldServer
+from flywheel.envs.tasks.drawing import make_task
 
 STEPS_320, STEPS_720, TIMES_PLAYWRIGHT, TIMES_BROWSERGYM, ACCELERATION = 120.0, 45.0, 1.5, 10.0, 100.0  # goals
+BEGIN_CPU = 2.0  # times
 SIZES = {320: (320, 320), 720: (1280, 720)}
 UNOBSERVED_MS = 60_000
 
@@ -226,6 +233,98 @@ async def step_vs_browsergym(run: Run) -> BenchCase:
 
 async def step_vs_browsergym_equal(run: Run) -> BenchCase:
     return await against_browsergym(run, "step_vs_browsergym_equal", equal=True)
+
+
+# -- seconds of a core -------------------------------------------------------------------------------------------------
+class _Apart:
+    """The suites, with a browser context for each session."""
+
+    def __init__(self, worlds: WorldServer) -> None:
+        self._worlds = worlds
+
+    def open(self, task: Task, seed: int) -> Any:
+        session = self._worlds.open(task, seed)
+        session.first_party = False
+        return session
+
+
+_CPU_SUITES = {"tiles": "clear", "merge": "reach", "shop": "add"}
+_CPU_STEPS = 4
+
+
+async def _cpu_ms(pool: BrowserPool, tasks: Sequence[Task], count: int) -> dict[str, float]:
+    """Milliseconds of a core of a begin, a restore and a step; each begin has a lease of its own, as in a rollout."""
+
+    async def timed(work: Callable[[], Awaitable[int]]) -> float:
+        began = cpu_s()
+        times = await work()
+        await asyncio.sleep(0.5)  # what is disposed of in the background belongs to it
+        return (cpu_s() - began) / times * 1000
+
+    async def begin() -> int:
+        for number in range(count):
+            async with pool.env() as env:
+                await env.reset(tasks[number % len(tasks)], number)
+        return count
+
+    async def restore() -> int:
+        for _ in range(count):
+            await env.restore(checkpoint)
+        return count
+
+    async def step() -> int:
+        for number in range(count * _CPU_STEPS):
+            await env.step(Click(Point(0.05, (number % 50) / 100 + 0.3)))
+        return count * _CPU_STEPS
+
+    found = {"begin": await timed(begin)}
+    game = replace(next(task for task in tasks if task.world == "merge"), max_steps=10_000)
+    async with pool.env() as env:
+        await env.reset(game, 0)
+        checkpoint = await env.checkpoint()
+        found["restore"] = await timed(restore)
+        found["step"] = await timed(step)
+    return found
+
+
+async def begin_cpu(run: Run) -> BenchCase:
+    """A core's time for the beginning of an episode of our suites, against a browser context for each episode."""
+    tasks = [make_task(get_world(world), template, 1, 4, "train") for world, template in _CPU_SUITES.items()]
+    settings = run.sandbox(width=224, height=224, step_ms=200)
+    rounds: dict[str, list[dict[str, float]]] = {"ours": [], "peer": []}
+    async with AsyncExitStack() as stack:
+        worlds = await stack.enter_async_context(WorldServer())
+        pools = {
+            name: await stack.enter_async_context(BrowserPool(settings, source))
+            for name, source in (("ours", worlds), ("peer", _Apart(worlds)))
+        }
+        for number in range(run.rounds + 1):  # the first warms up
+            for name in list(pools) if number % 2 else list(pools)[::-1]:
+                figures = await _cpu_ms(pools[name], tasks, run.count(24, 3))
+                if number:
+                    rounds[name].append(figures)
+    medians = {name: {part: median(one[part] for one in side) for part in side[0]} for name, side in rounds.items()}
+    begins = [one["begin"] for one in rounds["ours"]]
+    ratio = medians["peer"]["begin"] / medians["ours"]["begin"]
+    return BenchCase(
+        "sandbox",
+        "begin_cpu",
+        "ms of a core",
+        medians["ours"]["begin"],
+        medians["peer"]["begin"],
+        "a browser context for each episode",
+        ratio,
+        BEGIN_CPU,
+        ratio >= BEGIN_CPU,
+        {
+            "ratio_is": "peer / ours",
+            "n": run.rounds,
+            "interval": [min(begins), max(begins)],
+            "restore_ms": [medians[name]["restore"] for name in ("ours", "peer")],
+            "step_ms": [medians[name]["step"] for name in ("ours", "peer")],
+            "suites": list(_CPU_SUITES),
+        },
+    )
 
 
 # -- faster than time --------------------------------------------------------------------------------------------------

@@ -36,16 +36,22 @@ class Point:
 
 @dataclass(frozen=True)
 class Click(Action, name="click"):
+    """Click the left button at the point."""
+
     point: Point
 
 
 @dataclass(frozen=True)
 class LeftDouble(Action, name="left_double"):
+    """Double-click the left button at the point."""
+
     point: Point
 
 
 @dataclass(frozen=True)
 class RightSingle(Action, name="right_single"):
+    """Click the right button at the point."""
+
     point: Point
 
 
@@ -58,6 +64,8 @@ class Hover(Action, name="hover"):
 
 @dataclass(frozen=True)
 class Drag(Action, name="drag"):
+    """Drag from one point to another with the left button."""
+
     start_point: Point
     end_point: Point
 
@@ -78,6 +86,8 @@ class Type(Action, name="type"):
 
 @dataclass(frozen=True)
 class Scroll(Action, name="scroll"):
+    """Scroll in a direction, with the pointer at the point."""
+
     point: Point
     direction: Literal["up", "down", "left", "right"]
 
@@ -89,6 +99,8 @@ class Wait(Action, name="wait"):
 
 @dataclass(frozen=True)
 class Finished(Action, name="finished"):
+    """End the task. content: the answer, where one is asked for."""
+
     content: str = ""
 
 
@@ -118,16 +130,22 @@ class Press(Action, name="press"):
 
 @dataclass(frozen=True)
 class Release(Action, name="release"):
+    """Release a key that `Press` holds down."""
+
     key: str
 
 
 @dataclass(frozen=True)
 class LongPress(Action, name="long_press"):
+    """Press the point for a while (phones)."""
+
     point: Point
 
 
 @dataclass(frozen=True)
 class OpenApp(Action, name="open_app"):
+    """Open an application by its name (phones)."""
+
     app_name: str
 
 
@@ -157,6 +175,8 @@ class RunPython(Action, name="python"):
 
 @dataclass(frozen=True)
 class ReadFile(Action, name="read_file"):
+    """Read a file, and get its text."""
+
     path: str
 
 

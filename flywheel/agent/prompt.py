@@ -124,7 +124,8 @@ def format_instructions(grammar: Grammar) -> str:
 
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
-    """List an example call of each action in the grammar's action space, in its order; some end with a comment."""
+    """List an example call of each action in the grammar's action space, in its order, then of each SDK function where
+    the grammar has them; some end with a comment."""
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
     places = _WORDS["point_places" if grammar.form in ("minimal", "point") else "box_places"]
     return [_WORDS["lines"][name].format(**places) for name in names]

@@ -43,6 +43,7 @@ class RunConsole:
             self._status.stop()
 
     def __call__(self, stage: str, line: str) -> None:
+        """Show a line of progress. stage: that reports it."""
         with self._lock:
             now = time.monotonic()
             minutes, seconds = divmod(int(now - self._start), 60)
@@ -87,7 +88,10 @@ _ITERATIONS_SHOWN = 10
 
 def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
     """Build a rich table with a row an iteration: tasks, trajectories, recordings, P(V=1), routes, held-out success
-    before -> after, promoted or not, minutes. everything: show all iterations, not only the newest ten."""
+    before -> after, promoted or not, minutes. everything: show all iterations, not only the newest ten.
+
+    Raises DataError as `connect_catalog`, and what `run_query` does.
+    """
     from flywheel.store.catalog import database
     from flywheel.ui.report import figures
 

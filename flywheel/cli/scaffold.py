@@ -26,8 +26,11 @@ def load_profile(name: str, *, project: Path = PROJECT_ROOT) -> dict[str, Any]:
 
 
 def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = PROJECT_ROOT) -> Workspace:
-    """Create a workspace in `folder`, with git and DVC. Raises BadInput for an unknown profile, a folder that is not
-    empty, and where the source folder `project` lacks a part."""
+    """Create a workspace in `folder`, with git and DVC.
+
+    Raises BadInput for an unknown profile, a folder that is not empty, and where the source folder `project` lacks a
+    part; FlywheelError as `init_git`; DiskFull.
+    """
     overrides = {**load_profile(profile, project=project), "versioning.git": True}
     base, recordings = project / "models" / "base", project / "recordings"
     for needed in (base, recordings, project / "configs", project / "params.yaml", project / "prefect.yaml"):
@@ -59,7 +62,10 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
 
 
 def list_missing_data(ws: Workspace) -> list[str]:
-    """List the recordings and demonstrations that a new workspace still needs, with the commands that make them."""
+    """List the recordings and demonstrations that a new workspace still needs, with the commands that make them.
+
+    Raises BadInput where params.yaml is wrong or its tasks cannot be drawn, DataError as `sessions_match_settings`.
+    """
     from flywheel.recordings.synthetic import demonstrations, sessions  # they load the environments
 
     chosen, said = config.load_settings(ws.params), []

@@ -51,7 +51,7 @@ def serve_environments_on_nodes(cluster: RayCluster, settings: Settings) -> Iter
     """Serve environments from the nodes within the block, and let the run and its workers find them.
 
     Does nothing where the settings do not ask for it. Raises ClusterError where no node has the browsers, or none has
-    environments within `cluster.acquire_timeout_s`.
+    environments within `cluster.acquire_timeout_s`, BadInput where the manager cannot listen.
     """
     if settings.sandbox.backend != "manager" or settings.sandbox.manager != CLUSTER_MANAGER:
         yield
@@ -76,14 +76,18 @@ class EnvironmentNode:
         self._over = threading.Event()
 
     def run(self, shared: SharedFolder, settings: Settings, name: str, host: str, manager: str, token: str) -> None:
-        """Serve environments on this node until `end`. name: of this node at the manager. host: its address. manager,
-        token: URL and token of the manager. Raises ClusterError where this machine has a fault: it may have joined
-        after the others were checked."""
+        """Serve environments on this node until `end`.
+
+        name: of this node at the manager. host: its address. manager, token: URL and token of the manager. Raises
+        ClusterError where this machine has a fault: it may have joined after the others were checked. Raises as
+        `open_node` and `run_node` too.
+        """
         raise_node_fault(host, find_node_fault(shared, settings, plays=True))  # also loads the settings' worlds
         opening = open_node(name, token, settings, registry.find_used_backends(settings), shared.root)
         asyncio.run(_run_until(self._over, node_server.run_node(opening, token, manager=manager, host=host)))
 
     def end(self) -> None:
+        """End `run`."""
         self._over.set()
 
 

@@ -53,7 +53,10 @@ class SharedFolder:
 
 @contextmanager
 def open_shared_folder(ws: Workspace) -> Iterator[SharedFolder]:
-    """Write the file by which a node recognises the run's own folder, and hold it locked until the block ends."""
+    """Write the file by which a node recognises the run's own folder, and hold it locked until the block ends.
+
+    Raises DiskFull.
+    """
     path, text = ws.state / "cluster" / secrets.token_hex(4), secrets.token_hex(16)
     write_text(path, text)
     try:
@@ -139,6 +142,7 @@ class ShardWorker:
         )
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
+        """Do a shard as `InProcessWorker.do_shard` does, whose result and errors it has, and pass on its progress."""
         try:
             with (
                 replace_listener(lambda stage, line: self._said.put((stage, line))),
@@ -162,6 +166,7 @@ class ShardWorker:
         return found
 
     def close(self) -> None:
+        """Close what the shards share."""
         self._worker.close()
 
 
@@ -205,9 +210,11 @@ class TrainingTeam:
 
     @property
     def address(self) -> str:
+        """Return the address of this node, which is the team's first."""
         return ray.util.get_node_ip_address()
 
     def __call__(self, start: GroupSpec, meets: HostPort) -> TeamRanks:
+        """Start the processes of the group `start`, as `TeamRanks`, which says what it raises."""
         return TeamRanks(self, start, meets)
 
 
@@ -224,12 +231,15 @@ class NodeRanks:
         return None
 
     def start(self, start: GroupSpec, first: int, count: int, meets: HostPort) -> None:
+        """Start the processes with the ranks from `first` on, `count` of them. start, meets: as of `LocalRanks`."""
         self._ranks = LocalRanks(start, range(first, first + count), meets, ray.util.get_node_ip_address())
 
     def ask(self, call: bytes) -> None:
+        """Send a pickled call to all processes of the node."""
         self._ranks.ask(call)
 
     def answers(self, waiting: list[int], seconds: float) -> list[RankAnswer]:
+        """Return the answers that came from the ranks `waiting` within `seconds`, as `LocalRanks.answers`."""
         return self._ranks.answers(waiting, seconds)
 
 
@@ -245,7 +255,11 @@ class _TeamNode:
 
 
 class TeamRanks:
-    """Call training processes on several nodes, as `RankProcesses` of `training/distributed/worker_group.py`."""
+    """Call training processes on several nodes, as `RankProcesses` of `training/distributed/worker_group.py`.
+
+    Raises, when it starts them, ClusterError for a node that has a fault, fails or is late, WorkerLost for one that is
+    lost.
+    """
 
     lost = WorkerLost  # another worker, with other nodes, resumes where this one was
 

@@ -39,7 +39,10 @@ class RayWorkers(AbstractContextManager):
     def __init__(
         self, cluster: RayCluster, stage: Stage, ctx: StageContext, wanted: Sequence[resources.Resources]
     ) -> None:
-        """wanted: resources of a worker on each of its nodes, of `resources.compute_worker_resources`."""
+        """wanted: resources of a worker on each of its nodes, of `resources.compute_worker_resources`.
+
+        Raises what `StageContext.key` does.
+        """
         ctx.key(stage)  # hash the inputs once, here; the key is sent with `ctx`
         own = wanted[0]
         special = {name: count for name, count in own.items() if name not in (resources.CPU, resources.GPU)}
@@ -217,8 +220,10 @@ class RayCluster:
         self._life = time.monotonic()
 
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
-        """Open the workers of a stage; of one that stays on the run's machine, in this process. Raises ClusterError
-        where no present node can do a shard, and HeadLost."""
+        """Open the workers of a stage; of one that stays on the run's machine, in this process.
+
+        Raises ClusterError where no present node can do a shard, HeadLost, and what `StageContext.key` does.
+        """
         if stage.needs is None:
             return InProcessWorker(stage, ctx)
         self.check_head()

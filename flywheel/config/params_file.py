@@ -173,6 +173,7 @@ class SettingsFault:
 
     @property
     def line(self) -> str:
+        """Return the fault in one line."""
         return f"{self.parameter}: {self.message}" if self.parameter else self.message
 
     def names(self, parameters: Iterable[str]) -> bool:

@@ -315,6 +315,10 @@ class RolloutSettings(SettingsBlock):
     """Tasks that one Prefect task plays. A run that is killed loses what such tasks had not finished, no more."""
     retries: int = Field(2, ge=0)
     """Times that a trajectory is begun again if its page crashes."""
+    corrections_per_task: int = Field(0, ge=0)
+    """Failed trajectories of each task that a solver corrects, at most: the state before the model's first mistake is
+    restored, and the solver of the world goes on from there. What then solves its task is trained on as people's
+    demonstrations are. Tasks of worlds without a solver, such as pages of others, get none. 0: none."""
 
 
 class RoutingSettings(SettingsBlock):
@@ -512,6 +516,9 @@ class RlSettings(TrainingSettings):
     """Tasks of a training step."""
     group_size: int = Field(4, ge=1)
     """Episodes of a task. A training step uses tasks_per_step x group_size of them."""
+    min_live_groups: float = Field(0.0, ge=0, le=1)
+    """Share of live groups (in which some episodes succeed and some fail) among a domain's rollouts, below which its RL
+    is skipped: its specialist is the SFT checkpoint. 0: never."""
     max_staleness: int = Field(1, ge=0)
     """Training steps by which the oldest weights that played an episode may lag. 0: play, then train, by turns."""
     batch_timeout_s: float = Field(3600.0, gt=0)
@@ -558,6 +565,9 @@ class RlSettings(TrainingSettings):
     """A fixed lambda for the policy's advantages. null: by the trajectory's length, with gae_lambda_alpha."""
     normalise: bool = True
     """Whether the advantages of a step are brought to mean 0 and deviation 1, over all its tokens."""
+    advantage_normalization: Literal["std", "none"] = "std"
+    """Of grpo. std: an episode's reward less the mean of its group, over the group's deviation; none: less the mean of
+    the group's other episodes (RLOO), so that a group of nearly equal rewards does not count as much as a mixed one."""
     bootstrap: bool = True
     """Whether the advantages of an episode that ran out of steps end in the value of its last screen, instead of in its
     outcome."""
@@ -593,6 +603,20 @@ class RlSettings(TrainingSettings):
     """Weight, from 0 to 1, that a task's earlier outcomes keep when newer ones come."""
     curriculum_level_up_success: float = Field(0.6, ge=0, le=1)
     """Success at a world's level from which on the next level is open."""
+    fresh_tasks: bool = False
+    """Whether each group of episodes plays fresh contents of the task that the curriculum draws: of its world, template
+    and level, never those of a held-out task. Worlds whose tasks are the same for all seeds keep theirs."""
+    replay_fraction: float = Field(0.0, ge=0, lt=1)
+    """Share of a gradient step's samples that are turns of earlier successful episodes of this run, of tasks that
+    succeed in fewer than half of their episodes; 0.25 is a good choice. 0: none."""
+    restored_start_fraction: float = Field(0.0, ge=0, le=1)
+    """Share of the groups that begin within a known success of their task, as many steps before its end as make success
+    a coin toss; 0.75 is a good choice. 0: all begin at the task's beginning."""
+    true_start_tail: float = Field(0.3333, ge=0, le=1)
+    """Share of the steps, the last ones, whose groups all begin at the task's beginning."""
+    start_sources: list[Literal["rollouts", "recordings", "solver"]] = Field(["rollouts", "recordings"], min_length=1)
+    """Whose successes episodes begin within; the first that knows the task is taken. rollouts: the iteration's own
+    verified ones; recordings: people's; solver: what a suite's own solver plays, also of fresh contents."""
 
 
 class MergeSettings(SettingsBlock):
@@ -859,6 +883,10 @@ class Settings(SettingsBlock):
             raise ValueError(
                 "policy.sleeps_while_training goes with policy.backend openai and rl.max_staleness 0: "
                 "a server that sleeps answers no episode"
+            )
+        if self.rl.min_live_groups and self.rollout.n_rollouts < 2:
+            raise ValueError(
+                "rl.min_live_groups goes with rollout.n_rollouts 2 or more: one sample shows no live group"
             )
         if self.rl.length_buffer >= self.policy.max_new_tokens:
             raise ValueError("rl.length_buffer must be under policy.max_new_tokens")

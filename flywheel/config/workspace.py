@@ -17,7 +17,7 @@ from flywheel.utils.files import write_json
 
 # Version of the files of a workspace, stored in its iterations.yaml. It grows by one with each step of
 # maintenance/migrate.py, and whenever tables get columns.
-FORMAT = 6
+FORMAT = 7
 _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 
@@ -72,6 +72,7 @@ class Workspace:
 
     @property
     def params(self) -> Path:
+        """Return the path of params.yaml, the parameters of new iterations."""
         return self.root / "params.yaml"
 
     def iteration(self, iteration: int) -> Path:
@@ -109,6 +110,7 @@ class Workspace:
 
     @property
     def data(self) -> Path:
+        """Return the folder of all tables."""
         return self.root / "data"
 
     def partition(self, table: str, iteration: int, stage: str) -> Path:
@@ -121,6 +123,7 @@ class Workspace:
 
     @property
     def state(self) -> Path:
+        """Return the folder of files that only this machine needs; neither git nor DVC has them."""
         return self.root / ".flywheel"
 
     def staging(self, iteration: int, stage: str) -> Path:
@@ -129,6 +132,7 @@ class Workspace:
 
     @property
     def prefect_home(self) -> Path:
+        """Return the folder of Prefect's own files."""
         return self.state / "prefect"
 
     @property
@@ -147,10 +151,12 @@ class Workspace:
 
     @property
     def report(self) -> Path:
+        """Return the folder of the report."""
         return self.root / "report"
 
     @property
     def report_page(self) -> Path:
+        """Return the path of the report's first page."""
         return self.report / "index.html"
 
     def relative(self, path: Path) -> str:
@@ -202,7 +208,10 @@ def iteration_run_id(ws: Workspace, iteration: int) -> str:
 
 
 def renew_iteration_run_id(ws: Workspace, iteration: int) -> None:
-    """Give an iteration that begins a new id: what was made under its number before belongs to another attempt."""
+    """Give an iteration that begins a new id: what was made under its number before belongs to another attempt.
+
+    Raises DiskFull.
+    """
     write_json(_iteration_run_path(ws, iteration), secrets.token_hex(3))
 
 

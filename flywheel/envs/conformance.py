@@ -76,8 +76,8 @@ class SeedComparison:
 async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None) -> SeedComparison:
     """Play a task with its own seed, then the same actions with other seeds, and say where the results first differ.
 
-    make_env: leases an env. look: called with the env after the last step with the own seed. Raises EnvError where the
-    task cannot be played.
+    make_env: leases an env. look: called with the env after the last step with the own seed. Raises EnvError, BadInput
+    and DataError as `Env` where the task cannot be played, and what `look` raises.
     """
     seeds = [task.seed + step for step in range(N_OTHER_SEEDS + 1)]
     task = dataclasses.replace(task, max_steps=10_000)
@@ -180,6 +180,7 @@ class ConformanceCase:
 
     @property
     def where(self) -> str:
+        """Return what is checked, for messages."""
         return f"check of world {self.task.world}, task {self.task.task_id}"
 
     def require(self, holds: bool, otherwise: str) -> None:

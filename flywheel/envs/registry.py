@@ -59,7 +59,7 @@ class EnvBackend(Protocol):
         """List the names of the task suites that it plays; no other back-end has one of the same name."""
 
     def suite(self, name: str) -> TaskSuite:
-        """Load the suite called `name`, which is one of `suites`."""
+        """Load the suite called `name`, which is one of `suites`. Raises BadInput where it is damaged."""
 
     def verifier(self, task: Task) -> Verifier:
         """Find the task's verifier, a pure function of params and final state. Raises BadInput where there is none."""
@@ -68,13 +68,19 @@ class EnvBackend(Protocol):
         """Read its limits. Raises BadInput where its settings are wrong."""
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
-        """Return the settings, JSON values, that change what happens in an episode, not only how long it takes."""
+        """Return the settings, JSON values, that change what happens in an episode, not only how long it takes.
+
+        Raises BadInput where its settings are wrong.
+        """
 
     def check(self, settings: Settings) -> None:
         """Check that a run can use it. Raises BadInput naming what is wrong or missing."""
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
-        """Try for real what it needs, and report each finding, for `flywheel doctor`."""
+        """Try for real what it needs, and report each finding, for `flywheel doctor`.
+
+        What fails is a finding; raises BadInput where its settings are wrong.
+        """
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
         """Open what its environments need, until the block ends.

@@ -41,9 +41,9 @@ async def evaluate_policy(
     policy: the model to be measured. tasks: held-out or fresh ones. environments: lends an environment for each
     episode. playing: further arguments of `run_rollout`: `iteration`, and where wanted `run_id`, `on_episode`, `stats`.
     Returns the judged episodes, sorted by trajectory_id, which are for the report and never enter training; nothing is
-    stored. Raises DataError where a scorer failed that a verdict depends on, PolicyError where the policy does,
-    BadInput for settings that name a scorer or an environment that is not there or that one of them refuses, and where
-    the policy cannot be asked; what `on_episode` raises.
+    stored. Raises DataError where a scorer failed that a verdict depends on, or for a state that a verifier cannot
+    read, PolicyError where the policy does, BadInput for settings that name a scorer or an environment that is not
+    there or that one of them refuses, and where the policy cannot be asked; what `on_episode` raises.
     """
     panel, chosen = ScorerSet(settings), settings.evaluation
     temperature = chosen.temperature

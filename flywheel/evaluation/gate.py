@@ -377,7 +377,10 @@ def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
 
 def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[str, SolvedShares]:
     """Read the outcomes of an iteration as `read_outcomes` does; {} where they were measured under another key than
-    `about` (`held_out_key`)."""
+    `about` (`held_out_key`).
+
+    Raises DataError as `read_outcomes`.
+    """
     return read_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
 
 

@@ -116,7 +116,10 @@ def read_checkup(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def find_origin_iteration(ws: Workspace, k: int) -> int:
-    """Return the iteration that made the model promoted after iteration k; 0 for the first checkpoint."""
+    """Return the iteration that made the model promoted after iteration k; 0 for the first checkpoint.
+
+    Raises DataError where a promotion is missing or damaged.
+    """
     newest = manifest.read_promotion(ws, k)["digest"]
     while k and manifest.read_promotion(ws, k - 1)["digest"] == newest:
         k -= 1

@@ -90,12 +90,19 @@ def _load_settings(root: Path) -> Settings:
         return config.Settings()
 
 
+_FONTS = {"LiberationSans-Regular.ttf": "fonts-liberation", "DejaVuSans.ttf": "fonts-dejavu-core"}  # of our pages
+
+
 def _fonts() -> Finding:
     homes = (Path("/usr/share/fonts"), Path.home() / ".fonts", Path.home() / ".local/share/fonts")
-    count = sum(1 for home in homes for path in home.rglob("*.tt[fc]"))
-    if count:
-        return Finding("fonts", "ok", f"{count} files")
-    return Finding("fonts", "missing", "none: Chromium would draw no text", "apt-get install fonts-dejavu-core")
+    found = {path.name for home in homes for path in home.rglob("*.tt[fc]")}
+    lacking = [package for name, package in _FONTS.items() if name not in found]
+    fix = f"apt-get install {' '.join(lacking)}"
+    if not found:
+        return Finding("fonts", "missing", "none: Chromium would draw no text", fix)
+    if lacking:
+        return Finding("fonts", "optional", "not those of our pages, whose pixels are others without them", fix)
+    return Finding("fonts", "ok", f"{len(found)} files")
 
 
 def _program(name: str, otherwise: str) -> Finding:

@@ -46,7 +46,7 @@ def plan_prune(
     training_data: also list partitions that training reads; a run that needs them fetches them from DVC's cache or
     remote. Raises BadInput where neither `keep` nor `older` is given, or where `training_data` is set while an
     iteration is open; DataError for damaged records, manifests, promotions or tables, or where DVC's file of an
-    iteration is lost.
+    iteration is lost; ModelError for a damaged adapter; FlywheelError as `query_catalog`.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")

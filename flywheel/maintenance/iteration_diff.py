@@ -33,7 +33,7 @@ def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]
     and an adapter, with `iteration`, `weights`, `base` (digests), `rank`, `bytes`. `adapter_distance`: the difference
     of the two adapters relative to the first (`training.adapter_merging.adapter_distance`), or None. Raises BadInput
     for an iteration that has not been begun; DataError for a damaged file, or where DVC's file of an iteration is lost;
-    ModelError for a damaged adapter.
+    ModelError for a damaged adapter; FlywheelError as `run_query`.
     """
     stage_records.check_iterations_begun(ws, (before, after))
     rows, kinds, numbers = (

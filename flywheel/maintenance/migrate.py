@@ -162,7 +162,7 @@ def update_tables(ws: Workspace, places: Iterable[Workspace]) -> Iterator[str]:
 
     places: the workspace first, then the folders set aside by rollbacks, in order of their iterations. Yields a line
     for each iteration that was changed. Raises BadInput where a partition is missing, or a rollback or routing decision
-    is only half applied; DataError where a partition is damaged; DiskFull.
+    is only half applied; DataError where a partition is damaged; VersioningError where DVC fails; DiskFull.
     """
     places = list(places)
     for begun, what in (("again/plan.json", "a decision about routes"), ("rollback.json", "a rollback")):

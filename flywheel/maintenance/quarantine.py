@@ -54,7 +54,8 @@ def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict
     """Count quarantined rows by iteration, table and reason, without the reason's details in brackets.
 
     iteration: the only one to count; default: all. Returns rows of `iteration`, `table`, `reason`, `rows` and `first`
-    (the lowest trajectory_id), by iteration, then most rows first. Raises DataError for a damaged file.
+    (the lowest trajectory_id), by iteration, then most rows first. Raises DataError as `connect_catalog`, and as
+    `run_query`.
     """
     sql = _QUERIES["quarantine_reasons"]
     with database.connect_catalog(ws, reads=sql) as connection:
@@ -68,7 +69,7 @@ def quarantined_trajectories(
 
     where: SQL condition on the columns of `trajectories` (without `iteration` and `stage`), `reason` and `detail`.
     Returns rows of these columns. Raises BadInput for wrong SQL, DataError for a file that is damaged, missing or not
-    fetched.
+    fetched, FlywheelError where the query needs more memory than it may take.
     """
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)
@@ -88,7 +89,8 @@ def prepare_repair(
     for another table, for a column in `assignments` that the table does not have or is sorted by (its key), for SQL
     that is wrong or does not give values of the column's type, where no row is selected, the iteration's parameters are
     missing or wrong, or a scorer is unknown or refuses its settings; ContractBroken where too many rows, or the stores,
-    break a contract; DataError for a missing or damaged file; DiskFull.
+    break a contract; DataError for a missing or damaged file; VersioningError or DataError for a damaged dvc.lock;
+    FlywheelError where a query needs more memory than it may take; DiskFull.
     """
     if table not in _REPAIRABLE:
         raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")
@@ -114,7 +116,7 @@ def prepare_repair(
         difference, routed = _compare_repaired(ws, connection, iteration, ids)
         links = lineage.repaired_links(sorted(ids), iteration, routing_decisions.store_version(ws, iteration) + 1)
         reroute.write_decision_lineage(ws, connection, staged, iteration, links)
-        reroute.write_decision_metrics(ws, connection, staged, iteration)
+        reroute.write_decision_metrics(ws, connection, staged, iteration, settings)
     return QuarantineRepair(chosen, len(ids), examples, routed, difference, how)
 
 

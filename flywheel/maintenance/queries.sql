@@ -33,7 +33,7 @@ WITH played AS (
     FROM (
         SELECT r.iteration, t.world, t.level, t.task_id, r.success
         FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
-        WHERE r.iteration IN ($a, $b) AND t.stage = 'rollout' AND r.success IS NOT NULL)
+        WHERE r.iteration IN ($a, $b) AND t.stage = 'rollout' AND t.source IS DISTINCT FROM 'correction' AND r.success IS NOT NULL)
     JOIN (
         SELECT task_id, any_value(template) AS template FROM tasks WHERE iteration IN ($a, $b) GROUP BY ALL)
         USING (task_id)
@@ -53,7 +53,7 @@ WITH judged AS (
 SELECT t.trajectory_id, t.domain, t.world, t.instruction, r.destination, r.reason, r.score, r.success,
     j.doubtful OR r.success IS NULL AS doubtful, md5($seed || t.trajectory_id) AS key
 FROM routes r JOIN trajectories t USING (iteration, trajectory_id) JOIN judged j USING (trajectory_id)
-WHERE r.iteration = $iteration AND t.stage = 'rollout'
+WHERE r.iteration = $iteration AND t.stage = 'rollout' AND t.source IS DISTINCT FROM 'correction'
     AND NOT regexp_matches(r.reason, '^(contract: |status )')
 
 -- name: review_in_turns
@@ -129,11 +129,12 @@ SELECT count(*) FROM (
     SELECT trajectory_id, destination, reason, score, success FROM routes_before)
 
 -- name: rollout_verdicts
+-- By task.
 SELECT i.domain, count(*) FILTER (WHERE d.success), count(*) FROM decided d
-JOIN (SELECT trajectory_id, domain, task_id FROM incoming WHERE stage = 'rollout') i USING (trajectory_id)
+JOIN (SELECT trajectory_id, domain, task_id FROM incoming WHERE stage = 'rollout' AND source IS DISTINCT FROM 'correction') i USING (trajectory_id)
 WHERE d.success IS NOT NULL AND task_id IN (
     SELECT task_id FROM tasks WHERE iteration = $iteration AND stage = 'synthesize' AND split = 'train')
-GROUP BY ALL
+GROUP BY i.domain, task_id
 
 -- name: quarantine_reasons
 SELECT iteration, source_table AS "table", split_part(reason, ' (', 1) AS reason, count(*) AS rows,

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from flywheel import config
-from flywheel.config import RoutingSettings, Settings
+from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.pipeline.stage import StageContext
 from flywheel.pipeline.stages import score
@@ -24,7 +24,7 @@ from flywheel.store.catalog import database
 from flywheel.store.dedup import near_duplicates
 from flywheel.store.routing import contracts, training_stores
 from flywheel.store.routing_decisions import RoutingDecision, RoutingRule
-from flywheel.store.schema import ALL_DOMAINS, TABLES, fraction_metric_row
+from flywheel.store.schema import TABLES
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
@@ -55,7 +55,11 @@ def settle_pending_decisions(ws: Workspace) -> None:
 
 def find_stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
     """List the recorded stages (`sft@004`) that read the present stores of `iteration` and never run again, since the
-    promotion of their iteration is decided."""
+    promotion of their iteration is decided.
+
+    Raises DataError for a missing or damaged manifest, or where DVC's file of an iteration is lost; VersioningError or
+    DataError for a damaged dvc.lock.
+    """
     found = []
     for k in stage_records.list_iterations(ws):
         if k < iteration or not dvc_files.is_promotion_decided(ws, k):
@@ -70,7 +74,10 @@ def find_stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
 
 
 def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> None:
-    """Apply decisions, by iteration, to the workspace as `apply_reroute` does. Call it under the workspace's lock."""
+    """Apply decisions, by iteration, to the workspace as `apply_reroute` does. Call it under the workspace's lock.
+
+    decided: at least one. Raises what `resume_pending_decisions` does.
+    """
     again = [
         {"iteration": k, "version": routing_decisions.store_version(ws, k) + 1, "decision": asdict(one)}
         for k, one in decided.items()
@@ -177,7 +184,9 @@ def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDi
     own parameters and tasks decide, whatever an earlier decision said. Returns the changes, for `apply_reroute`;
     `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is not routed yet, its parameters are
     missing or wrong, or a scorer of the rule is unknown, needs screens or refuses its settings; ContractBroken where
-    the new stores break a contract; DataError for a missing or damaged file; DiskFull.
+    the new stores break a contract; DataError for a missing or damaged file, or where another process has been writing
+    a partition of the copy for ten minutes; VersioningError or DataError for a damaged dvc.lock; FlywheelError where a
+    query needs more memory than it may take; DiskFull.
     """
     settings = stage_records.load_iteration_params(ws, iteration)
     _check_rule(ws, iteration, rule, settings)
@@ -206,7 +215,8 @@ def reroute_on_connection(
 
     held: whether to compare the stored scores with the rule's threshold; False where `get_staged_workspace` has new
     scores. reviewed: people's answers (`RoutingDecision.looked`); with them a decision is made even where no trajectory
-    moves.
+    moves. Raises as `prepare_reroute`, but for settings and rule; duckdb.Error for a damaged file that `connection`
+    reads.
     """
     staged = get_staged_workspace(ws, iteration)
     scores, verdicts = _create_judgements(ws, connection, iteration, rule, held=held)
@@ -216,7 +226,7 @@ def reroute_on_connection(
     training_stores.decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
     found = compare_routes(ws, connection, iteration, scores, verdicts)
     if found.routes or scores or reviewed:
-        _write_stores(ws, connection, staged, iteration, settings.routing, scores=bool(scores) and held)
+        _write_stores(ws, connection, staged, iteration, settings, scores=bool(scores) and held)
         contracts.check_table_contracts(ws, iteration, INCOMING, staged)
     return found
 
@@ -230,7 +240,8 @@ def make_decision(
 ) -> RoutingDecision:
     """Build the routing decision to be stored for a changed routing.
 
-    found: the changes. mended: how rows were repaired (`QuarantineRepair.how`). reviewed: people's answers.
+    found: the changes. mended: how rows were repaired (`QuarantineRepair.how`). reviewed: people's answers. Raises
+    DataError for a damaged list of the partition `routes`.
     """
     before = partitions.partition_manifest(ws, "routes", found.iteration, training_stores.ROUTE_STAGE)
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
@@ -244,8 +255,8 @@ def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: Routing
 
     found: what `prepare_reroute` returned, one per iteration. rule: by which they were prepared. Call it under the
     workspace's lock. Writes partitions, decisions, manifests and DVC's records, commits where `versioning.git` is set,
-    and pushes to `versioning.remote`; a failed push is only announced. `resume_pending_decisions` finishes an
-    interrupted call; raises what that does.
+    and pushes to `versioning.remote`; a failed push is only announced. Raises what `make_decision` and
+    `resume_pending_decisions` do; the latter finishes an interrupted call.
     """
     if decided := {one.iteration: make_decision(ws, one, rule) for one in found if one.routes or one.scores}:
         apply_decisions(ws, decided)
@@ -310,7 +321,11 @@ def compare_routes(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int, verdicts: int
 ) -> RouteDifference:
     """Compare the workspace's routes with the table `decided`. scores: number of score rows that changed. verdicts:
-    number of scores whose value or success changed."""
+    number of scores whose value or success changed.
+
+    Raises DataError for damaged routes, and as `find_stale_stages` and `run_query`; duckdb.Error for a damaged file
+    that `connection` reads.
+    """
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
     moved = database.query_rows(connection, _QUERIES["moved_routes"])
@@ -325,13 +340,15 @@ def _write_stores(
     connection: duckdb.DuckDBPyConnection,
     staged: Workspace,
     iteration: int,
-    settings: RoutingSettings,
+    settings: Settings,
     *,
     scores: bool,
 ) -> None:
     """Write the stores, lineage and metrics that follow from `decided` to `staged`; scores: write `judgements` too."""
     if ws.partition("trajectory_hashes", iteration, training_stores.ROUTE_STAGE).is_dir():
-        near_duplicates.weigh_duplicates(ws, iteration, STAGE.partitions(), connection, settings, staged, again=True)
+        near_duplicates.weigh_duplicates(
+            ws, iteration, STAGE.partitions(), connection, settings.routing, staged, again=True
+        )
     else:
         connection.execute("CREATE TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
     stores = training_stores.training_stores_sql(iteration)
@@ -342,7 +359,7 @@ def _write_stores(
         with partitions.open_partition_writer(staged, "scores", iteration, "score") as writer:
             writer.write_query(connection, f"SELECT {columns} FROM judgements ORDER BY trajectory_id, scorer")
     write_decision_lineage(ws, connection, staged, iteration)
-    write_decision_metrics(ws, connection, staged, iteration)
+    write_decision_metrics(ws, connection, staged, iteration, settings)
 
 
 def write_decision_lineage(
@@ -353,7 +370,11 @@ def write_decision_lineage(
     further: Iterable[lineage.Row] = (),
 ) -> None:
     """Write the lineage of the stores' new version to `staged`, after hard links to the files of the versions before
-    it. further: more rows."""
+    it. further: more rows.
+
+    Raises DataError for a damaged list of partitions, or where another process has been writing the partition for ten
+    minutes; OSError as `link_partition_files`; duckdb.Error for a damaged file that `connection` reads; DiskFull.
+    """
     version = routing_decisions.store_version(ws, iteration) + 1
     with partitions.open_partition_writer(staged, "lineage", iteration, training_stores.ROUTE_STAGE) as writer:
         partitions.link_partition_files(ws, writer, "lineage", iteration, training_stores.ROUTE_STAGE)
@@ -363,24 +384,24 @@ def write_decision_lineage(
 
 
 def write_decision_metrics(
-    ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int
+    ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, settings: Settings
 ) -> None:
     """Write the metrics of `score` and `route` that follow from the decision to `staged`; others, such as seconds,
-    stay."""
+    stay. settings: the iteration's.
+
+    Raises DataError as `read_partition` and `write_partition`, duckdb.Error for a damaged file that `connection` reads,
+    DiskFull.
+    """
     verdicts = connection.execute(_QUERIES["rollout_verdicts"], {"iteration": iteration}).fetchall()
-    by_domain = {domain: (verified, judged) for domain, verified, judged in verdicts}
-    by_domain[ALL_DOMAINS] = tuple(sum(verdict[n] for verdict in verdicts) for n in (1, 2))
-    fresh = {"route": training_stores.count_routed(connection).metrics}
+    domains, group_size = settings.synthesis.domains, settings.rl.group_size
+    fresh = {
+        "score": score.build_rollout_metrics(verdicts, domains, group_size),
+        "route": training_stores.count_routed(connection).metrics,
+    }
     for stage in ("score", "route"):
         if not ws.partition("metrics", iteration, stage).is_dir():
             continue
         rows = partitions.read_partition(ws, "metrics", iteration, stage).to_pylist()
-        if stage == "score":
-            fresh[stage] = [
-                fraction_metric_row("p_v1", *by_domain.get(row["domain"], (0, 0)), domain=row["domain"])
-                for row in rows
-                if row["name"] == "p_v1"
-            ]
         kept = [row for row in rows if row["name"] not in {one["name"] for one in fresh[stage]}]
         rows = [*kept, *({"step": 0, **one} for one in fresh[stage])]
         partitions.write_partition(staged, "metrics", iteration, stage, rows)

@@ -78,7 +78,7 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
     iteration: the one whose routes are reviewed. Every call gives the same trajectories in the same order; labelled
     ones stay in the list (`label` is None where there is no label yet). Returns [] where no review is wanted, or it has
     ended. Raises BadInput where the iteration's params.yaml is missing or wrong; DataError for damaged decisions,
-    labels or tables; DiskFull.
+    labels or tables; FlywheelError as `run_query`; DiskFull.
     """
     if not iteration or not reroute.is_routed(ws, iteration):
         return []

@@ -12,6 +12,7 @@ from typing import Any
 from flywheel.config import run_lock
 from flywheel.config.run_lock import RunAtWork, StageAtWork, format_moment
 from flywheel.config.workspace import Workspace, iteration_label
+from flywheel.pipeline.iterations import explain_change_repair
 from flywheel.store import partitions
 from flywheel.store.catalog import database, run_history
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
@@ -73,7 +74,7 @@ def read_work_status(ws: Workspace) -> WorkStatus | None:
     """Read what is at work in the workspace, and estimate how long it will take; None where no iteration is at work.
 
     Where the history of earlier iterations is damaged, which other checks report, `usual` is empty. Raises DataError
-    where DVC's file of an iteration is lost.
+    where DVC's file of an iteration is lost, BadInput as `stage_names`, FlywheelError as `run_query`.
     """
     if (run := run_lock.read_run_at_work(ws)) is None:
         return None
@@ -116,7 +117,8 @@ class WorkspaceStatus:
     `recorded` could not be determined, or "". damage: recorded outputs that differ on disk. changed: stage -> path ->
     change, for stages that differ from their record or have none. recorded: recorded stages by iteration. work: the run
     at work. holder: process id of another command that holds the workspace's lock. ways_on: for each incomplete
-    iteration, in words, the commands that can follow.
+    iteration, in words, the commands that can follow. repairs: for each stage of `changed`, in words, the commands that
+    deal with it.
     """
 
     begun: tuple[int, ...]
@@ -130,6 +132,7 @@ class WorkspaceStatus:
     work: WorkStatus | None = None
     holder: int | None = None
     ways_on: Mapping[int, str] = field(default_factory=dict)
+    repairs: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
@@ -163,7 +166,9 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
         return replace(found, unknown=f"what changed is not looked at: {error.strerror}: {error.filename}")
     recorded = {k: dvc_files.recorded_stages(ws, k) for k in which}
     ways_on = {k: _ways_on(ws, k) for k in which if not dvc_files.is_iteration_complete(ws, k)}
-    more = {"damage": damage, "changed": changed, "recorded": recorded, "ways_on": ways_on}
+    places = {name: name.partition("@") for name in changed}
+    repairs = {name: explain_change_repair(ws, int(k), stage) for name, (stage, _, k) in places.items()}
+    more = {"damage": damage, "changed": changed, "recorded": recorded, "ways_on": ways_on, "repairs": repairs}
     return replace(found, looked_at=which, **more)
 
 
@@ -207,7 +212,8 @@ def status_lines(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
             waiting.append(int(iteration))
         elif not set(changes) <= {one.path for one in status.damage}:  # damage is listed above
             changed_paths = ", ".join(f"{path} ({change})" for path, change in changes.items())
-            yield "yellow", f"{name}: changed since it was recorded: {changed_paths}"
+            repair = status.repairs.get(name, "`flywheel run` does it again")
+            yield "yellow", f"{name}: changed since it was recorded: {changed_paths}; {repair}"
     for k in sorted(set(waiting)):
         if status.work and status.work.run.iteration == k:
             continue

@@ -34,7 +34,10 @@ _DVC_YAML_HEAD = """\
 
 @cache
 def all_stages() -> tuple[Stage, ...]:
-    """Return all stages in the order in which they run: after those that write what they read, else by name."""
+    """Return all stages in the order in which they run: after those that write what they read, else by name.
+
+    Raises BadInput as `check_declarations`.
+    """
     package = importlib.import_module(_STAGES)  # by name, like plug-ins: the stages import this module
     modules = [importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__)]
     stages = [replace(one.STAGE, source=one.__file__) for one in modules if hasattr(one, "STAGE")]
@@ -46,7 +49,8 @@ def all_stages() -> tuple[Stage, ...]:
 def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
     """Return the names of an iteration's stages in the order in which they run.
 
-    domains: of the iteration. closing: whether to include the stages that run after its end.
+    domains: of the iteration. closing: whether to include the stages that run after its end. Raises BadInput as
+    `all_stages`.
     """
     running = (stage for stage in all_stages() if closing or not stage.closing)
     return tuple(name for stage in running for name in _instances(stage.name, domains))
@@ -92,7 +96,7 @@ def find_stage(name: str) -> Stage:
 
 
 def render_dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
-    """Render the dvc.yaml of an iteration. domains: the iteration's."""
+    """Render the dvc.yaml of an iteration. domains: the iteration's. Raises BadInput as `all_stages`."""
     named = [(stage, name) for stage in all_stages() for name in _instances(stage.name, domains)]
     stages = "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
     return f"{_DVC_YAML_HEAD}stages:\n{stages}"

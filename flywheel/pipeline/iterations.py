@@ -206,14 +206,24 @@ def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
     if changed and dvc_files.is_iteration_complete(ws, iteration):
         stage = stage_records.stage_address(ws, changed[0], iteration)
         path, change = next(iter(stage_records.changed_stages(ws, [iteration])[stage].items()))
-        of_iteration = ws.relative(dvc_files.dvc_yaml_path(ws, iteration))
-        back = f"git checkout HEAD -- {ws.relative(ws.iteration(iteration))} && dvc checkout --force {of_iteration}"
         raise DataError(
             f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",
             where=ws.root,
-            fix=f"take it back (`{back}`), or record it as it is (`dvc commit --force {of_iteration}:{changed[0]}`)",
+            fix=explain_change_repair(ws, iteration, changed[0]),
         )
     return not changed and not ws.closing(iteration).exists()
+
+
+def explain_change_repair(ws: Workspace, iteration: int, stage: str) -> str:
+    """Say which commands deal with a recorded stage of `iteration` whose inputs or outputs have changed since.
+
+    stage: its name. Raises DataError where DVC's file of the iteration is lost.
+    """
+    if not dvc_files.is_iteration_complete(ws, iteration):
+        return "`flywheel run` does it again"
+    of_iteration = ws.relative(dvc_files.dvc_yaml_path(ws, iteration))
+    back = f"git checkout HEAD -- {ws.relative(ws.iteration(iteration))} && dvc checkout --force {of_iteration}"
+    return f"take it back (`{back}`), or record it as it is (`dvc commit --force {of_iteration}:{stage}`)"
 
 
 def _interrupted_iterations(ws: Workspace) -> list[int]:
@@ -257,7 +267,7 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     A run that cannot work then fails in its first second, before an iteration freezes its parameters. The workspace is
     not written; a model of the Hugging Face hub is fetched, and servers are contacted. Raises BadInput naming the
     parameter, ModelError for the model, DiskFull below `NEEDED_MB`, PolicyError where no server answers, or one cannot
-    be used.
+    be used, DataError where the promotion of an earlier iteration is damaged.
     """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
@@ -447,7 +457,8 @@ def raise_if_halted(ws: Workspace, rules: OperationsSettings) -> None:
     """Raise LoopHalted where a rule (`operations.halt_after_*`) says that a person should look at the last iterations.
 
     rules: block `operations`; a number of 0 never halts. Iterations of which no stage has ended do not count; fewer
-    iterations than the rule's number never halt. Raises DataError for a damaged file of these iterations.
+    iterations than the rule's number never halt. Raises DataError for a damaged file of these iterations, and as
+    `query_catalog`.
     """
     longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not newest_iteration(ws):

@@ -75,6 +75,7 @@ class StagePlan:
 
     @property
     def fits(self) -> bool:
+        """Tell whether the memory is enough."""
         return self.shortage[0] <= 1
 
 
@@ -171,8 +172,8 @@ def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> 
     """Check that each stage fits into the available memory.
 
     Returns a warning about the worst stage if it exceeds the memory by a tenth at most, else "". Raises BadInput, with
-    the figures and the settings to change, if it exceeds it by more. A small model is never refused: its samples stay
-    far below the longest that the settings allow.
+    the figures and the settings to change, if it exceeds it by more, ModelError as `plan_resources`. A small model is
+    never refused: its samples stay far below the longest that the settings allow.
     """
     plan = plan_resources(ws, settings, device)
     short = [one for one in plan.stages if not one.fits]

@@ -59,7 +59,10 @@ class Partition:
         return ws.partition(self.table, iteration, self.stage)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """Return the sha256 of each of the partition's files in `iteration`, as its list records them."""
+        """Return the sha256 of each of the partition's files in `iteration`, as its list records them.
+
+        Raises DataError for a damaged list.
+        """
         return [part.sha256 for part in partitions.partition_manifest(ws, self.table, iteration, self.stage).parts]
 
 
@@ -74,7 +77,7 @@ class Checkpoint:
         return ws.model(iteration, self.name)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """Return the digest of the checkpoint's weights in `iteration`."""
+        """Return the digest of the checkpoint's weights in `iteration`. Raises ModelError as `checkpoint_digest`."""
         return checkpoint.checkpoint_digest(self.path(ws, iteration))
 
 
@@ -158,14 +161,14 @@ class StageContext:
     def write(self, table: str, rows: Any) -> PartitionManifest:
         """Replace the partition of `table` that this stage owns by `rows`; return its manifest.
 
-        rows: mappings, or a table of the schema. Raises DataError where they do not fit the schema, DiskFull.
+        rows: mappings, or a table of the schema. Raises DataError and DiskFull as `write_partition`.
         """
         return partitions.write_partition(self.ws, table, self.iteration, self.stage, rows)
 
     def read_rows(self, table: str, *stages: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """Read the rows of a table that the named stages of this iteration wrote, in that order, as dicts.
 
-        columns: those to read; default: all. Raises DataError where a partition is missing or damaged.
+        columns: those to read; default: all. Raises DataError as `read_partition`.
         """
         parts = (partitions.read_partition(self.ws, table, self.iteration, stage, columns) for stage in stages)
         return [row for part in parts for row in part.to_pylist()]
@@ -173,7 +176,7 @@ class StageContext:
     def read_tasks(self, stage: str, split: str | None = None) -> dict[str, Task]:
         """Read the tasks that `stage` wrote, by id, in the order of the table.
 
-        split: `train` or `eval` only; default: both. Raises DataError where the partition is missing or damaged.
+        split: `train` or `eval` only; default: both. Raises DataError as `read_partition`.
         """
         found = map(task_from_row, self.read_rows("tasks", stage))
         return {task.task_id: task for task in found if split in (None, task.split)}
@@ -229,7 +232,8 @@ class StageContext:
         time.
 
         results: by shard, its folder and result. key: columns; of rows with the same key only the first is written.
-        Returns the partition's manifest. Raises DataError for rows that do not fit the schema, DiskFull.
+        Returns the partition's manifest. Raises DataError for rows that do not fit the schema, and where another
+        process has been writing the partition for ten minutes; DiskFull.
         """
         seen: set[tuple] = set()
         with partitions.open_partition_writer(self.ws, table, self.iteration, self.stage) as writer:
@@ -321,7 +325,11 @@ class Stage:
 
 
 def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
-    """Collect everything that the stage's result depends on, as JSON values: the key of its shards is their hash."""
+    """Collect everything that the stage's result depends on, as JSON values: the key of its shards is their hash.
+
+    Raises what the `fingerprint` of an artifact and the stage's `extra` do: DataError for a damaged list of a
+    partition, ModelError for a model without weights.
+    """
     domains = list(ctx.settings.synthesis.domains)
     own = [ctx.domain] if DOMAIN_PLACEHOLDER in stage.name else domains
     reads = [one for artifact in stage.reads for one in expand_domains(artifact, own)]
@@ -335,7 +343,10 @@ def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
 
 
 def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
-    """Return the folder in which a shard works and leaves its result; its path contains the stage's key."""
+    """Return the folder in which a shard works and leaves its result; its path contains the stage's key.
+
+    Raises what `StageContext.key` does.
+    """
     return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
 

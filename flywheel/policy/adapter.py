@@ -42,8 +42,9 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
     model: the base's network, from `load_model`. folder: the checkpoint that training begins with: an adapter, which is
     loaded, or a whole checkpoint, for which a new adapter is made. chosen: block `adapter`. seed: of a new adapter's
     matrices A; its matrices B are 0, so that it changes nothing yet. The adapter's weights are float32, whatever the
-    base's dtype is. Raises ModelError for an adapter whose rank, alpha, rslora, dora or targets differ from `chosen`,
-    or whose weights cannot be read or are not finite.
+    base's dtype is. Raises ModelError where the base has no layers of one of the targets, and for an adapter whose
+    rank, alpha, rslora, dora or targets differ from `chosen`, whose weights cannot be read, are not finite or have
+    other shapes, or whose settings `check_adapter_form` refuses.
     """
     from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
     from peft.tuners.lora import LoraLayer

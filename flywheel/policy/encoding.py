@@ -20,6 +20,15 @@ from flywheel.policy import checkpoint
 from flywheel.utils.errors import ModelError, PolicyError
 
 
+@dataclass(frozen=True, eq=False)
+class CutScreen:
+    """Hold a screen that is cut into patches. pixels: float32 [patches, channels x frames x patch x patch]. grid: int64
+    [1, 3], the number of frames, rows and columns of patches. Neither is to be changed."""
+
+    pixels: np.ndarray
+    grid: np.ndarray
+
+
 class PatchExtractor:
     """Cut pictures into patches as a Qwen-VL image processor does, bit for bit, in a seventh of its time.
 
@@ -51,6 +60,14 @@ class PatchExtractor:
             start += len(cut)
         grids = np.array([(1, height // size, width // size) for width, height in sizes], dtype=np.int64)
         return pixels.reshape(len(pixels), int(np.prod(pixels.shape[1:]))), grids.reshape(-1, 3)
+
+    def join(self, screens: Sequence[CutScreen]) -> tuple[np.ndarray, np.ndarray]:
+        """Join cut screens: pixel_values and image_grid_thw, as `patches` returns them; of one screen its own."""
+        if len(screens) == 1:
+            return screens[0].pixels, screens[0].grid
+        if not screens:
+            return self.patches(())
+        return np.concatenate([one.pixels for one in screens]), np.concatenate([one.grid for one in screens])
 
     def _size(self, picture: Picture.Image) -> tuple[int, int]:
         """Return (width, height) after the resize, in pixels."""
@@ -149,11 +166,12 @@ class Encoder:
 
     @classmethod
     def from_folder(cls, folder: Path | str, *, max_image_side: int = prompt.MAX_SIDE) -> Encoder:
-        """Load the encoder of a checkpoint of the Qwen-VL family; its weights are not read.
+        """Load the encoder of a checkpoint of the Qwen-VL family.
 
-        folder: of the checkpoint, or of an adapter, whose base has these files. max_image_side: as in the class. Raises
-        ModelError where config.json, tokeniser, chat template or the image processor's settings are missing or broken,
-        or do not belong to the same model.
+        folder: of the checkpoint, whose weights are not read, or of an adapter, whose base has these files.
+        max_image_side: as in the class. Raises ModelError as `check_checkpoint` and `find_base_checkpoint`, and where
+        config.json, tokeniser, chat template or the image processor's settings are missing or broken, or do not belong
+        to the same model.
         """
         checkpoint.check_checkpoint(folder, weights=False)
         folder = checkpoint.find_base_checkpoint(folder)
@@ -186,9 +204,17 @@ class Encoder:
         Raises BadInput for a screen that is empty, no image, broken, too large or too narrow; PolicyError where the
         numbers of images and image tokens differ.
         """
-        pixels, grid = self._pixels.patches(
-            [prompt.decode_screenshot(image.png, self.max_image_side) for image in _images(context)]
-        )
+        return self.encode_cut(context, [self.cut(image.png) for image in _images(context)])
+
+    def cut(self, png: bytes) -> CutScreen:
+        """Decode a screen and cut it into patches. Raises BadInput as `encode`."""
+        pixels, grid = self._pixels.patches([prompt.decode_screenshot(png, self.max_image_side)])
+        return CutScreen(pixels, grid)
+
+    def encode_cut(self, context: Context, screens: Sequence[CutScreen]) -> EncodedSequence:
+        """Encode `context` as `encode` does. screens: its screens, cut, in order. Raises PolicyError where the numbers
+        of images and image tokens differ."""
+        pixels, grid = self._pixels.join(screens)
         input_ids = np.asarray(self._prompt(context, grid.prod(axis=1).tolist()), dtype=np.int64)
         return EncodedSequence(input_ids, (input_ids == self.image_id).astype(np.int64), pixels, grid)
 

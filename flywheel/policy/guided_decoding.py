@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,36 +118,97 @@ BLOCKED_LOGIT = -1e30  # its probability is exactly 0, and results computed with
 _LONGEST = Drag(Point(0.5, 0.5), Point(0.5, 0.5))  # the longest action, except those with free text
 
 
-class AnswerState:
-    """Follow one answer through the grammar, token by token. matcher: llguidance's state at its beginning. end_id: the
-    token that ends the answer. vocabulary: width of the logits."""
+def every_token(vocabulary: int) -> np.ndarray:
+    """Return the bits of all tokens, the lowest first: uint32 [vocabulary / 32 rounded up]."""
+    bits = np.arange(-(-vocabulary // 32) * 32) < vocabulary
+    return np.packbits(bits, bitorder="little").view(np.uint32)
 
-    def __init__(self, matcher: LLMatcher, end_id: int, vocabulary: int) -> None:
-        self._matcher, self._end_id, self._vocabulary = matcher, end_id, vocabulary
-        self._ended = False
+
+_MOST_PLACES = 20_000  # of the tree below: some 20 MB
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """Hold what is known of all answers that begin with the same tokens. allowed: the tokens that can come next, as
+    bits, the lowest first: uint32 [vocabulary / 32 rounded up]. only: the one token that can, or None. times: how often
+    an answer came by. following: the places behind this one, by token."""
+
+    allowed: np.ndarray
+    only: int | None
+    times: int = 0
+    following: dict[int, _Place] = field(default_factory=dict)
+
+
+class AnswerState:
+    """Follow one answer through the grammar, token by token; opened by `AnswerConstraint.begin`."""
+
+    def __init__(self, constraint: AnswerConstraint, place: _Place) -> None:
+        self._constraint, self._place = constraint, place
+        self._matcher: LLMatcher | None = None  # llguidance's state; None: at the beginning
+        self._unread: list[int] = []  # tokens that the matcher has not consumed yet
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """Return which tokens can come next, as bits, the lowest first: uint32 [vocabulary / 32 rounded up]; all once
+        the answer has ended. Not to be changed."""
+        return self._place.allowed
+
+    @property
+    def only(self) -> int | None:
+        """Return the one token that can come next; None where there are several."""
+        return self._place.only
 
     def blocked(self) -> np.ndarray:
         """Return which tokens cannot come next, bool [vocabulary]; all False once the answer has ended."""
-        blocked = np.full(self._vocabulary, not self._ended)
-        if self._ended:
-            return blocked
-        if self._matcher.is_stopped():  # the action is complete
-            blocked[self._end_id] = False
-            return blocked
-        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
-        blocked[: len(bits)] = bits[: self._vocabulary] == 0
-        return blocked
+        bits = np.unpackbits(self._place.allowed.view(np.uint8), bitorder="little")
+        return bits[: self._constraint.vocabulary] == 0
+
+    def guess(self, least: float, most: int) -> tuple[list[int], list[np.ndarray]]:
+        """Guess how the answer goes on, from answers before it that began alike.
+
+        Returns at most `most` tokens, as far as so large a share as `least` of these answers went on so, and what is
+        allowed behind each, as `allowed`.
+        """
+        place, share = self._place, 1.0
+        tokens: list[int] = []
+        masks: list[np.ndarray] = []
+        while len(tokens) < most and place.following:
+            token, following = max(place.following.items(), key=lambda one: one[1].times)
+            if place.only is None:
+                share *= following.times / (place.times + 1)
+            if share < least:
+                break
+            tokens.append(token)
+            masks.append(following.allowed)
+            place = following
+        return tokens, masks
 
     def add(self, token: int) -> None:
-        """Append the token id `token` to the answer. Raises PolicyError where the grammar does not allow the token.
+        """Append the token id `token` to the answer. Raises PolicyError where the grammar does not allow the token."""
+        ended = self._place is self._constraint.ended or token == self._constraint.end_id
+        place = self._constraint.ended if ended else self._place.following.get(token)
+        self._unread.append(token)
+        if place is None:
+            place = self._constraint.look(self._read())
+            self._constraint.remember(self._place, token, place)
+        place.times += 1
+        self._place = place
 
-        Without this error the answer would end there silently: a matcher that met an error also says that it is
-        stopped, which looks like a complete action.
+    def _read(self) -> LLMatcher:
+        """Let the matcher consume what it has not yet.
+
+        Without the error the answer would end there silently: a matcher that met one also says that it is stopped,
+        which looks like a complete action.
         """
-        self._ended |= token == self._end_id
-        if not self._ended and not self._matcher.consume_token(token):
-            reason = first_line(self._matcher.get_error())
-            raise PolicyError(f"token {token} is not of the form of answers: {reason}", where="policy.guided_decoding")
+        if self._matcher is None:
+            self._matcher = self._constraint.open_matcher()
+        for token in self._unread:
+            if not self._matcher.consume_token(token):
+                reason = first_line(self._matcher.get_error())
+                what = f"token {token} is not of the form of answers: {reason}"
+                raise PolicyError(what, where="policy.guided_decoding")
+        self._unread.clear()
+        return self._matcher
 
 
 class _NotByteLevel(ModelError):
@@ -192,11 +254,43 @@ class AnswerConstraint:
         if self._first.is_error():
             what = f"its answers cannot be constrained: {self._first.get_error()}"
             raise ModelError(what, where="policy.guided_decoding")
-        self._end_id, self._vocabulary = encoder.end_id, vocabulary
+        self.end_id, self.vocabulary = encoder.end_id, vocabulary
+        self._every = every_token(vocabulary)
+        self.ended = _Place(self._every, None)
+        self._masks: dict[bytes, tuple[np.ndarray, int | None]] = {}
+        self._begin, self._places = self.look(self._first), 1
 
     def begin(self) -> AnswerState:
         """Return the state of a new, empty answer."""
-        return AnswerState(self._first.deep_copy(), self._end_id, self._vocabulary)
+        self._begin.times += 1
+        return AnswerState(self, self._begin)
+
+    def open_matcher(self) -> LLMatcher:
+        """Return llguidance's state of a new, empty answer."""
+        return self._first.deep_copy()
+
+    def look(self, matcher: LLMatcher) -> _Place:
+        """Return what `matcher` says of the tokens that come next."""
+        mask = b"" if matcher.is_stopped() else matcher.compute_bitmask()  # stopped: the action is complete
+        if mask not in self._masks:  # most places of a thought have the same
+            allowed = np.zeros_like(self._every)
+            if mask:
+                found = np.frombuffer(mask, np.uint32)[: len(allowed)]
+                allowed[: len(found)] = found & self._every[: len(found)]
+            else:
+                allowed[self.end_id // 32] = 1 << self.end_id % 32
+            bits = np.flatnonzero(np.unpackbits(allowed.view(np.uint8), bitorder="little"))
+            self._masks[mask] = allowed, int(bits[0]) if len(bits) == 1 else None
+        return _Place(*self._masks[mask])
+
+    def remember(self, before: _Place, token: int, place: _Place) -> None:
+        """Let every answer that is at `before` and goes on with `token` find `place`, which asking the matcher again
+        would cost a tenth of a small model's step. Where the tree is full, it begins anew."""
+        if self._places >= _MOST_PLACES:
+            self._begin = _Place(self._begin.allowed, self._begin.only)
+            self._places, self._masks = 1, {}
+        before.following[token] = place
+        self._places += 1
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:
         """Return which tokens were blocked at each position of a response, as bits: uint8 [response, vocabulary / 8

@@ -81,6 +81,11 @@ class SamplingParams:
         """Tell whether min_p, top_k or top_p exclude tokens."""
         return (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0)
 
+    @property
+    def reshapes(self) -> bool:
+        """Tell whether tokens are drawn from another distribution than the model's own at the temperature."""
+        return self.penalises or self.filters
+
 
 @dataclass(frozen=True)
 class Completion:

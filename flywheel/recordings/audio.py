@@ -35,8 +35,8 @@ def check_sound_file(path: Path) -> None:
     """Check that the sound file `path` is whole.
 
     Opus (RFC 7845, in Ogg, RFC 3533) and FLAC (RFC 9639) have checksums, so any change of their sound is found. WAV has
-    none: only its lengths are checked. Raises DataError where the file is missing, empty, cut off, damaged or of an
-    unknown kind.
+    none: only its lengths are checked. Raises DataError where the file is missing, empty, cut off, damaged or of a
+    kind that is not read (MP3, M4A, WebM, Ogg without Opus), and for a FLAC whose header has neither length nor MD5.
     """
     try:
         with path.open("rb") as file:
@@ -281,9 +281,9 @@ _MARGIN_S = 1  # seconds resampled on both sides of a block, since resampling is
 def read_audio(path: Path) -> np.ndarray:
     """Read the sound file `path` (FLAC, Opus, WAV) as float32 mono [n] at `SAMPLE_RATE`, in [-1, 1].
 
-    An array of more than a minute is memory-mapped from a temporary file. Raises DataError for a file that is missing,
-    not sound, damaged, cut off or empty, or has less than `MIN_SAMPLE_RATE` samples a second; OSError where there is no
-    room for the temporary file.
+    An array of more than a minute is memory-mapped from a temporary file. Raises DataError as `check_sound_file`, and
+    for a file without samples or with less than `MIN_SAMPLE_RATE` of them a second; OSError where there is no room for
+    the temporary file.
     """
     import soundfile
 

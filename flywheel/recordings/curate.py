@@ -104,7 +104,8 @@ async def replay_recording(env: Env, task: Task, steps: Sequence[Step], grammar:
     """Execute the recorded actions in the fresh environment `env`; return how it differs from the recording, [] if not.
 
     task, steps: of the recording. grammar: of the actions' texts. A failure of the environment is returned too. The
-    worlds are deterministic, so each screen must equal the recorded one, byte for byte, and so must the end.
+    worlds are deterministic, so each screen must equal the recorded one, byte for byte, and so must the end. Raises
+    BadInput for a task that the environment cannot play, DataError for a state that its verifier cannot read.
     """
     try:
         grammar = grammar_without_thinking(grammar)

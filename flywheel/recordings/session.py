@@ -243,6 +243,9 @@ class SessionMeta(BaseModel):
 
 @dataclass(frozen=True)
 class ScreenFrame:
+    """Hold a screen of a session. time_s: since the session began. width, height: in pixels. bytes: the file's, in
+    `format`."""
+
     time_s: float
     sha256: str
     url: str

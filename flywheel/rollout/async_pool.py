@@ -36,7 +36,8 @@ from flywheel.rollout.episode import (
     run_episode_with_retries,
     write_episode,
 )
-from flywheel.utils.errors import FlywheelError, TrainingError
+from flywheel.rollout.starts import RestoredStart, SharedStart, StartMismatch
+from flywheel.utils.errors import DataError, FlywheelError, TrainingError
 from flywheel.utils.files import remove_unfinished
 
 # Two rules bound staleness: how many episodes may begin, and which of the finished ones are trained on. The first is
@@ -103,6 +104,34 @@ class TaskSampler(Protocol):
 
 
 @dataclass(frozen=True)
+class EpisodeGroup:
+    """Hold what a group of episodes plays. task: theirs. drawn: id of the task that the sampler drew, to which the
+    outcomes of true starts count. start: where they begin; None: at the task's beginning, a true start. key: names what
+    the planner keeps of it."""
+
+    task: Task
+    drawn: str
+    start: RestoredStart | None = None
+    key: str = ""
+
+
+class GroupPlanner(Protocol):
+    """Choose what each group plays, once its task is drawn (`training.rl.groups`).
+
+    As of a `TaskSampler`, the log stores the order of all calls, and a resumed run repeats them in it.
+    """
+
+    def plan(self, number: int, task: Task) -> EpisodeGroup:
+        """Plan the group `number`, from 0, for which the sampler has drawn `task`."""
+
+    def record(self, group: EpisodeGroup, successes: Sequence[bool]) -> None:
+        """Record how a group ended, whether each episode is a success; empty where all of its environments failed."""
+
+    def drop(self, group: EpisodeGroup, reason: str) -> None:
+        """Record that a group's start cannot be reached; it begins at the task's beginning."""
+
+
+@dataclass(frozen=True)
 class RolloutPlan:
     """Plan the episodes of a run.
 
@@ -124,13 +153,16 @@ class RolloutPlan:
 @dataclass(frozen=True)
 class EpisodeRequest:
     """Request one episode. ordinal: its number in the run, from 0. group: number of its group. sample: its number among
-    the task's episodes. seed: of its sampling, a function of the run's seed and the ordinal."""
+    the task's episodes. seed: of its sampling, a function of the run's seed and the ordinal. start: its group's.
+    drawn: id of the task that the sampler drew for it."""
 
     ordinal: int
     group: int
     task: Task
     sample: int
     seed: int
+    start: RestoredStart | None = None
+    drawn: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,8 +179,9 @@ class RolloutLog:
     """Log the episodes of one run in `folder`. It is not thread-safe.
 
     key: names the run's inputs; what another run left in `folder` is deleted. source: draws the tasks. tasks: by
-    task_id. plan: of the run. version: training steps done, as the trainer's checkpoint says. Raises DataError for a
-    finished episode whose file is broken; every method that writes raises OSError.
+    task_id. plan: of the run. version: training steps done, as the trainer's checkpoint says. planner: chooses what
+    each group plays; None: the task that was drawn. Raises DataError for a finished episode whose file is broken; every
+    method that writes raises OSError.
     """
 
     def __init__(
@@ -159,12 +192,14 @@ class RolloutLog:
         tasks: Mapping[str, Task],
         plan: RolloutPlan,
         version: int = 0,
+        planner: GroupPlanner | None = None,
     ) -> None:
         self.folder, self.source, self.tasks, self.plan, self.version = folder, source, tasks, plan, version
+        self.planner = planner
         self.taken: list[int] | None = None  # the batch that is being trained on
         self.running: dict[int, int] = {}  # ordinal -> version at admission
         self.finished: dict[int, EpisodeOutcome] = {}  # finished and not trained on
-        self._groups: list[str] = []  # task_id by number
+        self._groups: list[EpisodeGroup] = []  # by number
         self._unrecorded: dict[int, dict[int, EpisodeOutcome | None]] = {}  # group -> ordinal -> None where it failed
         self._used: set[int] = set()  # ordinals that were trained on
         self._used_units: set[int] = set()
@@ -198,29 +233,38 @@ class RolloutLog:
         if not (free or has_place):
             return None
         if opened is None:
-            task_id = self.source.next().task_id
-            self._write({"group": len(self._groups), "task": task_id})
-            self._add_group(task_id)
+            group = self._plan_group(self.source.next())
+            begins = {"start": [group.start.parent_id, group.start.depth]} if group.start else {}
+            self._write({"group": len(self._groups), "task": group.task.task_id, **begins})
+            self._add_group(group)
         self.running[ordinal] = self.version
         return self._ticket(ordinal)
 
-    def _add_group(self, task_id: str) -> None:
+    def _plan_group(self, task: Task) -> EpisodeGroup:
+        if self.planner is None:
+            return EpisodeGroup(task, task.task_id)
+        return self.planner.plan(len(self._groups), task)
+
+    def _add_group(self, group: EpisodeGroup) -> None:
         self._unrecorded[len(self._groups)] = {}
-        self._groups.append(task_id)
+        self._groups.append(group)
 
     def _ticket(self, ordinal: int) -> EpisodeRequest:
-        group, number = divmod(ordinal, self.plan.samples)
-        task_id = self._groups[group]
+        number, place = divmod(ordinal, self.plan.samples)
+        group, task = self._groups[number], self._groups[number].task
         # Counted over the task's groups: two of them may be of the same weights, and trajectory ids must be unique.
-        sample = self.plan.first + self._groups[:group].count(task_id) * self.plan.samples + number
-        return EpisodeRequest(
-            ordinal, group, self.tasks[task_id], sample, derive_seed(self.plan.seed, "episode", ordinal)
-        )
+        before = sum(earlier.task.task_id == task.task_id for earlier in self._groups[:number])
+        sample = self.plan.first + before * self.plan.samples + place
+        seed = derive_seed(self.plan.seed, "episode", ordinal)
+        return EpisodeRequest(ordinal, number, task, sample, seed, group.start, group.drawn)
 
     # -- how an episode ends --------------------------------------------------------------------------------------
     def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
         """Record that the `episode` of a `request` has finished; it stays on disk until it has been trained on. score:
-        in [0, 1]. success: whether it is verified."""
+        in [0, 1]. success: whether it is verified.
+
+        Raises DiskFull.
+        """
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         write_episode(self._file(request.ordinal), episode, vars(outcome))
         del self.running[request.ordinal]
@@ -232,6 +276,31 @@ class RolloutLog:
         self._write({"failed": request.ordinal, "error": error})
         del self.running[request.ordinal]
         self._settle(request.ordinal, None)
+
+    def drop_start(self, group: int, reason: str) -> None:
+        """Record that the start of the group of that number cannot be reached, once; its episodes begin at the task's
+        beginning."""
+        if self._groups[group].start is not None:
+            self._write({"dropped": group, "reason": reason})
+            self._drop(group, reason)
+
+    def _drop(self, number: int, reason: str) -> None:
+        group = self._groups[number]
+        if self.planner is not None:
+            self.planner.drop(group, reason)
+        self._groups[number] = replace(group, start=None, key="")
+
+    def find_start(self, group: int) -> RestoredStart | None:
+        """Return the start of the group of that number; None for the task's beginning."""
+        return self._groups[group].start
+
+    def has_ended(self, group: int) -> bool:
+        """Tell whether any episode of the group of that number has finished."""
+        return any(n in self.finished or n in self._used for n in self._of(group))
+
+    def is_over(self, group: int) -> bool:
+        """Tell whether no episode of the group of that number runs or is still to begin."""
+        return not any(n in self.running or self._is_open(n) for n in self._of(group))
 
     def _settle(self, ordinal: int, outcome: EpisodeOutcome | None) -> None:
         if outcome is None:
@@ -278,9 +347,13 @@ class RolloutLog:
 
     def _take(self, ordinals: list[int], recorded: Sequence[Sequence[Any]]) -> None:
         self.taken = ordinals
-        for group, scores, successes in recorded:
-            self.source.record(self._groups[group], scores, successes)
-            del self._unrecorded[group]
+        for number, scores, successes in recorded:
+            group = self._groups[number]
+            if group.start is None:
+                self.source.record(group.drawn, scores, successes)
+            if self.planner is not None:
+                self.planner.record(group, successes)
+            del self._unrecorded[number]
 
     def _use(self, ordinals: Sequence[int]) -> None:
         for ordinal in ordinals:
@@ -329,8 +402,17 @@ class RolloutLog:
             return False
         for line in lines[1:]:
             if "group" in line:
-                self.source.next()
-                self._add_group(line["task"])
+                group = self._plan_group(self.source.next())
+                if self.planner is None:
+                    group = EpisodeGroup(self.tasks[line["task"]], line["task"])
+                elif group.task.task_id != line["task"]:
+                    what = (
+                        f"group {line['group']} played the task {line['task']}, and now {group.task.task_id} is drawn"
+                    )
+                    raise DataError(what, where=self._log, fix="the code of its world changed: delete the folder")
+                self._add_group(group)
+            elif "dropped" in line:
+                self._drop(line["dropped"], line["reason"])
             elif "failed" in line:
                 self._settle(line["failed"], None)
             else:
@@ -455,6 +537,7 @@ class AsyncRolloutPool:
         self._versions = {policy.weight_version: rollout_log.version}
         self._tasks: dict[asyncio.Task[None], EpisodeRequest] = {}
         self._rounds: dict[int, int] = {}  # ordinal -> steps that a running episode has made
+        self._starts: dict[int, SharedStart] = {}  # of groups that are under way
         self._stats, self._retried = RolloutStats(), 0
         self._playing = {"iteration": iteration, "settings": settings, "temperature": temperature, "stats": self._stats}
         self._crashes, self._crashed = 0, 0  # in a row; since the last batch
@@ -535,10 +618,10 @@ class AsyncRolloutPool:
     async def _one(self, request: EpisodeRequest) -> None:
         try:
             async with self._places.acquire(request.task):
-                whose = (request.task, request.sample, self._policy, self._environments)
-                on_step = partial(self._rounds.__setitem__, request.ordinal)
-                episode = await run_episode_with_retries(*whose, seed=request.seed, on_step=on_step, **self._playing)
+                episode = await self._play(request)
             await self._end(request, episode)
+            if self.rollout_log.is_over(request.group):
+                self._starts.pop(request.group, None)
             self.fill()
         except FlywheelError as error:
             where = ", ".join(filter(None, (error.where, self._here, self._place(request))))
@@ -552,6 +635,28 @@ class AsyncRolloutPool:
         finally:
             self._rounds.pop(request.ordinal, None)
             self._changed.set()
+
+    async def _play(self, request: EpisodeRequest) -> Episode:
+        whose = (request.task, request.sample, self._policy, self._environments)
+        on_step = partial(self._rounds.__setitem__, request.ordinal)
+        playing = {"seed": request.seed, "on_step": on_step, **self._playing}
+        if (start := self._find_start(request)) is not None:
+            try:
+                return await run_episode_with_retries(*whose, start=start, **playing)
+            except StartMismatch as mismatch:
+                what = "a start of %s, in %s, is dropped: %s"
+                log.warning(what, request.task.task_id, start.parent_id or "what its solver does", mismatch)
+                self.rollout_log.drop_start(request.group, str(mismatch))
+        return await run_episode_with_retries(*whose, **playing)
+
+    def _find_start(self, request: EpisodeRequest) -> SharedStart | None:
+        begins, group = self.rollout_log.find_start(request.group), request.group
+        if begins is None:
+            return None
+        if group not in self._starts:
+            proven = self.rollout_log.has_ended(group)
+            self._starts[group] = SharedStart(begins, request.task, self._settings.policy, proven=proven)
+        return self._starts[group]
 
     async def _end(self, request: EpisodeRequest, episode: Episode) -> None:
         self._on_episode(episode)
@@ -594,12 +699,13 @@ class AsyncRolloutPool:
     def _marked(self, episode: Episode) -> Episode:
         """Return the episode with the version of its weights at each step. Raises TrainingError for weights that were
         not announced, as where a server swaps them by itself."""
-        for step in episode.steps:
+        own = episode.own_steps
+        for step in own:
             if step.weight_version not in self._versions:
                 what = f"the policy answered with weights {step.weight_version}, which this run did not give it"
                 raise TrainingError(what)
-        steps = tuple(replace(step, version=self._versions[step.weight_version]) for step in episode.steps)
-        return replace(episode, steps=steps)
+        steps = tuple(replace(step, version=self._versions[step.weight_version]) for step in own)
+        return replace(episode, steps=(*episode.steps[: len(episode.steps) - len(own)], *steps))
 
     # -- figures --------------------------------------------------------------------------------------------------
     def _figures(self) -> dict[str, float]:
@@ -615,7 +721,7 @@ class AsyncRolloutPool:
         return found | ({"length_in_flight": float(np.mean(in_flight))} if in_flight else {})
 
     def _staleness(self, episodes: list[Episode]) -> dict[str, float]:
-        steps = [step for episode in episodes for step in episode.steps]
+        steps = [step for episode in episodes for step in episode.own_steps]
         found: dict[str, float] = {"length_consumed": len(steps) / len(episodes)}
         if steps:
             late = np.repeat(

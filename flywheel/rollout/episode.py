@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -141,6 +141,35 @@ class Episode:
         """Return its trajectory_id."""
         return self.trajectory.trajectory_id
 
+    @property
+    def own_steps(self) -> tuple[Step, ...]:
+        """Return the steps without those that were repeated to reach its start."""
+        return self.steps[self.trajectory.start_step or 0 :]
+
+
+@dataclass(frozen=True)
+class PrefixStep:
+    """Hold a step that is repeated to reach an episode's start. before, after: what the environment returned; after:
+    None where the step has no action. known: the step as it was stored."""
+
+    before: StepResult
+    known: Step
+    after: StepResult | None
+
+
+BoundCall = Callable[..., Awaitable[Any]]  # awaits a call of the environment; `times`: of its limit, by default once
+
+
+class EpisodeStart(Protocol):
+    """Begin an episode elsewhere than at its task's beginning (`rollout.starts`). parent_id: trajectory of the repeated
+    steps; None where they are of none."""
+
+    parent_id: str | None
+
+    async def begin(self, env: Env, bound: BoundCall) -> tuple[Sequence[PrefixStep], StepResult]:
+        """Bring `env` to the start; return the steps up to it, and the result to go on from. Raises EnvError where the
+        environment fails, and what else says that there is no such start."""
+
 
 def derive_seed(*names: object) -> int:
     """Derive a seed from the texts and the order of `names`: 0 <= seed < 2**31, the same on every machine."""
@@ -159,16 +188,19 @@ async def run_episode(
     run_id: str = "",
     seed: int | None = None,
     on_step: Callable[[int], None] = lambda step: None,
+    start: EpisodeStart | None = None,
 ) -> Episode:
     """Reset `env` to the task and act until its end or its step budget.
 
     Text without an action is a step with `parse_error`: it costs a step of the budget, and the environment is not
     stepped. policy: chooses the actions. sample: number of the episode among those of its task and weights. iteration,
     run_id: stored in its rows. temperature: of sampling; 0 is greedy. seed: each step's sampling seed is a function of
-    it and the step; None: of the trajectory's identity. on_step: called before each step with its number. Raises
-    EnvError and EnvTimeout where the environment fails (`run_rollout` retries, and records a crash in the episode's
-    status), PolicyError, PolicyTimeout and PolicyBusy where the policy does, BadInput for an environment that is not
-    known or wrong settings of it, and for what the policy cannot be shown.
+    it and the step; None: of the trajectory's identity. on_step: called before each step with its number. start: where
+    it begins, with the steps up to there as its first; None: at the task's beginning. Raises EnvError and EnvTimeout
+    where the environment fails (`run_rollout` retries, and records a crash in the episode's status), PolicyError,
+    PolicyTimeout and PolicyBusy where the policy does, BadInput for an environment that is not known or wrong settings
+    of it, for a task that the environment cannot play, and for what the policy cannot be shown; DataError for a state
+    that the task's verifier cannot read; and what the `begin` of `start` raises.
     """
     begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
     identity = begun.trajectory_id
@@ -178,15 +210,17 @@ async def run_episode(
     policy_s = 2 * settings.policy.timeout_s
     silent = PolicyTimeout(f"the policy did not answer in {policy_s:g} s", where="rollout")
     # The task's own seed, not the sample's: all samples of a task see the same world.
-    result = await _within(limit_s, env.reset(task, task.seed), late)
+    if start is None:
+        result = await _within(limit_s, env.reset(task, task.seed), late)
+    else:
+        prefix, result = await start.begin(env, lambda call, times=1: _within(times * limit_s, call, late))
+        await asyncio.to_thread(recorder.repeat, prefix, start.parent_id)
     terminated = result.terminated
     while not (terminated or result.truncated) and len(recorder.steps) < task.max_steps:
         seen, at = result.observation, _now()
         on_step(len(recorder.steps))
         # In a thread: tokens are counted, and a language model may be asked for a digest.
-        context = await asyncio.to_thread(
-            recorder.history.context, seen.screenshot, observation=_observation_text(seen)
-        )
+        context = await asyncio.to_thread(recorder.history.context, seen.screenshot, observation=observation_text(seen))
         limit, seed_of_step = settings.policy.max_new_tokens, derive_seed(names, len(recorder.steps))
         sampling = SamplingParams(temperature, limit, seed_of_step, action=True, session=identity)
         completion = await _within(policy_s, policy.complete(context, sampling), silent)
@@ -198,12 +232,18 @@ async def run_episode(
     return recorder.episode(result, terminated)
 
 
+# What a step's chooser decided, which repeating the step keeps.
+CHOSEN_FIELDS = ("author", "thought", "action_type", "action", "raw_text", "parse_error", "x", "y", "x2", "y2")
+CHOSEN_FIELDS += ("weight_version", "misclick")
+
+
 class _Recorder:
     """Collect the steps of one episode."""
 
     def __init__(self, task: Task, begun: Trajectory, settings: Settings, policy: PolicyBackend) -> None:
         self.begun, self.settings = begun, settings
         self.steps: list[Step] = []
+        self.repeated = 0  # of its steps, the first
         self.images: dict[str, bytes] = {}
         encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
         self.history = PromptHistory(
@@ -219,31 +259,49 @@ class _Recorder:
         size = NO_SCREEN if seen.screenshot is None else (seen.width, seen.height)
         return Grammar.of(self.settings.policy, size)
 
+    def repeat(self, prefix: Sequence[PrefixStep], parent_id: str | None) -> None:
+        """Add the steps up to the episode's start, as if the policy had taken them. Log-probabilities are left out:
+        these weights did not sample them."""
+        for one in prefix:
+            self.history.memory(one.known.memory)
+            self._append(one.before, one.after, _now(), **{name: getattr(one.known, name) for name in CHOSEN_FIELDS})
+        if prefix:
+            self.repeated = len(prefix)
+            self.begun = replace(self.begun, parent_id=parent_id, start_step=len(prefix))
+
     def add(
         self, before: StepResult, completion: Completion, parsed: ParsedResponse, after: StepResult | None, at: datetime
     ) -> None:
         """Add a step. before, after: what the environment returned; after: None without an action. at: its start."""
-        action = parsed.action
-        seen, sha256 = before.observation, None
-        if seen.screenshot is not None:
-            sha256 = hashlib.sha256(seen.screenshot).hexdigest()
-            self.images[sha256] = seen.screenshot
-        broken = isinstance(action, ParseError)
-        done = {"parse_error": action.reason} if broken else action_fields(action, self.grammar(seen))
-        step = Step(
-            self.begun.trajectory_id,
-            len(self.steps),
-            "model",
-            parsed.thought,
+        action, broken = parsed.action, isinstance(parsed.action, ParseError)
+        done = {"parse_error": action.reason} if broken else action_fields(action, self.grammar(before.observation))
+        self._append(
+            before,
+            after,
+            at,
+            author="model",
+            thought=parsed.thought,
             raw_text=completion.text,
             prompt_tokens=completion.prompt_tokens,
             token_ids=tuple(completion.token_ids),
             logprobs=tuple(completion.logprobs),
             sampled_logprobs=tuple(completion.sampled_logprobs),
             weight_version=completion.weight_version,
+            **done,
+        )
+
+    def _append(self, before: StepResult, after: StepResult | None, at: datetime, **chosen: Any) -> None:
+        """Append a step. chosen: the fields that say what was chosen, and by whom."""
+        seen, sha256 = before.observation, None
+        if seen.screenshot is not None:
+            sha256 = hashlib.sha256(seen.screenshot).hexdigest()
+            self.images[sha256] = seen.screenshot
+        step = Step(
+            self.begun.trajectory_id,
+            len(self.steps),
             image_sha256=sha256,
             url=seen.url,
-            observation=_observation_text(seen),
+            observation=observation_text(seen),
             tool_result=(after.info.get("note") or after.info.get("result") or None) if after else None,
             reward=after.reward if after else 0.0,
             state_score=before.info.get("score"),
@@ -252,17 +310,18 @@ class _Recorder:
             started_at=at,
             ended_at=_now(),
             memory=self.history.stored,
-            **done,
+            **chosen,
         )
         self.steps.append(step)
         self.history.add(step)
 
     def episode(self, last: StepResult, terminated: bool) -> Episode:
-        if self.steps and all(step.parse_error is not None for step in self.steps):
+        own = self.steps[self.repeated :]
+        if own and all(step.parse_error is not None for step in own):
             status, error = "invalid", "no step held an action"
         else:
             status, error = ("completed", None) if terminated else ("truncated", None)
-        if self.steps and not terminated:
+        if own and not terminated:
             self.steps[-1] = replace(self.steps[-1], truncated=True)
         trajectory = replace(
             self.begun,
@@ -274,7 +333,7 @@ class _Recorder:
             final_state=json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
         )
         seen = last.observation
-        return Episode(trajectory, tuple(self.steps), self.images, seen.screenshot, _observation_text(seen))
+        return Episode(trajectory, tuple(self.steps), self.images, seen.screenshot, observation_text(seen))
 
 
 def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, run_id: str = "") -> Trajectory:
@@ -307,7 +366,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _observation_text(seen: Observation) -> str | None:
+def observation_text(seen: Observation) -> str | None:
     """Return the text to read, as shown and stored (Parquet takes no lone surrogates); None where the screen is all."""
     if not seen.text and seen.screenshot is not None:
         return None
@@ -446,8 +505,9 @@ async def run_rollout(
     as it ends, crashed ones included. stats: counters that are added to. Nothing is stored. After a crash an episode
     starts again in a fresh environment, rollout.retries times; then its status is `crashed`, with the error. Raises
     PolicyError where the policy fails; BadInput for an environment kind that is not known, wrong settings of it, a
-    `language_model.endpoint` that is asked for and is not an address, and what the policy cannot be shown or its server
-    refuses; and what `on_episode` raises. The first error ends the other episodes.
+    `language_model.endpoint` that is asked for and is not an address, a task that its environment cannot play, and what
+    the policy cannot be shown or its server refuses; DataError for a state that a task's verifier cannot read; and what
+    `on_episode` raises. The first error ends the other episodes.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
@@ -487,9 +547,11 @@ async def run_episode_with_retries(
     status is `crashed`, with the error, and it must not be scored.
 
     environments: lends one for each try. stats: its `retries` are counted up. playing: further arguments of
-    `run_episode`, whose other arguments, PolicyError and BadInput are the same here.
+    `run_episode`, whose other arguments are the same here. Raises PolicyError, BadInput and DataError as `run_episode`;
+    its EnvError is what is retried.
     """
-    limit_s = _episode_deadline(task, settings)
+    # Up to a start, steps are played too, by the solver and again, or waited for while another episode plays them.
+    limit_s = _episode_deadline(task, settings) * (1 if playing.get("start") is None else 3)
     begun = begin_trajectory(task, sample, policy.weight_version, iteration=iteration, run_id=run_id)
     for number in range(settings.rollout.retries + 1):
         if stats is not None:

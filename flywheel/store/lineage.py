@@ -92,6 +92,7 @@ def checkpoint_links(
     datasets: Iterable[str] = (),
     trajectories: Mapping[str, int] | None = None,
     earlier: Mapping[int, str] | None = None,
+    restored: Mapping[str, str] | None = None,
     run_id: str = "",
 ) -> list[Row]:
     """Build the links of a checkpoint, as rows of the table `lineage`.
@@ -100,7 +101,8 @@ def checkpoint_links(
     that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: where the
     trainer knows them, those that it was trained on, with the number of samples of each; the view `trajectory_lineage`
     prefers them to `datasets`. earlier: step -> digest of the weights that acted during training (RL), which no folder
-    holds. run_id: of the Prefect run that made it; "" if none.
+    holds. restored: RL's trajectories that began within another -> that one. run_id: of the Prefect run that made it;
+    "" if none.
     """
     rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [
@@ -113,6 +115,9 @@ def checkpoint_links(
     rows += [
         _link(checkpoint, "checkpoint", name, "trajectory", "trained on", times)
         for name, times in (trajectories or {}).items()
+    ]
+    rows += [
+        _link(name, "trajectory", parent, "trajectory", "restored from") for name, parent in (restored or {}).items()
     ]
     if run_id:
         rows.append(_link(checkpoint, "checkpoint", run_id, "run", "produced in"))

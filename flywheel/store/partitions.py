@@ -458,6 +458,7 @@ class PartitionManifest:
 
     @property
     def rows(self) -> int:
+        """Return the number of rows in all files."""
         return sum(part.rows for part in self.parts)
 
 

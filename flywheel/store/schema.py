@@ -99,6 +99,8 @@ class Trajectory:
     licence: str | None = None
     annotator: str | None = None
     skill: str | None = None
+    parent_id: str | None = None
+    start_step: int | None = None
 
 
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
@@ -246,12 +248,12 @@ def metric_row(
 
 
 def fraction_metric_row(
-    name: str, successes: int, n: int, *, domain: str = ALL_DOMAINS, step: int = 0
+    name: str, successes: float, n: int, *, domain: str = ALL_DOMAINS, step: int = 0
 ) -> dict[str, Any]:
     """Build a row of `metrics`, as `metric_row`, for the fraction `successes` / `n`, with its 95% Wilson interval.
 
-    name: of the metric. n: number of cases; where it is 0, value and interval are null. domain: default: all. step: x
-    of a curve; 0 for a single value.
+    name: of the metric. successes: their number, or the sum of `n` values in [0, 1]. n: number of cases; where it is 0,
+    value and interval are null. domain: default: all. step: x of a curve; 0 for a single value.
     """
     low, high = wilson_interval(successes, n) if n else (None, None)
     value = successes / n if n else math.nan

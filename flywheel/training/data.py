@@ -76,12 +76,14 @@ def build_agent_examples(
     parse_errors: bool = False,
     summarizer: Summarizer | None = None,
 ) -> list[Example]:
-    """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step).
+    """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step); steps before
+    `start_step` only stand in the contexts of later ones.
 
     steps: of all trajectories, in any order. images: PNG by sha256. encoder: of the model to train. settings: block
     `policy`. parse_errors: also include steps that are not `is_trainable`, which RL needs. summarizer: as in the
     rollout, for steps without a stored digest (a person's); None: by rules. Raises DataError for a step that has
-    neither screen nor observation, or whose screen is missing, BadInput as `build_context`.
+    neither screen nor observation, or whose screen is missing, BadInput as `build_context`, BadInput and PolicyError as
+    `Encoder.count`.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -91,7 +93,9 @@ def build_agent_examples(
         name = trajectory.trajectory_id
         history = PromptHistory(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
         for step in sorted(steps_of[name], key=lambda one: one.step):
-            if parse_errors or is_trainable(step):
+            if step.step < (trajectory.start_step or 0):  # repeated, not its own
+                history.memory(step.memory)
+            elif parse_errors or is_trainable(step):
                 context = _build_context(history, step, images)
                 samples.append(build_step_example(trajectory, step, partial(encoder.encode, context), encoder))
             history.add(step)
@@ -135,7 +139,8 @@ def build_general_examples(
     """Build an example of each row of the table `grounding_examples` (a screen, a question, an answer), sorted by
     sample_id.
 
-    images: PNG by sha256. encoder: of the model to train. settings: block `policy`.
+    images: PNG by sha256. encoder: of the model to train. settings: block `policy`. Prompts are encoded later, by
+    `Example.context`.
     """
     made = []
     for row in sorted(rows, key=lambda row: row["sample_id"]):
@@ -233,7 +238,7 @@ class MixtureDataset(ShuffledDataset):
         batches. weights: weight of a step in the mix, by its trajectory's source; 1 for other sources. demonstrations:
         share of demonstrations, drawn from the store `ct`, among the steps of trajectories, 0 <= demonstrations < 1.
         Raises DataError where a drawn file or screen is missing or damaged, BadInput for a `language_model.endpoint`
-        that is not an address, DiskFull.
+        that is not an address, BadInput and PolicyError for a screen that cannot be encoded, DiskFull.
         """
         agent = load_weighted_steps(ws, manifest, store, weights or {})
         if demonstrations:
@@ -265,8 +270,9 @@ def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
     return [order[start : start + batch] for start in range(0, count, batch)]
 
 
-# Sources of demonstrations: recordings of this workspace, and imported data sets. Steps of both have equal weight.
-_DEMONSTRATIONS = {"recording": 1.0, "import": 1.0}
+# Sources of demonstrations: recordings of this workspace, imported data sets, solvers' corrections. Their steps have
+# equal weight.
+_DEMONSTRATIONS = {"recording": 1.0, "import": 1.0, "correction": 1.0}
 
 
 class ExampleRef(NamedTuple):
@@ -349,7 +355,7 @@ def _draw_systematically(pool: WeightedSteps, n: int, rng: np.random.Generator) 
     return [(pool.names[i], number) for i, number in zip(chosen.tolist(), numbers.tolist(), strict=True)]
 
 
-_FILTER_COLUMNS = ("trajectory_id", "parse_error", "misclick")  # what `is_trainable` needs
+_FILTER_COLUMNS = ("trajectory_id", "step", "parse_error", "misclick")  # what `is_trainable` needs
 # Columns that neither prompts nor examples need. All others are read, so a new column needs no change here.
 _UNUSED_COLUMNS = {
     "raw_text",  # `_load_texts` reads it, for people's steps only
@@ -357,7 +363,7 @@ _UNUSED_COLUMNS = {
     *("reward", "terminated", "truncated", "started_at", "ended_at"),
 }
 _STEP_COLUMNS = set(TABLES["steps"].names) - _UNUSED_COLUMNS
-_TRAJECTORY_COLUMNS = ("trajectory_id", "task_id", "domain", "instruction")
+_TRAJECTORY_COLUMNS = ("trajectory_id", "task_id", "domain", "instruction", "start_step")
 
 
 def load_weighted_steps(
@@ -366,7 +372,8 @@ def load_weighted_steps(
     """Count the trainable steps of each trajectory in the store `ct` or `sft`, sorted by trajectory_id.
 
     manifest: names the files to read. weights: weight of a step, by its trajectory's source; `other` for other sources.
-    Trajectories of weight 0 are left out. Reads a few narrow columns, one row group at a time.
+    Trajectories of weight 0 are left out. Reads a few narrow columns, one row group at a time. Raises DataError for a
+    damaged or missing file.
     """
     kept = []
     for rows in partitions.scan_columns(ws, store, manifest.paths(ws, store), ("trajectory_id", "source", "weight")):
@@ -388,18 +395,33 @@ def load_weighted_steps(
 def _count_steps(ws: Workspace, manifest: TrainingManifest) -> list[pa.Table]:
     """Count the trainable steps of each trajectory: one table (trajectory_id, steps) per row group."""
     kind = pa.schema([("trajectory_id", pa.string()), ("steps", pa.int64())])
-    found = [kind.empty_table()]
+    found, restored = [kind.empty_table()], _restored_starts(ws, manifest)
     for rows in partitions.scan_columns(ws, "steps", manifest.paths(ws, "steps"), _FILTER_COLUMNS):
         # `is_trainable`, computed on columns.
         broken = pc.not_equal(pc.fill_null(rows["parse_error"], ""), "")
-        sound = pc.invert(pc.or_(broken, pc.fill_null(rows["misclick"], False)))
-        counts = rows["trajectory_id"].filter(sound).value_counts()
+        left_out = pc.or_(broken, pc.fill_null(rows["misclick"], False))
+        if restored.num_rows:
+            first = restored["start_step"].take(pc.index_in(rows["trajectory_id"], restored["trajectory_id"]))
+            left_out = pc.or_(left_out, pc.less(rows["step"], pc.fill_null(first, 0)))
+        counts = rows["trajectory_id"].filter(pc.invert(left_out)).value_counts()
         found.append(pa.table([counts.field("values"), counts.field("counts")], schema=kind))
     return found
 
 
+def _restored_starts(ws: Workspace, manifest: TrainingManifest) -> pa.Table:
+    """Return trajectory_id and start_step of the trajectories that begin elsewhere than at their task's beginning."""
+    columns = ("trajectory_id", "start_step")
+    parts = partitions.scan_columns(ws, "trajectories", manifest.paths(ws, "trajectories"), columns)
+    found = [rows.filter(pc.greater(rows["start_step"], 0)) for rows in parts]
+    empty = TABLES["trajectories"].empty_table().select(columns)
+    return pa.concat_tables([empty, *(rows.select(columns).cast(empty.schema) for rows in found)]).combine_chunks()
+
+
 def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> WeightedSteps:
-    """List the general data of the manifest's own iteration, sorted by sample_id, with equal weights."""
+    """List the general data of the manifest's own iteration, sorted by sample_id, with equal weights.
+
+    Raises DataError for a damaged or missing file.
+    """
     files = _newest_files(ws, manifest, "grounding_examples")
     parts = partitions.scan_columns(ws, "grounding_examples", files, ("sample_id",))
     names = [name for rows in parts for name in rows["sample_id"].to_pylist()]
@@ -459,7 +481,8 @@ def _load_agent_examples(
     trajectories = _load_trajectories(ws, manifest, numbers.keys())
     begun: dict[ExampleRef, list[Step]] = {}  # example -> its trajectory's steps, up to its own
     for name, steps in _load_histories(ws, manifest, numbers.keys()).items():
-        to_learn = [place for place, step in enumerate(steps) if is_trainable(step)]
+        first = trajectories[name].start_step or 0
+        to_learn = [place for place, step in enumerate(steps) if step.step >= first and is_trainable(step)]
         ends = {one: to_learn[one.number] + 1 for one in numbers[name]}
         prepared = _with_digests(trajectories[name], steps[: max(ends.values())], settings)
         begun |= {one: prepared[:end] for one, end in ends.items()}

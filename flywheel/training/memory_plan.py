@@ -149,10 +149,12 @@ class ModelShape:
 
     @property
     def queries(self) -> int:
+        """Return the width of all heads' queries."""
         return self.heads * self.head
 
     @property
     def keys(self) -> int:
+        """Return the width of all heads' keys, which is also that of the values."""
         return self.key_heads * self.head
 
     @property
@@ -168,12 +170,14 @@ class ModelShape:
 
     @property
     def language_parameters(self) -> int:
+        """Count the parameters of the language model, embeddings included."""
         layer = sum(i * o for i, o in self.linears) + 2 * self.width
         layer += (self.queries + 2 * self.keys) * self.biased + 2 * self.head * self.normed_heads
         return self.embedding * (1 if self.tied else 2) + self.layers * layer + self.width
 
     @property
     def parameters(self) -> int:
+        """Count the parameters of the whole model."""
         return self.language_parameters + self.vision.parameters
 
     @property
@@ -283,6 +287,7 @@ class TrainingMemory:
 
     @property
     def peak(self) -> int:
+        """Return the largest of the peaks, in bytes."""
         return max(self.step, self.loading, self.saving)
 
     def row(self) -> dict[str, int]:
@@ -482,6 +487,7 @@ class AnsweringMemory:
 
     @property
     def peak(self) -> int:
+        """Return the most memory that is in use at once, in bytes."""
         return max(self.process + self.weights + self.cache + self.kept + self.temporary, self.loading)
 
     def row(self) -> dict[str, int]:

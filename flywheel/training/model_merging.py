@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,9 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from flywheel.policy import checkpoint
-from flywheel.training.adapter_merging import MergedAdapter, merge_adapters
 from flywheel.utils.errors import BadInput, ModelError
 from flywheel.utils.files import atomic_folder, disk_full_errors, remove_unfinished
+
+if TYPE_CHECKING:
+    from flywheel.training.adapter_merging import MergedAdapter
 
 # Files that must be equal besides the tensors, and entries in them that may differ: the library's own notes.
 _ALIKE = ("config.json", "preprocessor_config.json", "tokenizer.json")
@@ -79,6 +81,8 @@ def merge_checkpoints(
         raise ModelError(f"an adapter, and {whole} is a whole checkpoint", where=adapters[0], fix=fix)
     if adapters:
         remove_unfinished(out.parent, out.name)
+        from flywheel.training.adapter_merging import merge_adapters  # imports transformers, seconds of a core
+
         return merge_adapters(folders, weights, out, rank)
     if rank is not None:
         raise BadInput(f"whole checkpoints are not merged to a rank ({rank})", where="rank", fix="leave the rank out")

@@ -83,7 +83,10 @@ def train_supervised(
 
 
 class SupervisedTrainer(engines.TrainState):
-    """Train in one process of CT or SFT, with the whole data set; each batch is encoded when it is trained."""
+    """Train in one process of CT or SFT, with the whole data set; each batch is encoded when it is trained.
+
+    Raises ModelError for a checkpoint that cannot be loaded, TrainingError as `open_engine`.
+    """
 
     def __init__(
         self,
@@ -109,7 +112,8 @@ class SupervisedTrainer(engines.TrainState):
     def step(self, number: int, rate: float) -> tuple[float, float]:
         """Take a gradient step on batch `number` at learning rate `rate`; return (loss, mean token probability).
 
-        The loss is -mean log pi over the response tokens of the batch. Raises TrainingError where it is not finite.
+        The loss is -mean log pi over the response tokens of the batch. Raises TrainingError where it is not finite,
+        what the data set's `get_batch` and `Example.context` do.
         """
         batch = self.dataset.get_batch(number)
         tokens = sum(len(example.response) for example in batch)
@@ -127,6 +131,8 @@ class SupervisedTrainer(engines.TrainState):
         return loss, probability
 
     def write(self, folder: Path) -> None:
+        """Write the policy's weights, or its adapter, to `folder`. Raises DiskFull, and ModelError as
+        `save_trained_policy`."""
         with self.gathered():
             if self.first:
                 save_trained_policy(self.policy, self.encoder, self.begun, folder)

@@ -312,6 +312,7 @@ class ChildProgram:
 
     @property
     def pid(self) -> int:
+        """Return the id of its process."""
         return self.process.pid
 
     @property

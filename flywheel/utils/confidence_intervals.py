@@ -15,10 +15,11 @@ def format_difference(value: float, low: float | None = None, high: float | None
     return f"{value:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
 
 
-def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Compute Wilson's score interval of a proportion (Wilson 1927), as (low, high); (0, 1) where n is 0.
 
-    successes: number of successes in `n` trials. confidence: coverage, in (0, 1).
+    successes: number of successes in `n` trials, or the sum of `n` values in [0, 1], whose mean varies no more than a
+    proportion. confidence: coverage, in (0, 1).
     """
     if n == 0:
         return 0.0, 1.0

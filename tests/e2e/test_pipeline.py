@@ -164,6 +164,8 @@ def workspace(tmp_path) -> Workspace:
         "rl.value_pretraining_tasks": 2,
         "rl.value_pretraining_steps": 1,
         "rl.length_buffer": 8,
+        "rl.fresh_tasks": True,  # so that it opens all that it declares
+        "rl.restored_start_fraction": 0.5,
         "merge.weights": {"games": 0.5, "sites": 0.5},
         "evaluation.stages": True,
         "promotion.tasks": 7,

@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 import torch
 from lamp_env import small_model
 from processes import PATIENCE_S
@@ -25,6 +26,8 @@ RL = {
     "deterministic": True,
     "length_buffer": 2,
 }
+REPLAY = {"replay_fraction": 0.25, "tasks_per_step": 1, "group_size": 4}
+STARTS = {"fresh_tasks": True, "restored_start_fraction": 0.5, "true_start_tail": 0.0}
 
 
 def runs(folder: Path, project: Path, seed: int, kills: int, **block) -> dict:
@@ -69,11 +72,20 @@ def test_ten_kills_of_a_stream(tmp_path, project):
     check_that_each_counts_once(tmp_path / "killed")
 
 
-def test_kills_change_no_bit_of_a_deterministic_run(tmp_path, project):
-    got = runs(tmp_path, project, 2, 3, max_staleness=0)
+@pytest.mark.parametrize("block", [{}, STARTS, REPLAY], ids=["true starts", "restored starts, fresh tasks", "replay"])
+def test_kills_change_no_bit_of_a_deterministic_run(tmp_path, project, block):
+    got = runs(tmp_path, project, 2, 3, max_staleness=0, **block)
     assert got["kills"] == 3, got
     check_that_each_counts_once(tmp_path / "killed")
     one, two = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("whole", "killed"))
     before = load_file(tmp_path / "model" / "model.safetensors")
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not all(torch.equal(one[name], before[name]) for name in one)
+    logs = [(tmp_path / name / "state" / "pool" / "log.jsonl").read_text() for name in ("whole", "killed")]
+    groups = [[line for line in log.splitlines() if '"group"' in line] for log in logs]
+    assert groups[0] == groups[1]
+    assert any('"start"' in line for line in groups[0]) == ("restored_start_fraction" in block)
+    ends = [json.loads((tmp_path / name / "end.json").read_text()) for name in ("whole", "killed")]
+    assert ends[0]["trajectories"] == ends[1]["trajectories"]
+    assert ends[0]["replayed"] == ends[1]["replayed"]
+    assert bool(sum(ends[0]["replayed"])) == ("replay_fraction" in block)

@@ -373,7 +373,7 @@ def test_rl_trains_the_adapter_and_agrees_with_what_answers(base, trained, tmp_p
     chosen = Settings(rl=rl, adapter=LORA, policy=S.policy)
     batch = made_up(trained, rl)
     learner = RLTrainer(trained, chosen, 0, get_algorithm("ppo"))
-    figures = learner.update(batch, 1)
+    figures, _ = learner.update(batch, 1)
     assert figures["mismatch"] < 1e-4
     learner.save(tmp_path / "rl.pt", {"key": "a"})
     learner.update(batch, 2)

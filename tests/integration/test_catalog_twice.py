@@ -21,6 +21,7 @@ _FIGURES = {
     "wilson_low": [(0, 0), (0, 5), (3, 7), (5, 5)],
     "wilson_high": [(0, 0), (0, 5), (3, 7), (5, 5)],
     "pass_at_k": [(n, c, k) for n in range(5) for c in range(n + 1) for k in range(1, 5)],
+    "live_group": [(n, c, g) for n in range(6) for c in range(n + 1) for g in range(1, 5)],
 }
 # What reads more than the tables' partitions, or reads them in another way than by the table's view.
 _OF_FILES = (
@@ -96,6 +97,15 @@ def test_each_view_and_macro_is_what_python_computes(seed):
     with awkward_rows.connect(rows) as connection:
         seen = check_all(connection, rows, SECOND)
     assert all(seen.values()), f"nothing to see: {[name for name, n in seen.items() if not n]}"
+
+
+def test_groups_of_an_iteration_whose_parameters_are_not_known_are_of_eight():
+    rows = awkward_rows.draw(3)
+    rows["parameter_files"] = []
+    with awkward_rows.connect(rows) as connection:
+        check_all(connection, rows, ("headroom",))
+        sizes = database.query_rows(connection, "SELECT DISTINCT group_size FROM headroom WHERE samples >= 8")
+    assert sizes == [{"group_size": 8}]
 
 
 def test_a_workspace_of_the_same_rows_answers_the_same(tmp_path):

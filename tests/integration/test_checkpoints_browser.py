@@ -140,7 +140,7 @@ async def test_what_follows_a_restore_is_what_followed_the_checkpoint(env, page,
 
 
 @pytest.mark.parametrize(("world", "template"), [("merge", "reach"), ("tiles", "clear"), ("shop", "add")])
-async def test_worlds_come_back(started, world, template):
+async def test_worlds_come_back(started, world, template, monkeypatch):
     task = task_of(world, template, level=2)
     async with WorldServer() as server:
         tab = await started.open_tab(224, 224)
@@ -151,8 +151,11 @@ async def test_worlds_come_back(started, world, template):
         kept = await env.checkpoint()
         assert ("page" in json.loads(kept)) == (world != "shop")
         follow = [await env.step(action) for action in actions[2:]]
-        for _ in range(2):
+        resets, reset = [], env.reset
+        monkeypatch.setattr(env, "reset", lambda *args: resets.append(args) or reset(*args))
+        for number in range(1, 3):
             assert await env.restore(kept) == reached
+            assert len(resets) == number  # a game's state has come back: else it is reset again to be played
             assert [await env.step(action) for action in actions[2:]] == follow
         await env.close()
         await tab.close()

@@ -24,6 +24,7 @@ VIEWS = (
     "held_out_success",
     "template_success",
     "p_v1_rise",
+    "headroom",
     "trajectory_lineage",
     "learning_curves",
 )

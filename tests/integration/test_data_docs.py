@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from flywheel.config.workspace import Workspace
 from flywheel.store.routing import contracts
@@ -37,6 +40,23 @@ def test_each_contract_has_its_promise_its_rows_and_since_when(tmp_path):
     write_data_docs(ws, 2, held(a=0))  # done again after a rollback: what came later is no past of it
     assert since(ws) == {"a": "holds since 001"}
     assert "All 1 contracts hold" in page(ws)
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional={"a": st.integers(0, 1), "b": st.integers(0, 1)}), max_size=40))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_since_when_is_known_however_long_ago_and_the_file_stays_small(tmp_path_factory, history):
+    ws = Workspace(tmp_path_factory.mktemp("ws"))
+    told = {}
+    for k, broken in enumerate(history, 1):
+        write_data_docs(ws, k, held(**broken))
+        for name, count in broken.items():
+            before = told.get(name)
+            told[name] = (count, before[1] if before and before[0] == count else k)
+        assert since(ws) == {
+            name: f"{'broken' if told[name][0] else 'holds'} since {told[name][1]:03d}" for name in broken
+        }
+        stored = json.loads((ws.state / "contracts.json").read_text())
+        assert len(stored) <= 10 + 2  # those that are shown, and where the two contracts last changed
 
 
 def test_the_page_asks_for_nothing_else(tmp_path):

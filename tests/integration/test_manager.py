@@ -10,6 +10,7 @@ import aiohttp
 import httpx
 import managers
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 from managers import MOVES, SECRET, chosen, manager, node, task, until
 from night import by_day
@@ -20,7 +21,7 @@ from flywheel.config import parse_settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Checkpointable, Observation, StepResult, Task
 from flywheel.envs.conformance import check_env
-from flywheel.envs.registry import open_environments
+from flywheel.envs.registry import BACKENDS, open_environments
 from flywheel.envs.remote import protocol
 from flywheel.envs.remote.client import TOKEN_VARIABLE
 from flywheel.envs.remote.protocol import LeaseToken
@@ -96,6 +97,27 @@ def test_results_tasks_and_leases_come_back_as_they_were():
 def test_what_is_no_message_is_refused(broken):
     with pytest.raises(ValueError, match=r"cut off|no head|Expecting"):
         protocol.decode_message(broken)
+
+
+async def test_a_node_that_answers_no_message_is_an_environment_that_failed(tmp_path):
+    async def hello(request: web.Request) -> web.Response:
+        return web.Response(body=answers[request.match_info["call"]])
+
+    answers = {"open": b"hello", "checkpoint": b"hello"}
+    stranger = web.Application()
+    stranger.add_routes([web.post("/sessions/{session}/{call}", hello)])
+    async with manager(tmp_path) as it, managers.served(stranger) as address:
+        identity = protocol.hash_backend_settings(BACKENDS["shelves"].identity(chosen(it.address)))
+        it.ledger.register("one", "boot", address, {"shelves": (1, identity)})
+        async with open_environments(chosen(it.address), [task()]) as environments:
+            with pytest.raises(EnvError, match="the node's answer cannot be read"):
+                async with environments.env(task()):
+                    pass
+            answers["open"] = protocol.encode_message({"checkpoints": True})
+            async with environments.env(task()) as env:
+                with pytest.raises(EnvError, match="the node's answer cannot be read"):
+                    await env.checkpoint()
+        assert it.ledger.sessions == {}
 
 
 # -- who may ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -145,8 +146,11 @@ def test_a_small_file_that_git_keeps_is_told_with_the_command(ws):
 def test_a_complete_iteration_whose_parameters_were_changed_is_told_and_not_done_again(ws):
     text = ws.frozen_params(1).read_text()
     ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
-    with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):
+    back = "git checkout HEAD -- iterations/001 && dvc checkout --force iterations/001/dvc.yaml"
+    with pytest.raises(DataError, match=re.escape(back)):
         run_iterations(ws, {}, iteration=1)
+    told = [line for _, line in status.status_lines(status.read_workspace_status(ws))]
+    assert any("score@001: changed since it was recorded" in line and back in line for line in told)
 
 
 def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):

@@ -72,6 +72,45 @@ def test_worlds_and_rises_are_told_as_the_views_say(ws):
     assert [row["iteration"] for row in rises] == [2]
 
 
+def test_headroom_is_told_as_the_view_says_and_what_follows(ws, report, monkeypatch):
+    with database.connect_catalog(ws) as connection:
+        view = database.query_rows(connection, "FROM headroom")
+        found = figures.query_headroom(connection)
+        domains = [row for row in view if row["world"] is None]
+        templates = [row for row in view if row["world"] is not None and row["iteration"] == 2]
+        assert found["domains"] == domains
+        shown = found["most"] + found["least"]
+        assert [row["headroom"] for row in shown] == sorted((row["headroom"] for row in templates), reverse=True)
+        assert figures.query_headroom(connection, 2) == {"domains": [], "poor": [], "most": [], "least": []}
+        monkeypatch.setattr(figures, "_TEMPLATES_SHOWN", 1)
+        few = figures.query_headroom(connection)
+        assert few["most"] + few["least"] == [shown[0], shown[-1]]
+    for row in domains:
+        assert f"{row['headroom']:.2f} {row['headroom_low']:.2f} to {row['headroom_high']:.2f}" in report.text
+    poor = [row["domain"] for row in domains if row["iteration"] == 2 and row["live_groups"] < 0.3]
+    assert [row["domain"] for row in found["poor"]] == poor
+
+
+def test_a_domain_in_which_rl_has_little_to_learn_from_is_told_what_helps(tmp_path):
+    """Of games every sample succeeds, of sites none does."""
+    ws, settings = synthetic.workspace(tmp_path / "ws")
+    synthetic.incoming(ws, settings, 1, tasks=4, samples=3)
+    domain_of = {
+        row["trajectory_id"]: row["domain"]
+        for row in partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist()
+    }
+    scores = partitions.read_partition(ws, "scores", 1, "score").to_pylist()
+    for row in scores:
+        row["success"] = domain_of[row["trajectory_id"]] == "games"
+        row["score"] = float(row["success"])
+    partitions.write_partition(ws, "scores", 1, "score", scores)
+    synthetic.routed(ws, settings, 1)
+    text = Page(pages.write_report(ws).read_text()).text
+    assert "games : RL has little to learn from here. Most samples succeed: harder tasks help" in text
+    assert "sites : RL has little to learn from here. Most samples fail: easier tasks help" in text
+    assert "all : RL has little" not in text
+
+
 @pytest.fixture(scope="module")
 def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("report"))
@@ -109,6 +148,7 @@ def test_it_holds_every_part(report):
         "iterations",
         "funnel",
         "progress",
+        "headroom",
         "training",
         "recordings",
         "trajectories",

@@ -104,6 +104,13 @@ def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
     (figure,) = database.query_catalog(ws, "SELECT p FROM p_v1 WHERE iteration = 1 AND domain = 'all'").to_pylist()
     metric = [row for row in rows(ws, "metrics", 1, "score") if row["name"] == "p_v1" and row["domain"] == "all"]
     assert figure["p"] == pytest.approx(metric[0]["value"])
+    for name in ("headroom", "live_groups"):
+        view = f"SELECT domain, {name} AS value, {name}_low AS low, {name}_high AS high, tasks AS n FROM headroom"
+        found = database.query_catalog(ws, f"{view} WHERE iteration = 1 AND world IS NULL").to_pylist()
+        written = {row["domain"]: row for row in rows(ws, "metrics", 1, "score") if row["name"] == name and row["n"]}
+        assert {row["domain"] for row in found} == written.keys() > {"all"}
+        for row in found:
+            assert row == pytest.approx({column: written[row["domain"]][column] for column in row})
 
 
 @pytest.mark.exhaustive

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
+import killed_runs
 import pytest
 import torch
 from lamp_env import LampEnv, Lamps, settings, small_model, task
@@ -119,6 +121,46 @@ def fresh():
 @pytest.mark.parametrize("algorithm", by_day(["grpo", "ppo"]))
 def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(fresh, model, tmp_path, algorithm):
     assert fresh.submit(both_ways, model, tmp_path, algorithm).result(300) == (True, True)
+
+
+def test_restored_starts_and_fresh_contents_train_together_on_own_steps_alone(model, tmp_path):
+    """Restored episodes have one step of their own of two; what they achieve counts apart."""
+    drawn, episodes = [], {}
+    block = {"restored_start_fraction": 0.5, "true_start_tail": 0.0, "fresh_tasks": True, "algorithm": "grpo"}
+    result = rl.train_rl(
+        model,
+        tmp_path / "out",
+        "games",
+        killed_runs.TASKS,
+        open_environments=Lamps.open,
+        settings=settings(rl=RL | block, policy=POLICY),
+        iteration=1,
+        state_folder=tmp_path / "state",
+        successes=killed_runs.successes(),
+        draw_fresh=lambda task, number: replace(task, task_id=f"{task.task_id}-{number}"),
+        on_task=drawn.append,
+        on_episode=lambda one: episodes.update({one.id: one}),
+    )
+    known = {one.trajectory_id: one for one in killed_runs.successes()}
+    restored = {name for name in result.trajectories if episodes[name].trajectory.start_step}
+    assert 0 < len(restored) < len(result.trajectories)
+    fresh = {task.task_id for task in drawn}
+    for name, samples in result.trajectories.items():
+        trajectory = episodes[name].trajectory
+        assert samples == trajectory.steps - (trajectory.start_step or 0)
+        if name in restored:
+            assert known[trajectory.parent_id].task.task_id == trajectory.task_id
+        else:
+            assert trajectory.task_id in fresh or trajectory.task_id in {task.task_id for task in killed_runs.TASKS}
+    for metric in result.curve:
+        assert 0 <= metric["restored_fraction"] <= 1
+        assert ("success_restored" in metric) == (metric["restored_fraction"] > 0)
+        assert ("success" in metric) == (metric["restored_fraction"] < 1)
+        assert ("live_restored_starts" in metric) == (metric["restored_fraction"] > 0)
+    assert any(metric["restored_fraction"] for metric in result.curve)
+    counted = sum(row["groups"] for row in result.curriculum)
+    assert counted == len((tmp_path / "state" / "pool" / "log.jsonl").read_text().split('"group"')) - 1
+    assert result.dropped_starts == {}
 
 
 def test_staleness_stays_within_its_bound(model, tmp_path):

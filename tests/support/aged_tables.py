@@ -37,7 +37,7 @@ LACKING = {
     "tasks": "environment",
     "ct": "weight",
     "lineage": "times",
-    "trajectories": "skill",
+    "trajectories": "start_step",
 }
 
 

@@ -66,8 +66,10 @@ class _Drawn:
         held = [self.task(k, "synthesize", f"held{n + 2 * (k > 2)}", "eval") for n in range(5)]
         fresh = [self.task(k, "evaluate", f"fresh{k}-{n}", "eval") for n in range(3)]
         for task in train:
-            for sample in range(rng.choice((1, 2, 4))):
+            for sample in range(rng.choice((1, 2, 4, 16))):
                 self.routed(k, "rollout", task, self.newest["digest"], sample)
+        parent = {"parent_id": f"t{k}-rollout-{self.newest['digest']}-{train[0]['task_id']}-0"}
+        self.routed(k, "rollout", train[0], "corrected", 0, source="correction", author="solver", **parent)
         shown = self.task(k, "ingest", f"shown{k}", "train")
         foreign = self.task(k, "ingest", f"import:{k}", "train") | {"domain": "imported"}
         for n in range(2):
@@ -176,7 +178,12 @@ class _Drawn:
 
     def rl(self, k: int, domain: str, tasks: list[dict]) -> None:
         stage, here = f"rl-{domain}", f"models/iteration={iteration_label(k)}/rl-{domain}"
-        played = [self.episode(k, stage, task, f"d{k}{stage}", n) for task in tasks for n in range(2)]
+        digest, parents = f"d{k}{stage}", {}
+        played = [self.episode(k, stage, task, digest, 0) for task in tasks]
+        for task, parent in zip(tasks, list(played), strict=True):
+            begun = {"parent_id": parent["trajectory_id"], "start_step": 1}
+            played.append(self.episode(k, stage, task, digest, 1, **begun))
+            parents[played[-1]["trajectory_id"]] = parent["trajectory_id"]
         for row in played:
             self.judged(k, stage, row)
         for n, task in enumerate(tasks):
@@ -185,7 +192,8 @@ class _Drawn:
             figures = {"groups": n, "successes": episodes / 2, "episodes": episodes, "relative_prob": self.rng.random()}
             self.add("curriculum", k, stage, {**known, **figures, "sampling_prob": 0.1, "reason": reason})
         trained = {row["trajectory_id"]: row["steps"] for row in played if row["steps"]}
-        links = lineage.checkpoint_links(here, f"d{k}{stage}", trajectories=trained, earlier={1: f"d{k}{stage}@1"})
+        named = {"trajectories": trained, "earlier": {1: f"{digest}@1"}, "restored": parents}
+        links = lineage.checkpoint_links(here, digest, **named)
         self.add("lineage", k, stage, *links)
 
     def models(self, k: int) -> None:
@@ -280,7 +288,9 @@ class _Drawn:
         stages |= {"sft": {"cmd": "x", "deps": files, "outs": [model]}, "rl-games": {"cmd": "x", "outs": []}}
         text = dvc_files.dump_dvc_lock(json.loads(json.dumps(stages)))
         self.rows["dvc_lock"].append({"iteration": k, "content": text})
-        settings = Settings.model_validate({"seed": k, "operations": {"notify_command": "a: 'b' # c"}})
+        settings = Settings.model_validate(
+            {"seed": k, "operations": {"notify_command": "a: 'b' # c"}, "rl": {"group_size": k}}
+        )
         self.rows["parameter_files"].append({"iteration": k, "content": dump_settings(settings)})
         review = {"subject": f"m{k}", "kind": "promotion", "reviewer": "rules", "decision": "keep"}
         self.add("reviews", k, "promote", review | {"comment": "", "at": START})

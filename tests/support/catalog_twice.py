@@ -59,7 +59,7 @@ def count(rows: Iterable[Any], wanted: Callable[[Any], Any]) -> int:
     return sum(bool(wanted(row)) for row in rows)
 
 
-def wilson(k: int, n: int) -> tuple[float | None, float | None]:
+def wilson(k: float, n: int) -> tuple[float | None, float | None]:
     if not n:
         return None, None
     z = 1.959963984540054
@@ -101,7 +101,7 @@ def judged_rollouts(w: World) -> list[Row]:
     found = []
     for row in w["trajectories"]:
         route = routes.get((row["iteration"], row["trajectory_id"]))
-        if row["stage"] == "rollout" and route and route["success"] is not None:
+        if row["stage"] == "rollout" and row["source"] != "correction" and route and route["success"] is not None:
             found.append({**row, "template": tasks[row["task_id"]]["template"], "success": route["success"]})
     return found
 
@@ -157,6 +157,38 @@ def pass_at_by_world(w: World, k: int) -> list[Row]:
         | {"pass": fmean(pass_at_k(w, row["samples"], row["verified"], k) for row in rows)}
         for (iteration, domain, world), rows in groups(tasks, "iteration", "domain", "world").items()
     ]
+
+
+@second()
+def live_group(w: World, n: int, c: int, g: int) -> float | None:
+    draws = [len(set(draw)) > 1 for draw in combinations([True] * c + [False] * (n - c), g)]
+    return mean(draws)
+
+
+@second("iteration", "domain", "world", "template", "level")
+def headroom(w: World) -> list[Row]:
+    chosen = {row["iteration"]: yaml.safe_load(row["content"])["rl"]["group_size"] for row in w["parameter_files"]}
+    tasks = []
+    for row in task_success(w):
+        n, c = row["samples"], row["verified"]
+        if n > 1:
+            k, g = min(8, n), min(max(chosen.get(row["iteration"], 8), 2), n)
+            live = live_group(w, n, c, g)
+            tasks.append({**row, "k": k, "g": g, "rate": c / n, "pass": pass_at_k(w, n, c, k), "live": live})
+    slot = ("world", "template", "level")
+    placed = [*tasks, *(row | dict.fromkeys(slot) for row in in_domains(tasks))]
+    found = []
+    for key, rows in groups(placed, "iteration", "domain", *slot).items():
+        n = len(rows)
+        gains = [row["pass"] - row["rate"] for row in rows]
+        figures = {"pass_at_1": fmean(row["rate"] for row in rows), "pass_at_k": fmean(row["pass"] for row in rows)}
+        for name, values in (("headroom", gains), ("live_groups", [row["live"] for row in rows])):
+            low, high = wilson(sum(values), n)
+            figures |= {name: fmean(values), f"{name}_low": low, f"{name}_high": high}
+        most = {"samples": "samples", "k": "k", "group_size": "g"}
+        figures |= {name: max(row[of] for row in rows) for name, of in most.items()}
+        found.append(dict(zip(("iteration", "domain", *slot), key, strict=True)) | {"tasks": n, **figures})
+    return found
 
 
 @second("iteration", "domain", "world", "template", "level")
@@ -274,7 +306,8 @@ def funnel(w: World) -> list[Row]:
 
     steps = {
         "tasks": ("tasks", lambda row: row["stage"] == "synthesize" and row["split"] == "train"),
-        "rollouts": ("trajectories", stage("rollout")),
+        "rollouts": ("trajectories", lambda row: row["stage"] == "rollout" and row["source"] != "correction"),
+        "corrections": ("trajectories", lambda row: row["source"] == "correction"),
         "recordings": ("trajectories", stage("ingest")),
         "scored": ("scores", stage("score")),
         "verified": ("routes", lambda row: row["success"]),
@@ -310,7 +343,7 @@ def learning_curves(w: World) -> list[Row]:
 
 @second("iteration")
 def iterations(w: World) -> list[Row]:
-    names = {"tasks": "tasks", "trajectories": "rollouts", "recordings": "recordings"}
+    names = {"tasks": "tasks", "trajectories": "rollouts", "recordings": "recordings", "corrections": "corrections"}
     names |= {f"to_{store}": store for store in ("sft", "ct", "quarantine")}
     rows = {(row["iteration"], row["name"]): row["rows"] for row in funnel(w)}
     p = {row["iteration"]: row for row in p_v1(w) if row["domain"] == "all"}
@@ -318,7 +351,8 @@ def iterations(w: World) -> list[Row]:
     found = []
     for k in sorted({k for k, _ in rows}):
         counts = {name: rows.get((k, of), 0) for name, of in names.items()}
-        came, went = counts["trajectories"] + counts["recordings"], sum(counts[f"to_{s}"] for s in ("sft", "ct"))
+        came = counts["trajectories"] + counts["recordings"] + counts["corrections"]
+        went = counts["to_sft"] + counts["to_ct"]
         domains = [domain for one, domain in evaluated(w, "before", "after") if one == k and domain != "all"]
         held = {
             f"held_out_success{end}": {domain: metric(w, k, domain, name) for domain in domains}
@@ -734,7 +768,7 @@ def trajectory_outcomes(w: World) -> list[Row]:
         ended = row["ended_at"]
         success, score = route.get("success"), route.get("score")
         found.append(
-            pick(row, *names, "run_id", "origin", "licence", "annotator", "skill")
+            pick(row, *names, "run_id", "origin", "licence", "annotator", "skill", "parent_id", "start_step")
             | pick(route, "destination", "reason")
             | pick(tasks[row["task_id"]], "template", "split")
             | {"success": said.v if said and success is None else success, "scorer": said and said.scorer}

@@ -6,18 +6,22 @@ FOLDER/whole; then one in FOLDER/killed that is killed KILLS times, each time be
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import signal
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
-from lamp_env import LampEnv, Lamps, settings, task
+from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
 
 from flywheel.rewards.scorers import verifier
 from flywheel.rollout.async_pool import RolloutLog
+from flywheel.rollout.episode import derive_seed, run_rollout
+from flywheel.rollout.starts import KnownSuccess
 from flywheel.training.rl import run as rl
 
 TASKS = [task(number, max_steps=2) for number in range(4)]
@@ -44,6 +48,18 @@ class Moments:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def successes() -> list[KnownSuccess]:
+    """An episode of each task that misses the lamp and then hits it."""
+    found = []
+    for one in TASKS:
+        said = iter([LEFT, RIGHT] if one.params["side"] == "right" else [RIGHT, LEFT])
+        policy = Scripted(lambda context, sampling, said=said: next(said))
+        playing = {"iteration": 1, "settings": settings(), "temperature": 1.0}
+        (played,) = asyncio.run(run_rollout([one], 1, policy, Lamps(), **playing))
+        found.append(KnownSuccess(played.id, "rollouts", one, played.steps))
+    return found
+
+
 def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
     moments = Moments(folder / "state", kill_at)
     trace = (folder / "trace.jsonl").open("a", buffering=1)
@@ -68,6 +84,13 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
     rl.RolloutLog, rl._RLRun._update = Traced, update
     # Half of the tasks are solved, so that there is something to learn.
     verifier.score_final_state = lambda task, state: float(task.params["side"] == "left")
+    if block.get("replay_fraction"):  # seldom solved, by nothing that a model could learn
+
+        def grade(run, task, episode):
+            success = derive_seed(episode.id) % 3 == 0
+            return float(success), success
+
+        rl._RLRun._grade = grade
     result = rl.train_rl(
         model,
         folder / "out",
@@ -77,9 +100,12 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
         state_folder=folder / "state",
         settings=settings(rl=block, policy=POLICY),
         open_environments=lambda settings, tasks: Lamps.of(lambda lease: Counted()),
+        successes=successes() if block.get("restored_start_fraction") else (),
+        draw_fresh=lambda task, number: replace(task, task_id=f"{task.task_id}-{number}"),
     )
     steps = [metric["step"] for metric in result.curve]
-    end = {"moments": moments.count, "steps": steps, "trajectories": result.trajectories}
+    replayed = [metric.get("replayed_turns", 0.0) for metric in result.curve]
+    end = {"moments": moments.count, "steps": steps, "trajectories": result.trajectories, "replayed": replayed}
     (folder / "end.json").write_text(json.dumps(end))
 
 

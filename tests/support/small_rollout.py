@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import minimal_iterations
@@ -32,10 +34,10 @@ _SMALL = {
 _CHANGES = {"started_at", "ended_at", "url", "logprobs"}
 
 
-def synthesized(root: Path, sandbox: dict[str, Any]) -> Workspace:
-    """With the tasks of iteration 1. sandbox: of the block `sandbox`, other values."""
+def synthesized(root: Path, sandbox: dict[str, Any], other: Mapping[str, Any] = MappingProxyType({})) -> Workspace:
+    """With the tasks of iteration 1. sandbox: of the block `sandbox`, other values. other: of any block."""
     ws = minimal_iterations.created(root)
-    changes = _SMALL | {f"sandbox.{name}": value for name, value in sandbox.items()}
+    changes = _SMALL | {f"sandbox.{name}": value for name, value in sandbox.items()} | other
     ws.params.write_text(yaml.safe_dump(config.load_settings(ws.params, changes).model_dump(mode="json")))
     manifest.init_first_checkpoint(ws, "base", "models/base")
     begin_iteration(ws, 1, config.load_settings(ws.params))

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from flywheel.config import PolicySettings
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.inference import adapter_slot
+from flywheel.policy.inference.compiled_pass import CompiledPass
 from flywheel.policy.inference.embedded import LoadedCheckpoint
 from flywheel.utils.errors import ModelError
 
@@ -30,7 +31,7 @@ def weights_of(loaded: LoadedCheckpoint) -> dict[str, torch.Tensor]:
         if part is not None
     }
     joined = (
-        {f"qkv {n}": layer.qkv.clone() for n, layer in enumerate(loaded.text_pass._layers)} if loaded.text_pass else {}
+        {f"qkv {n}": layer.qkv.clone() for n, layer in enumerate(loaded.text_pass.layers)} if loaded.text_pass else {}
     )
     return state | joined
 
@@ -106,3 +107,24 @@ def test_without_room_for_further_layers_the_base_is_loaded_anew(tmp_path, monke
     assert same(loaded, LoadedCheckpoint.open(first, settings))
     assert same(LoadedCheckpoint.open(second, settings, before=loaded), LoadedCheckpoint.open(second, settings))
     assert loaded.adapter.exchangeable
+
+
+def test_a_new_engine_has_the_weights_that_were_put_in(tmp_path):
+    """Compiled code has a copy of them, which the engine takes when it is made."""
+    base, settings = make(tmp_path / "base", "qwen3_vl"), PolicySettings()
+    folders = [base, make_adapter(base, tmp_path / "a", 1, targets=EVERYWHERE)]
+    ids = [torch.arange(20, 40)]
+
+    def answer(loaded: LoadedCheckpoint) -> torch.Tensor:
+        engine = loaded.engine(settings)
+        assert isinstance(engine._pass, CompiledPass)
+        hidden = engine._pass.prefill(ids, [torch.arange(20).expand(3, -1)], [0], engine._key_values(1, 20), ())
+        return engine._pass.logits(hidden)
+
+    fresh = [answer(LoadedCheckpoint.open(folder, settings)) for folder in folders]
+    loaded = LoadedCheckpoint.open(folders[0], settings)
+    before = answer(loaded)
+    assert loaded.adapter.put(folders[1])
+    assert torch.equal(before, fresh[0])
+    assert torch.equal(answer(loaded), fresh[1])
+    assert not torch.equal(*fresh)

@@ -40,6 +40,14 @@ def test_the_chance_that_a_group_is_mixed_is_exact():
     assert mixed_group_probability(2, 3, 3) == pytest.approx(float(1 - Fraction(4, 35) - Fraction(2, 7)), abs=1e-12)
 
 
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.5, 0.9])
+def test_with_a_known_rate_the_weight_of_a_group_of_two_is_the_frontier_weight(p):
+    """Half of 4p(1 - p); of larger groups it is larger, with its top at the same place."""
+    sure = 1e9
+    assert mixed_group_probability(p * sure, (1 - p) * sure, 2) == pytest.approx(2 * p * (1 - p), rel=1e-6)
+    assert mixed_group_probability(p * sure, (1 - p) * sure, 4) == pytest.approx(1 - p**4 - (1 - p) ** 4, rel=1e-6)
+
+
 @given(a=st.floats(0.01, 50), b=st.floats(0.01, 50), n=st.integers(2, 16))
 def test_it_is_a_chance_and_the_same_for_success_and_failure(a, b, n):
     assert 0 <= mixed_group_probability(a, b, n) <= 1

@@ -15,7 +15,7 @@ from flywheel.agent.prompt import Image, Message
 from flywheel.policy.devices import is_small_model, open_pass_pool, use_one_core_in_thread
 from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.inference import engine as engines
-from flywheel.policy.inference.cache import make_prompt
+from flywheel.policy.inference.cache import find_positions, make_prompt
 from flywheel.policy.inference.engine import BatchRow, InferenceEngine, generate_responses
 from flywheel.policy.inference.fused_layers import optimise_for_inference
 from flywheel.policy.model import load_model
@@ -96,6 +96,16 @@ def same(row, other):
     assert row.error is None
     assert row.token_ids == other.token_ids
     assert row.logprobs == pytest.approx(other.logprobs, rel=1e-5, abs=1e-5)
+
+
+def test_positions_are_those_of_the_library(checkpoint):
+    """Twice: what a prompt of the same form before it left is used."""
+    for number in [*range(12), *range(12)]:
+        encoded = checkpoint.encoder.encode(asked(number))
+        ids, kinds = torch.from_numpy(encoded.input_ids), torch.from_numpy(encoded.mm_token_type_ids)
+        grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
+        expected, _ = checkpoint.model.base_model.get_rope_index(ids[None], kinds[None], image_grid_thw=grid)
+        assert torch.equal(find_positions(checkpoint.model, encoded), expected[:, 0])
 
 
 def test_alone_in_a_batch_and_joining_late_are_the_same(checkpoint):
@@ -281,8 +291,8 @@ def test_a_step_that_fails_ends_the_batch_and_the_engine_goes_on(qwen3):
 
 
 def test_numbers_that_are_not_finite_end_one_row(qwen3, monkeypatch):
-    head = qwen3.model.get_output_embeddings()
-    calls = []
+    engine = qwen3.engine()
+    head, calls = engine._pass.logits, []
 
     def spoiled(hidden):
         logits = head(hidden)
@@ -291,9 +301,8 @@ def test_numbers_that_are_not_finite_end_one_row(qwen3, monkeypatch):
             logits[1] = float("nan")
         return logits
 
-    monkeypatch.setattr(qwen3.model, "get_output_embeddings", lambda: spoiled)
+    monkeypatch.setattr(engine._pass, "logits", spoiled)
     rows = [qwen3.row(asked(n), seed=n, max_new_tokens=8, ignore_end=True) for n in range(3)]
-    engine = qwen3.engine()
     finish(engine, engine.admit(rows))
     assert [row.error is None for row in rows] == [True, False, True]
     assert "not finite" in str(rows[1].error)

@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flywheel.training.rl.algorithms.grpo import group_relative_advantages
+from flywheel.config import RlSettings
+from flywheel.training.rl.algorithm import ScoredTrajectory
+from flywheel.training.rl.algorithms.grpo import Grpo, group_relative_advantages
 from flywheel.utils.errors import TrainingError
 
 
@@ -54,6 +56,36 @@ def test_equals_the_definition_whatever_the_order(groups, random):
     assert got == pytest.approx([value for _, _, value in rows], abs=1e-9)
     for name in range(len(groups)):
         assert sum(got[[n == name for _, n, _ in rows]]) == pytest.approx(0, abs=1e-9)
+
+
+def test_leave_one_out_known_answer():
+    """Rewards 1, 0, 0, 1 of one task: 1 - 1/3 and 0 - 2/3; 5, 2 of another: 3 and -3; one alone: 0."""
+    got = group_relative_advantages([1, 5, 0, 2, 0, 1, 7], ["a", "b", "a", "b", "a", "a", "c"], "none")
+    assert got == pytest.approx([2 / 3, 3, -2 / 3, -3, -2 / 3, 2 / 3, 0])
+
+
+@settings(deadline=None)
+@given(_rewards)
+def test_leave_one_out_is_each_reward_less_the_mean_of_the_others(rewards):
+    got = group_relative_advantages([float(one) for one in rewards], ["task"] * len(rewards), "none")
+    others = [sum(rewards) - one for one in rewards]
+    wanted = [
+        float(one - rest / (len(rewards) - 1)) if len(rewards) > 1 else 0.0
+        for one, rest in zip(rewards, others, strict=True)
+    ]
+    assert got == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("normalization", "wanted"), [("std", [2**-0.5, -(2**-0.5), -(2**-0.5), 2**-0.5]), ("none", [1, -1, -0.5, 0.5])]
+)
+def test_grpo_compares_the_episodes_of_one_start(normalization, wanted):
+    """Two groups of one task, of different starts: each has its own mean."""
+    rewards = [("", 1.0), ("", 0.0), ("t1@3", 0.5), ("t1@3", 1.0)]
+    batch = [ScoredTrajectory("task", (0.0, reward), (2, 1), start=start) for start, reward in rewards]
+    found = Grpo().advantages(batch, RlSettings(advantage_normalization=normalization))
+    assert [[len(turn) for turn in one.advantages] for one in found] == [[2, 1]] * 4
+    assert [one.advantages[1][0] for one in found] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_rewards_must_be_finite():

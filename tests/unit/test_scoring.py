@@ -170,6 +170,33 @@ def test_a_verifier_that_cannot_read_the_state_gives_none_and_the_others_go_on(t
     assert outcome.summary["P(V=1)"] == "1.00"
 
 
+def test_headroom_and_live_groups_are_told_by_domain(tmp_path):
+    """Of two samples of a task one is verified, of another none; the third task has one sample, which tells nothing."""
+    ws, chosen = synthetic.workspace(tmp_path / "ws", rl={"group_size": 8})
+    played(
+        ws, {name: ("games" if name < "t5" else "sites", float(name == "t1"), "Play") for name in ("t1", "t3", "t5")}
+    )
+    rows = partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist()
+    again = [
+        row | {"trajectory_id": f"{row['trajectory_id']}b", "sample": 1} for row in rows if row["domain"] == "games"
+    ]
+    for row in again:
+        row["final_state"] = json.dumps({"won": False, "score": 0.0})
+    crashed = rows[2] | {"trajectory_id": "t5b", "status": "crashed", "error": "it broke", "final_state": None}
+    write_partition(ws, "trajectories", 1, "rollout", [*rows, *again, crashed])
+    outcome = run_stage(score.STAGE, StageContext(ws, chosen, 1, "score"))
+    told = {
+        (row["name"], row["domain"]): row for row in partitions.read_partition(ws, "metrics", 1, "score").to_pylist()
+    }
+    for name in ("headroom", "live_groups"):
+        found = {domain: (told[name, domain]["value"], told[name, domain]["n"]) for domain in ("all", "games", "sites")}
+        half = {"headroom": 0.25, "live_groups": 0.5}[name]  # the solved task: pass@2 1, pass@1 0.5; its pair is live
+        assert found == {"all": (half, 2), "games": (half, 2), "sites": (None, 0)}
+        assert told[name, "games"]["low"] < half < told[name, "games"]["high"]
+    assert told["p_v1", "all"]["n"] == 5
+    assert (outcome.summary["headroom"], outcome.summary["live groups"]) == ("0.25", "0.50")
+
+
 def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):
     from flywheel.rewards.scorer import importlib
 

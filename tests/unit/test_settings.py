@@ -28,6 +28,10 @@ def test_the_projects_own_settings_are_the_defaults_as_they_are_described(projec
     ("raw", "said"),
     [
         ({"rollout": {"n_rollouts": 0}}, "rollout.n_rollouts"),
+        (
+            {"rollout": {"n_rollouts": 1}, "rl": {"min_live_groups": 0.1}},
+            "rl.min_live_groups goes with rollout.n_rollouts",
+        ),
         ({"rollout": {"sampels": 4}}, "rollout.sampels"),
         ({"nothing": 1}, "nothing"),
         ({"rl": {"eps_low": 1.0}}, "rl.eps_low"),

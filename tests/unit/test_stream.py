@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
 
+from flywheel.config import RlSettings
 from flywheel.rollout.async_pool import AsyncRolloutPool, OccupancyMeter, RolloutLog, RolloutPlan
+from flywheel.training.rl.algorithm import ScoredTrajectory
+from flywheel.training.rl.algorithms.grpo import Grpo
 from flywheel.utils.errors import EnvTimeout, PolicyError, TrainingError
 
 TASKS = {f"lamp{number:03d}": task(number, max_steps=20) for number in range(4)}
@@ -179,6 +182,34 @@ async def test_a_failed_place_is_given_to_another(tmp_path):
     assert len(batch.episodes) == 4
     assert batch.figures["crashed"] == 2
     assert len({request.ordinal for request, _ in batch.episodes} - {0, 1, 2, 3}) == 2
+
+
+async def test_an_episode_whose_environment_crashed_is_in_no_mean(tmp_path):
+    """Of a group of four one is given up: three are trained on, relative to their own mean, and told to the sampler."""
+    lamps = Lamps(lambda lease: LampEnv(crash_at=0 if lease == 1 else None))
+    told = []
+
+    class Listening(InTurn):
+        def record(self, task_id, scores, successes):
+            told.append((task_id, list(scores)))
+
+    chosen = settings(rollout={"retries": 0, "max_concurrent": 1})
+    log = RolloutLog(tmp_path, "key", Listening(), TASKS, RolloutPlan(4, 4, 1, 0, 5, whole_groups=True))
+    policy = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT)
+    playing = {"grade": lambda task, episode: (len(episode.steps) / 10, True), "iteration": 0, "temperature": 1.0}
+    async with AsyncRolloutPool(log, policy, lamps, settings=chosen, where="rl", **playing) as pool:
+        batch = await asyncio.wait_for(pool.next_batch(), 30)
+    assert [request.ordinal for request, _ in batch.episodes] == [0, 2, 3]
+    rewards = [outcome.score for outcome in batch.outcomes]
+    assert min(rewards) > 0
+    assert told == [("lamp000", rewards)]
+    one = [
+        ScoredTrajectory(episode.trajectory.task_id, (outcome.score,), (1,))
+        for (_, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True)
+    ]
+    found = Grpo().advantages(one, RlSettings(advantage_normalization="none"))
+    wanted = [reward - (sum(rewards) - reward) / 2 for reward in rewards]
+    assert [float(each.advantages[0][0]) for each in found] == pytest.approx(wanted)
 
 
 async def test_every_environment_crashes(tmp_path):

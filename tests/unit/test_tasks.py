@@ -16,6 +16,7 @@ from flywheel.config import Settings, SynthesisSettings, parse_settings
 from flywheel.envs.suites import catalogue
 from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import (
+    ContentDrawer,
     is_held_out,
     is_reserved,
     make_task,
@@ -213,3 +214,36 @@ def test_a_gate_asks_every_domain_and_held_out_templates_too():
     domains = Counter(task.domain for task in fresh)
     assert max(domains.values()) - min(domains.values()) <= 1
     assert 0.1 < sum(is_held_out(Settings(), task) for task in fresh) / len(fresh) < 0.5
+
+
+@hypothesis_settings(max_examples=examples(5), deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 1_000))
+def test_fresh_contents_are_of_the_same_slot_and_never_held_out(seed, number):
+    settings = quick().model_copy(update={"seed": seed})
+    kept = {task_content(task) for task in make_tasks(settings, 1, "eval")}
+    drawer, again = (ContentDrawer(settings, "rl-sites 1") for _ in range(2))
+    for like in make_tasks(settings, 1, "train")[:9]:
+        fresh = drawer.draw(like, number)
+        assert fresh == again.draw(like, number)
+        assert fresh.task_id not in {like.task_id, drawer.draw(like, number + 1).task_id}
+        slot = ("domain", "world", "template", "level", "split", "max_steps", "threshold", "verifier", "environment")
+        assert all(getattr(fresh, name) == getattr(like, name) for name in slot)
+        assert task_content(fresh) not in kept
+        assert not is_reserved(fresh)
+
+
+def test_a_world_with_one_task_for_all_seeds_keeps_it(monkeypatch):
+    settings = quick()
+    like = next(task for task in make_tasks(settings, 1, "train") if task.world == "control")
+    drawer = ContentDrawer(settings, "rl-control 1")
+    assert drawer.draw(like, 0) != like
+    monkeypatch.setattr(catalogue.BrowserWorld, "once", True)
+    assert drawer.draw(like, 0) is like
+
+
+def test_a_task_without_other_contents_that_may_be_trained_on_keeps_its_own():
+    settings = quick()
+    drawer = ContentDrawer(settings, "rl-sites 1")
+    drawer.fit = lambda task: False
+    like = make_tasks(settings, 1, "train")[0]
+    assert drawer.draw(like, 3) is like

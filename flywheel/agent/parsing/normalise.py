@@ -29,6 +29,7 @@ class CallArguments:
     places: Mapping[str, int]
 
     def place(self, name: str) -> int:
+        """Return the offset of the value `name` in the text; that of the call where it is not known."""
         return self.places.get(name, self.at)
 
     def need(self, *names: str) -> str:
@@ -39,10 +40,14 @@ class CallArguments:
         raise ParseFailure(f"{self.name} needs {names[0]}", self.at)
 
     def text(self, *names: str) -> str:
+        """Return the first of `names` that has a value, as text. Raises ParseFailure where none has one, or it is no
+        text."""
         name = self.need(*names)
         return replace_surrogates(to_text(self.values[name], self.place(name)))
 
     def keys(self) -> tuple[str, ...]:
+        """Return the names of the keys in `key`, pressed together. Raises ParseFailure for none, more than MAX_KEYS, a
+        key without a name, and where it is not clear whether they are pressed together."""
         value, place = self.values[self.need("key")], self.place("key")
         words = value if isinstance(value, list) else [value]
         keys: list[str] = []

@@ -43,6 +43,8 @@ async def _find_phone(chosen: AndroidSettings, serial: str) -> AndroidPhone:
 
 
 class AndroidPool:
+    """Lend environments of the phones that the settings name."""
+
     def __init__(self, chosen: AndroidSettings) -> None:
         self._chosen = chosen
         self._free: asyncio.Queue[str] = asyncio.Queue()
@@ -51,7 +53,10 @@ class AndroidPool:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[AndroidEnv]:
-        """Lend the phone that has been free longest, so that another one, where there is one, follows after a crash."""
+        """Lend the phone that has been free longest, so that another one, where there is one, follows after a crash.
+
+        Raises EnvTimeout where none becomes free within `open_s`.
+        """
         chosen = self._chosen
         try:
             async with asyncio.timeout(chosen.open_s):

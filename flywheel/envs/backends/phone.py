@@ -73,7 +73,7 @@ class PhoneBackend:
 
 
 def phone_browser_settings(settings: Settings) -> SandboxSettings:
-    """Return the settings of the browsers that show the phones."""
+    """Return the settings of the browsers that show the phones. Raises BadInput as `parse_backend_settings`."""
     chosen = parse_backend_settings(settings, _BACKEND_NAME, PhoneSettings)
     return settings.sandbox.model_copy(
         update={"width": chosen.width, "height": chosen.height, "pages": chosen.places, "timeout_s": chosen.timeout_s}

@@ -26,7 +26,8 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 class TakeOverInput:
     """Carry out a person's gestures (`envs/base.py`) on a tab. touch: the tab is a phone's.
 
-    What is shown over a page takes only actions of the agent, so a gesture there becomes the most similar action.
+    What is shown over a page takes only actions of the agent, so a gesture there becomes the most similar action. Its
+    coroutines raise EnvError as those of `BrowserTab`.
     """
 
     def __init__(self, tab: BrowserTab, touch: bool) -> None:
@@ -192,6 +193,7 @@ class BrowserEnv:
                 viewport=session.viewport,
                 files=session.files,
                 entry=getattr(session, "entry", None),
+                first_party=getattr(session, "first_party", False),
             )
             await self._read(seen)
             return await self._result()
@@ -217,7 +219,10 @@ class BrowserEnv:
             return await self._result(note, self._said_done(), last)
 
     async def checkpoint(self) -> bytes:
-        """Return the actions since the reset, with the state of page and server where both can be saved."""
+        """Return the actions since the reset, with the state of page and server where both can be saved.
+
+        Raises EnvError before a reset, or where the page is broken, crashes or fails, EnvTimeout.
+        """
         if self._task is None:
             raise EnvError("nothing to keep", fix="reset the environment first")
         kept: dict[str, Any] = {"task": self._task.task_id, "seed": self._seed}
@@ -235,6 +240,7 @@ class BrowserEnv:
         """Restore a checkpoint, by the saved state of the page, or else by playing its actions again.
 
         The saved state counts only where it gives the same pixels as before; else the page left something out of it.
+        Raises EnvError for other bytes, or the checkpoint of another task, and what `reset` and `step` raise.
         """
         kept, actions = _unpack_checkpoint(checkpoint)
         task = self._task

@@ -54,6 +54,7 @@ class EpisodeRecorder:
         self._about: dict[str, Any] = {}
 
     def begin(self, task: Task, seed: int, first: StepResult) -> None:
+        """Begin to record an episode; the one before is dropped. first: result of the reset."""
         self._task, self._room = task, self._limit
         self._episode += 1
         self._screens: list[bytes] = []

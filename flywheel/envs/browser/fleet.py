@@ -136,12 +136,14 @@ class PoolEventStream(AsyncIterator[PoolEvent]):
         self.dropped = 0
 
     def put(self, event: PoolEvent) -> None:
+        """Add an event, unless the reader did not ask for its kind; a full buffer drops the oldest."""
         if isinstance(event, self._kinds):
             self.dropped += len(self._kept) == self._kept.maxlen
             self._kept.append(event)
             self._more.set()
 
     def end(self) -> None:
+        """End the iteration, after the buffered events."""
         self._over = True
         self._more.set()
 
@@ -188,6 +190,7 @@ class PageSlot:
 
     @property
     def free(self) -> bool:
+        """Tell whether the page can be reserved."""
         return not self.reserved and (self.state == "opening" or (self.state == "ready" and self.healthy))
 
     @property
@@ -217,14 +220,17 @@ class BrowserSlot:
 
     @property
     def alive(self) -> bool:
+        """Tell whether the browser has started and is still there."""
         return self.chromium is not None and self.chromium.alive
 
     @property
     def pid(self) -> int:
+        """Return the id of the browser's process; 0 before it has started."""
         return self.chromium.pid if self.chromium is not None else 0
 
     @property
     def load(self) -> int:
+        """Return the number of reserved pages."""
         return sum(page.reserved for page in self.pages)
 
     def free_page(self) -> PageSlot | None:
@@ -246,6 +252,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin `work` as a task, and return it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -288,6 +295,7 @@ class BrowserFleet:
 
     @property
     def pages(self) -> list[PageSlot]:
+        """Return the pages of all browsers."""
         return [page for host in self.hosts for page in host.pages]
 
     def reserve(self) -> PageSlot:

@@ -76,7 +76,10 @@ _MAX_CONTROL_KINDS = 20  # that are tried on one page
 
 
 async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try one form control of each kind that the page has."""
+    """Try one form control of each kind that the page has.
+
+    Raises EnvError where the page cannot be played at all: no page is free, or it fails before the first try.
+    """
     async with pool.env() as env:
         await env.reset(task, task.seed)
         kinds = (await env.tab.evaluate(f"{_PAGE_SCRIPT}.kinds()"))[:_MAX_CONTROL_KINDS]
@@ -141,7 +144,10 @@ _LONE_DRAG_SHARE = 0.2  # of the viewport's width: how far a thing is dragged wh
 
 
 async def try_drags(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try twice each kind of drag that the page offers."""
+    """Try twice each kind of drag that the page offers.
+
+    Raises EnvError where the page cannot be played at all: no page is free, or it fails before the first try.
+    """
     async with pool.env() as env:
         await env.reset(task, task.seed)
         offered = dict(await env.tab.evaluate(f"{_PAGE_SCRIPT}.draggables()"))
@@ -182,7 +188,7 @@ class SeedFinding:
 
 
 async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> SeedFinding:
-    """Find what seeds change on the page. Raises EnvError where it cannot be played."""
+    """Find what seeds change on the page. Raises as `compare_seeds`."""
     named = False
 
     async def look(env: Any) -> None:
@@ -253,6 +259,7 @@ class PageCheck:
 
     @property
     def ok(self) -> bool:
+        """Tell whether nothing is wrong."""
         return not self.wrong
 
 

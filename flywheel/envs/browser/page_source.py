@@ -35,7 +35,9 @@ class PageSession(Protocol):
     they return is awaited. state_expression: JavaScript whose value is `seen["game"]`; "": `window.__env__.getState()`
     where it exists. restorable: the page's `window.__env__.setState` restores all that matters, so that a checkpoint
     needs no replay. files: a folder whose files may be uploaded to the page, besides the session's downloads; None:
-    only those. Third-party pages may also have `backend`, the session's own server, and `entry`, a login.
+    only those. Third-party pages may also have `backend`, the session's own server, and `entry`, a login. Sessions of
+    our own suites have `first_party`, which is true: their pages run no code but ours, load nothing, keep nothing
+    outside of their documents, and heed no mouse that rests at their top left corner.
     """
 
     url: str

@@ -83,6 +83,7 @@ class PoolStatus:
 
     @property
     def memory_mb(self) -> float:
+        """Return the memory of all browsers, in MB."""
         return sum(browser.memory_mb for browser in self.browsers)
 
     def __str__(self) -> str:
@@ -108,9 +109,10 @@ LeaseResult = TypeVar("LeaseResult")
 class PageLease:
     """Lend one page to one holder, as an `Env` that the pool can end at any moment. Only `BrowserPool.env` makes it.
 
-    Where the pool reclaims the lease, or its browser dies, the call under way, or else the next one, raises an error
+    Where the pool reclaims the lease, or its browser dies, the call under way, or else the next one, raises EnvError
     that says so. The lease ends a call that the environment does not end itself after twice `sandbox.timeout_s`.
-    session: the lease's name in events and status. recorder: None where nothing is recorded.
+    session: the lease's name in events and status. recorder: None where nothing is recorded. Its calls raise what the
+    environment's do, EnvError for a second call at once or after the lease's end, EnvTimeout.
     """
 
     def __init__(self, session: str, page: PageSlot, owner: BrowserPool, recorder: EpisodeRecorder | None) -> None:
@@ -264,6 +266,7 @@ class PoolWatchdog:
         self._pool, self._settings = pool, settings
 
     async def run(self) -> None:
+        """Repeat all checks until cancelled; one that fails is logged, and repeated."""
         async with asyncio.TaskGroup() as group:
             group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.reclaim_overdue))
             group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.close_idle))
@@ -413,6 +416,7 @@ class BrowserPool:
 
     @property
     def leases(self) -> list[PageLease]:
+        """Return the leases of all leased pages."""
         return list(self.lease_of.values())
 
     async def status(self) -> PoolStatus:

@@ -230,6 +230,9 @@ _STEP_MARGIN_S = 5.0  # that a step may take beyond its wait for a command
 
 
 class ComputerPool:
+    """Lend environments of computers (an `EnvPool`). kind: finds verifiers. warm: lends computers. limit_s: as of
+    `ComputerEnv`."""
+
     def __init__(self, kind: ComputerBackend, warm: WarmPool, limit_s: float) -> None:
         self._kind, self._warm, self._limit_s = kind, warm, limit_s
 

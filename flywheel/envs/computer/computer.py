@@ -58,6 +58,7 @@ class TaskSite:
         await web.UnixSite(self._runner, str(socket)).start()
 
     async def close(self) -> None:
+        """Stop serving."""
         await self._runner.cleanup()
 
     async def _page(self, request: web.Request) -> web.Response:
@@ -109,7 +110,7 @@ class WarmPool:
         """Take a waiting computer, or start one where none waits; the caller closes it.
 
         `fill` replaces it later: to start another one at once would slow down the first steps in this one. Raises
-        EnvError where it did not start.
+        EnvError where it did not start, EnvTimeout where it was not ready in time.
         """
         if not self._waiting:
             return await self._start()
@@ -227,18 +228,22 @@ class SdkFunctions:
     async def keys(self, action: act.Hotkey | act.Type) -> str:
         """Type keys or a text into the program that runs in the shell, and return what it prints then.
 
-        Raises MachineRefused where no program runs, UnsupportedAction for keys that a terminal lacks.
+        Raises MachineRefused where no program runs, UnsupportedAction for keys that a terminal lacks, EnvError and
+        EnvTimeout as `call`.
         """
         typed = isinstance(action, act.Type)
         keys = encode_terminal_text(action.content) if typed else encode_terminal_keys(action.keys)
         return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
 
     async def wait(self) -> str:
-        """Wait up to `run_s` for the running command, and return its new output. Raises as `call`."""
+        """Wait up to `run_s` for the running command, and return its new output.
+
+        Raises EnvError and EnvTimeout as `call`.
+        """
         return await self._shell("read")
 
     async def look(self) -> str:
-        """Return the text that the terminal shows. Raises as `call`."""
+        """Return the text that the terminal shows. Raises EnvError and EnvTimeout as `call`."""
         return json.loads(await self._machine.request("GET", "/shell/screen"))["screen"]
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -327,7 +332,10 @@ class Computer:
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
-        """Start a fresh computer, with a screen if its settings have one. Raises EnvError where it does not start."""
+        """Start a fresh computer, with a screen if its settings have one.
+
+        Raises EnvError where it does not start, EnvTimeout where it is not ready in time.
+        """
         if not isinstance(chosen, ComputerSettings):
             return cls(await Machine.start(chosen.machine, TOOL_READABLE_FOLDERS), None, chosen)
         desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine, TOOL_READABLE_FOLDERS)
@@ -337,7 +345,8 @@ class Computer:
     async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
         """Set up a task: its site, files, set-up commands and applications; returns the first outcome.
 
-        limit_s: seconds for each set-up command. Raises EnvError where one fails.
+        limit_s: seconds for each set-up command. Raises EnvError where one fails, `params.binary` is not base64, the
+        machine is gone or refuses a file, and as `open_task`; EnvTimeout where it does not answer.
         """
         await self.serve(given)
         for path, text in given.files.items():
@@ -353,14 +362,17 @@ class Computer:
         return await self.open_task()
 
     async def serve(self, given: ComputerTaskSpec) -> None:
-        """Remember the task, and start its web site if it has one."""
+        """Remember the task, and start its web site if it has one. Raises as `Machine.serve`."""
         self._given = given
         if given.site:
             self.site = TaskSite(given.site)
             await self.machine.serve(TASK_SITE_PORT, self.site.start)
 
     async def open_task(self) -> ActionOutcome:
-        """Start the task's applications and tools; returns the outcome. Raises EnvError where an application fails."""
+        """Start the task's applications and tools; returns the outcome.
+
+        Raises EnvError where an application fails or the machine is gone, EnvTimeout where it does not answer.
+        """
         given = self._given
         if self.desktop is not None:
             browser, begin = desktop.BROWSER_APP, desktop.build_browser_command
@@ -394,7 +406,10 @@ class Computer:
         return await self.build_outcome(note, result, screenshot)
 
     async def build_outcome(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
-        """Build the outcome of an action from what the computer shows. screenshot: a PNG that was taken already."""
+        """Build the outcome of an action from what the computer shows. screenshot: a PNG that was taken already.
+
+        Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
+        """
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
         tools = self.tools.told if self.tools is not None else ""
@@ -403,6 +418,7 @@ class Computer:
         return ActionOutcome(note, result, screenshot, self.text)
 
     async def close(self) -> None:
+        """End tools, machine and web site; may be called twice."""
         try:
             if self.tools is not None:
                 await self.tools.close()

@@ -138,7 +138,8 @@ class Desktop:
     async def start(cls, width: int, height: int, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Desktop:
         """Start a fresh machine with a desktop of `width` x `height` pixels, without applications.
 
-        chosen, readable: as for `Machine.start`. Raises EnvError where it does not start.
+        chosen, readable: as for `Machine.start`. Raises EnvError where it does not start or something that it needs is
+        missing, EnvTimeout where it is not ready in time.
         """
         if not chosen.image and (lacking := list_missing_packages()):
             raise EnvError(f"no desktop without {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
@@ -155,19 +156,20 @@ class Desktop:
     async def launch(self, apps: Sequence[Sequence[str]]) -> None:
         """Start applications one after the other, each once the one before shows a window.
 
-        apps: each one's command, as words. Raises EnvError where one does not start, or shows no window.
+        apps: each one's command, as words. Raises EnvError where one does not start, or shows no window, EnvTimeout
+        where the machine does not answer.
         """
         if apps:
             await self.machine.call("/desktop/launch", {"apps": [list(words) for words in apps]}, _START_S)
 
     async def screenshot(self) -> bytes:
-        """Take a PNG screenshot once the screen is at rest."""
+        """Take a PNG screenshot once the screen is at rest. Raises as `Machine.request`."""
         return await self.machine.request("GET", f"/screenshot?after_ms={self.after_ms:g}", self._longest_s)
 
     async def do(self, action: Action) -> tuple[str, bytes]:
         """Carry out an action; returns a note where it did nothing (else "") and a PNG of the screen at rest.
 
-        Raises EnvError where the desktop is gone, EnvTimeout where it does not answer.
+        Raises EnvError where the desktop is gone or its server refuses, EnvTimeout where it does not answer.
         """
         note = ""
         try:
@@ -179,14 +181,21 @@ class Desktop:
         return note, await self.machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
 
     async def state(self) -> dict:
-        """Return the answer of `GET /desktop/state`: size and windows. Programs in the machine can change them."""
+        """Return the answer of `GET /desktop/state`: size and windows. Programs in the machine can change them.
+
+        Raises as `Machine.request`.
+        """
         return json.loads(await self.machine.request("GET", "/desktop/state"))
 
     async def vnc(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect, through the computer server, to the desktop's VNC server (RFB), whose socket lies in the machine."""
+        """Connect, through the computer server, to the desktop's VNC server (RFB), whose socket lies in the machine.
+
+        Raises as `Machine.stream`.
+        """
         return await self.machine.stream("/desktop/vnc", {})
 
     async def close(self) -> None:
+        """End the machine; may be called twice."""
         await self.machine.close()
 
     @property

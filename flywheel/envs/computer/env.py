@@ -86,7 +86,8 @@ async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_don
     """Read the state that a verifier judges: `files`, and what the task asks for.
 
     given: the task, which may ask for `programs`, `ports`, `packed` and `printed`. said_done: the agent has ended the
-    episode; commands of `probe` are run, and `printed` read, only then.
+    episode; commands of `probe` are run, and `printed` read, only then. Raises EnvError where the home has more than
+    MAX_HOME_ENTRIES, or the machine is gone, EnvTimeout where it does not answer.
     """
     found: dict[str, Any] = {"files": await asyncio.to_thread(read_home_files, machine.home, given.hidden)}
     if given.programs:
@@ -109,7 +110,7 @@ def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str
     """Read the files of `home` by path: the text, or `sha256:` and the digest of a large one; folders end in /.
 
     Hidden files and folders, where applications keep their own data, are left out except for the paths in `hidden`;
-    links and pipes are listed and not read.
+    links and pipes are listed and not read. Raises EnvError as `MachineHome.entries`.
     """
     found, left = {}, _MAX_STATE_BYTES
     for entry in home.entries():
@@ -192,7 +193,10 @@ class EpisodeSnapshot(BaseModel):
 
 
 async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSnapshot:
-    """Save part of an episode after `steps` steps; programs keep running. Raises EnvError for too large a home."""
+    """Save part of an episode after `steps` steps; programs keep running.
+
+    Raises EnvError for too large a home, or where the machine is gone, EnvTimeout where it does not answer.
+    """
     machine = computer.machine
     held: dict[str, Any] = await machine.call("/keep", {}, _SNAPSHOT_S)
     lost = ["files: all that lay outside of the home", "terminal: what it showed"]
@@ -218,7 +222,8 @@ async def restore_episode(
 ) -> tuple[ActionOutcome, list[str]]:
     """Restore the snapshot `kept` of the task `given` in a fresh computer.
 
-    Returns the outcome, and a line for each thing that is lost. Raises EnvError as `Computer.begin`.
+    Returns the outcome, and a line for each thing that is lost. Raises EnvError and EnvTimeout as `Computer.open_task`,
+    MachineRefused where the home does not fit.
     """
     machine, lost = computer.machine, list(kept.lost)
     await computer.serve(given)
@@ -244,6 +249,7 @@ class ComputerEnv:
     """Play tasks on computers, a fresh one after each reset (an `Env`, `PartialCheckpointable`, `MachineAccess`).
 
     warm: lends fresh computers. find: returns the verifier of a task. limit_s: deadline of a reset or step, in seconds.
+    Its calls raise as those of `Env` say; a checker that fails (CheckerFailed) is an EnvError too.
     """
 
     def __init__(self, warm: WarmPool, find: Callable[[Task], Verifier], limit_s: float) -> None:

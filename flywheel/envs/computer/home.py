@@ -47,6 +47,7 @@ class MachineHome:
         self._root = descriptor
 
     def close(self) -> None:
+        """Close the folder; may be called twice."""
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
@@ -81,7 +82,7 @@ class MachineHome:
     def archive(self, limit: int) -> bytes:
         """Return the files, folders and links of the home as a tar file; equal homes give equal bytes.
 
-        Raises EnvError for more than `limit` bytes.
+        Raises EnvError for more than `limit` bytes, and as `entries`.
         """
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:

@@ -163,7 +163,10 @@ class Machine:
         return made
 
     async def call(self, path: str, body: Mapping[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """POST a JSON body to the computer server and return its JSON answer. wait_s, errors: as of `request`."""
+        """POST a JSON body to the computer server and return its JSON answer.
+
+        wait_s: as of `request`. Raises MachineRefused, EnvError and EnvTimeout as it does.
+        """
         return json.loads(await self.request("POST", path, wait_s, content=json.dumps(body)))
 
     async def request(self, method: str, path: str, wait_s: float = 0.0, **given: Any) -> bytes:
@@ -219,7 +222,8 @@ class Machine:
     async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
         """Make a service that runs on the host reachable at a port inside.
 
-        start: starts the service at the path of a unix socket. Raises MachineRefused where the port is taken.
+        start: starts the service at the path of a unix socket. Raises MachineRefused where the port is taken, what
+        `start` raises, and as `request`.
         """
         path = self._folder / bwrap.SERVED_FOLDER / str(port)
         await start(path)
@@ -229,14 +233,16 @@ class Machine:
     async def put(self, path: str, content: bytes) -> None:
         """Write a file of the home with a fixed modification time; make a folder where the path ends in /.
 
-        Call it only before any program of the task has run in the machine: the server follows links.
+        Call it only before any program of the task has run in the machine: the server follows links. Raises as
+        `request`.
         """
         await self.request("PUT", "/files/write", params={"path": path, "modified": _MODIFIED_TIME}, content=content)
 
     async def output(self, words: Sequence[str], wait_s: float, limit: int) -> bytes:
         """Run a program and return its output, of which `limit` bytes at most; the program is killed then.
 
-        Raises MachineRefused where it does not start, EnvTimeout where it does not end in `wait_s` seconds.
+        Raises MachineRefused where it does not start, EnvTimeout where it does not end in `wait_s` seconds, and as
+        `stream`.
         """
         reader, writer = await self.stream("/program", {"command": list(words)})
         printed = bytearray()
@@ -253,12 +259,16 @@ class Machine:
     async def checkpoint(self) -> bytes:
         """Save the home as a tar file; equal homes give equal bytes. Running programs are not saved.
 
-        Raises EnvError for a home above its size limit, as sparse files can make it.
+        Raises EnvError for a home above its size limit, as sparse files can make it, and for one with more than
+        MAX_HOME_ENTRIES.
         """
         return await asyncio.to_thread(self.home.archive, self.home_bytes + _TAR_BYTES)
 
     async def restore(self, checkpoint: bytes) -> None:
-        """Unpack a saved home into the home of this fresh machine. Raises MachineRefused where it does not fit."""
+        """Unpack a saved home into the home of this fresh machine.
+
+        Raises MachineRefused where it does not fit, and as `request`.
+        """
         await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
 
     def programs(self) -> list[str]:

@@ -278,7 +278,7 @@ async def open_stdio_transport(
     """Start the command `words` in the machine, and open a transport over its input and output, until the block ends.
 
     line: counts what the server sends. Raises MachineRefused where it does not start, EnvError and OSError where the
-    machine is gone.
+    machine is gone, EnvTimeout where it does not answer.
     """
     reader, writer = await machine.stream("/program", {"command": list(words)})
     incoming, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -366,6 +366,7 @@ class McpSession:
 
     @property
     def over(self) -> bool:
+        """Tell whether the session has ended."""
         return self._begun.is_set() and (self._session is None or self.line.over.is_set())
 
     async def ask(self, request: mcp_types.Request[Any, Any], kind: type[ResultT]) -> ResultT:
@@ -507,6 +508,7 @@ class McpTools:
         return truncate_middle(text, self._chosen.result_bytes) or "[nothing]"
 
     async def close(self) -> None:
+        """End the sessions with all servers."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
 

@@ -80,6 +80,7 @@ class DesktopSession:
         return {"running": True, "display": hands.name, "width": width, "height": height, "windows": windows}
 
     def vnc(self, _: ApiRequest) -> ConnectionTakeover:
+        """Connect the caller to the VNC server. Raises RequestRefused where there is none."""
         there = socket.socket(socket.AF_UNIX)
         try:
             there.connect(self._vnc)
@@ -143,6 +144,8 @@ class DesktopSession:
 
 
 def desktop_routes(screen: ScreenAccess, home: Path, environment: dict[str, str]) -> Routes:
+    """Return the routes of the desktop. screen: is opened on it. home: where applications start. environment: of
+    them."""
     desktop = DesktopSession(screen, home, environment)
     return {
         ("POST", "/desktop/start"): desktop.start,

@@ -21,6 +21,9 @@ _LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20  # of a service's answer
 
 
 def forwarding_routes(folder: str, environment: dict[str, str]) -> Routes:
+    """Return the routes that connect the caller to ports and programs. folder: where programs start. environment: of
+    them."""
+
     def port(request: ApiRequest) -> ConnectionTakeover:
         number = _port_number(request)
         try:

@@ -65,6 +65,7 @@ class OsworldApi:
         return {"status": "success", "output": ran.stdout, "error": ran.stderr, "returncode": ran.returncode}
 
     def launch(self, request: ApiRequest) -> ApiAnswer:
+        """Start a command, and answer without waiting for it."""
         words, shell = self._words(request)
         try:
             subprocess.Popen(
@@ -76,6 +77,7 @@ class OsworldApi:
         return _text_answer(f"{words if shell else ' '.join(words)} launched successfully")
 
     def python(self, request: ApiRequest) -> ApiAnswer | dict:
+        """Run Python code, and answer once it has ended."""
         code = request.text("code")
         try:
             ran = self._run([sys.executable, "-c", code], _PYTHON_S)
@@ -88,6 +90,7 @@ class OsworldApi:
         return {"status": status, "message": ran.stdout + ran.stderr, **answer}
 
     def script(self, request: ApiRequest) -> ApiAnswer | dict:
+        """Run a script of the shell, and answer once it has ended."""
         script, limit_s = request.text("script"), request.number("timeout", 0, _MOST_S, _SCRIPT_S)
         folder = self._path(request.json().get("working_dir") or str(self._home))
         if not folder.is_dir():
@@ -106,6 +109,7 @@ class OsworldApi:
 
     # -- files --------------------------------------------------------------------------------------------------------
     def upload(self, request: ApiRequest) -> ApiAnswer:
+        """Write a file. Raises RequestRefused where it cannot be written."""
         fields = _parse_multipart(request)
         if not {"file_path", "file_data"} <= fields.keys():
             raise RequestRefused("file_path and file_data are required")
@@ -118,6 +122,7 @@ class OsworldApi:
         return _text_answer("File Uploaded")
 
     def file(self, request: ApiRequest) -> ApiAnswer:
+        """Answer with a file's bytes. Raises RequestRefused where it cannot be read."""
         path = _parse_form(request).get("file_path", "")
         if not path:
             raise RequestRefused("file_path is required")
@@ -129,12 +134,14 @@ class OsworldApi:
             raise RequestRefused(f"{path}: {error.strerror}", 500) from None
 
     def directory(self, request: ApiRequest) -> dict:
+        """Answer with the tree of a folder. Raises RequestRefused where it is none."""
         path = self._path(request.text("path"))
         if not path.is_dir():
             raise RequestRefused("The provided path is not a directory")
         return {"directory_tree": _folder_tree(path, _MAX_DEPTH)}
 
     def open_file(self, request: ApiRequest) -> ApiAnswer:
+        """Open a file in its application. Raises RequestRefused where there is none."""
         path = self._path(request.text("path"))
         if not path.exists():
             raise RequestRefused(f"Failed to open {path}. Error: File not found: {path}", 500)
@@ -147,25 +154,31 @@ class OsworldApi:
 
     # -- the screen ---------------------------------------------------------------------------------------------------
     def screen_size(self, _: ApiRequest) -> dict:
+        """Answer with width and height in pixels."""
         width, height = self._screen.input.size
         return {"width": width, "height": height}
 
     def window_size(self, request: ApiRequest) -> dict:
+        """Answer with a window's width and height in pixels. Raises RequestRefused where there is no such window."""
         window = self._window(_parse_form(request).get("app_class_name", ""), by_class=True, strict=True, status=404)
         return {"width": window["width"], "height": window["height"]}
 
     def cursor_position(self, _: ApiRequest) -> list[int]:
+        """Answer with the pointer's position, in pixels."""
         return list(self._screen.input.position())
 
     def activate_window(self, request: ApiRequest) -> ApiAnswer:
+        """Give a window the focus. Raises RequestRefused where there is no such window."""
         self._screen.input.activate(self._named(request)["id"])
         return _text_answer("Window activated successfully")
 
     def close_window(self, request: ApiRequest) -> ApiAnswer:
+        """Ask a window to close. Raises RequestRefused where there is no such window."""
         self._screen.input.close_window(self._named(request)["id"])
         return _text_answer("Window closed successfully.")
 
     def desktop_path(self, _: ApiRequest) -> dict:
+        """Answer with the path of the folder Desktop. Raises RequestRefused where there is none."""
         if not (self._home / "Desktop").is_dir():
             raise RequestRefused("there is no folder Desktop", 404)
         return {"desktop_path": str(self._home / "Desktop")}
@@ -223,6 +236,7 @@ class OsworldApi:
 
 
 def osworld_routes(screen: ScreenAccess, home: Path, environment: dict[str, str]) -> Routes:
+    """Return the routes of OSWorld's server. screen, home, environment: as of `OsworldApi`."""
     server = OsworldApi(screen, home, environment)
     return {
         ("POST", "/execute"): server.execute,

@@ -34,11 +34,13 @@ class ScreenAccess:
 
     @property
     def input(self) -> InputDevice:
+        """Return the input device. Raises RequestRefused where there is no display."""
         self._find()
         return self._input
 
     @property
     def grabber(self) -> ScreenGrabber:
+        """Return what takes screenshots. Raises RequestRefused where there is no display."""
         self._find()
         return self._grabber
 
@@ -103,6 +105,8 @@ _AFTER_MS, _WITHIN_MS, _LONGEST_MS = 0.0, 2000.0, 60_000.0
 
 
 def screen_routes(screen: ScreenAccess) -> Routes:
+    """Return the routes of input and screenshots."""
+
     def act(request: ApiRequest) -> dict:
         _perform_act(screen.input, request.json())
         return {"ok": True}

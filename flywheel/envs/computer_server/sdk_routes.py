@@ -32,6 +32,8 @@ _MAX_LISTED = 1000  # entries
 
 
 def file_routes(home: Path) -> Routes:
+    """Return the routes that read, write, list and unpack files. home: relative paths count from it."""
+
     def read(request: ApiRequest) -> ApiAnswer:
         limit = int(request.query.get("limit", MAX_BODY_BYTES))
         return ApiAnswer(*_read_file(_requested_path(home, request), limit))
@@ -229,6 +231,8 @@ _KEEP = Path(__file__).with_name("keep.sh")
 
 
 def snapshot_routes(shell: Shell, python: PythonSession) -> Routes:
+    """Return the routes that save and restore the states of shell and Python."""
+
     def keep(_: ApiRequest) -> dict:
         lost: list[str] = []
         saved = {
@@ -317,6 +321,8 @@ _MOST, _LIMIT = 2**24, 2**16  # bytes of output: at most, by default
 
 
 def sdk_routes(home: Path, environment: dict[str, str]) -> Routes:
+    """Return the routes of the SDK functions, with a shell and a Python of their own. home: where they start.
+    environment: of them."""
     shell, python = Shell(str(home), environment), PythonSession(str(home), environment)
 
     def run(request: ApiRequest) -> dict:

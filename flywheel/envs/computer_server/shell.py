@@ -82,6 +82,7 @@ class Scrollback:
         self._changed = threading.Condition()
 
     def add(self, data: bytes) -> None:
+        """Append output, and wake the watchers."""
         with self._changed:
             self._kept += data
             del self._kept[:-_MAX_SCROLLBACK_BYTES]

@@ -30,6 +30,9 @@ _BASH = ("bash", "--rcfile", str(Path(__file__).with_name("visitor.sh")), "-i")
 
 
 def terminal_routes(shell: Shell, folder: str, environment: dict[str, str]) -> Routes:
+    """Return the routes that connect a watcher to the agent's terminal, and to a shell of its own. folder, environment:
+    of that shell."""
+
     def watch(request: ApiRequest) -> ConnectionTakeover:
         return ConnectionTakeover(lambda here: _relay_agent_terminal(_WatcherConnection(here), shell))
 

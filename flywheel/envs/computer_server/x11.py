@@ -58,6 +58,7 @@ class X11Input:
             return found.root_x, found.root_y
 
     def move(self, x: int, y: int) -> None:
+        """Move the pointer to (x, y), in pixels."""
         with self._use_display():
             xtest.fake_input(self._display, X.MotionNotify, x=x, y=y)
             self._display.sync()
@@ -67,6 +68,7 @@ class X11Input:
         self._button(X_BUTTONS[name], down)
 
     def scroll(self, direction: str, notches: int) -> None:
+        """Turn the wheel by so many notches. direction: up, down, left, right."""
         for _ in range(notches):
             self._button(_WHEEL[direction], True)
             self._button(_WHEEL[direction], False)
@@ -141,6 +143,7 @@ class X11Input:
         self._ask("_NET_CLOSE_WINDOW", number, [X.CurrentTime, 2, 0, 0, 0])
 
     def close(self) -> None:
+        """Close the connection to the X server."""
         with self._use_display():
             self._display.close()
 

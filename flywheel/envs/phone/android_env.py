@@ -168,7 +168,10 @@ _PACKAGE_NAME = re.compile(r"[A-Za-z][\w]*(\.[\w]+)+")  # such as com.android.se
 
 
 async def enable_adb_keyboard(phone: AndroidPhone) -> bool:
-    """Switch to ADBKeyboard, which can type every character; False where it is not installed."""
+    """Switch to ADBKeyboard, which can type every character; False where it is not installed.
+
+    Raises EnvError where the phone fails, EnvTimeout where it does not answer.
+    """
     if ADB_KEYBOARD not in (await phone.shell("ime list -s -a")).split():
         return False
     await phone.shell(f"ime enable {ADB_KEYBOARD}")
@@ -182,7 +185,7 @@ async def perform_android_action(
     """Carry out one action; returns "", or why it did nothing.
 
     screen: the last screenshot, whose size points are scaled to. apps: name -> package. keyboard: ADBKeyboard is on.
-    Raises EnvError where the phone fails.
+    Raises EnvError where the phone fails, EnvTimeout where it does not answer.
     """
     if is_outside_screen(action):
         return OUTSIDE_NOTE
@@ -290,6 +293,7 @@ class AndroidTask(BaseModel):
         return self
 
     def draw(self, rng: random.Random) -> dict[str, Any]:
+        """Draw the params of a task by `rng`: instruction, reset, state and wanted, with the placeholders filled in."""
         made = {"instruction": self.instruction, "reset": self.reset, "state": self.state, "wanted": self.wanted}
         return registry.fill_placeholders(made, registry.draw_placeholders(self.choose, rng))
 
@@ -359,7 +363,11 @@ class AndroidEnv:
         self.broken = False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin `task`. seed: ignored, as the task's params hold all that was drawn. Raises EnvError, EnvTimeout."""
+        """Begin `task`.
+
+        seed: ignored, as the task's params hold all that was drawn. Raises EnvError, EnvTimeout, DataError for a state
+        that the verifier cannot read.
+        """
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             phone = self._phone = await self._find()
@@ -370,7 +378,10 @@ class AndroidEnv:
             return await self._result("", False)
 
     async def step(self, action: Action) -> StepResult:
-        """Carry out an action. Raises EnvError after the episode's end or where the phone fails, EnvTimeout if late."""
+        """Carry out an action.
+
+        Raises EnvError after the episode's end or where the phone fails, EnvTimeout if late, DataError as `reset`.
+        """
         if self._task is None or self._over:
             raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
         async with self._deadline("step", self._task):

@@ -66,6 +66,7 @@ class PhoneServer(WorldServer):
         return self._sessions[token]
 
     def end_phone(self, url: str, phone: EmulatedPhone) -> None:
+        """End the session of the phone at `url`, and those of its applications."""
         self._phones.pop(url.rstrip("/").rpartition("/")[2], None)
         for token in phone.tokens.values():
             self._sessions.pop(token, None)
@@ -104,7 +105,8 @@ class PhoneSession(WorldSession):
         """Build the state that a verifier reads. seen: what the browser shows, with its `url`.
 
         app: the site of the application that is shown; "": the home screen. apps: the states of the opened
-        applications, by site. home: the home screen's. opened: sites, in the order in which they were opened.
+        applications, by site. home: the home screen's. opened: sites, in the order in which they were opened. Raises
+        EnvError where the session has ended.
         """
         here = next((site for site, url in self._urls.items() if seen["url"].startswith(url)), "")
         states = {site: self._server.state(self._urls[site]) for site in dict.fromkeys(self._phone.opened)}

@@ -8,10 +8,10 @@ import getpass
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -23,6 +23,7 @@ from flywheel.envs.remote import protocol
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 CLUSTER_MANAGER = "cluster"  # instead of an address: the manager of the run's cluster (`flywheel/cluster/env_nodes.py`)
 MANAGER_VARIABLE = "FLYWHEEL_SANDBOX_MANAGER"  # environment variable with that manager's address
 TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
@@ -82,8 +83,7 @@ class RemoteEnvs:
                     async with AsyncExitStack() as held:
                         await held.enter_async_context(self._holding(lease))
                         remote = _RemoteSession(self._client, lease, limit_s)
-                        opened = await remote.call("open", limit_s=self._settings.sandbox.acquire_timeout_s)
-                        head, _ = protocol.decode_message(opened)
+                        head, _ = await remote.message("open", self._settings.sandbox.acquire_timeout_s)
                         await stack.enter_async_context(held.pop_all())
                         return next((form for what, form in _ENV_CLASSES.items() if head.get(what)), _RemoteEnv)(remote)
             except RemoteUnreachable as error:
@@ -165,9 +165,15 @@ class _RemoteSession:
 
     async def result(self, name: str, body: bytes) -> StepResult:
         """Post a call whose response is a result. Raises as `call`, and EnvError where it cannot be decoded."""
-        data = await self.call(name, body)
+        return self._decoded(protocol.decode_result, await self.call(name, body))
+
+    async def message(self, name: str, limit_s: float = 0.0) -> tuple[dict[str, Any], bytes]:
+        """Post a call without a body; return the object and the bytes of its response. Raises as `result`."""
+        return self._decoded(protocol.decode_message, await self.call(name, limit_s=limit_s))
+
+    def _decoded(self, decode: Callable[[bytes], T], data: bytes) -> T:
         try:
-            return protocol.decode_result(data)
+            return decode(data)
         except (ValueError, KeyError, TypeError) as error:
             raise EnvError(f"the node's answer cannot be read: {error!r}", where=self._address) from None
 
@@ -190,7 +196,7 @@ class _RemoteEnv:
 
 class _RemoteCheckpointableEnv(_RemoteEnv):
     async def checkpoint(self) -> bytes:
-        return protocol.decode_message(await self._remote.call("checkpoint"))[1]
+        return (await self._remote.message("checkpoint"))[1]
 
     async def restore(self, checkpoint: bytes) -> StepResult:
         return await self._remote.result("restore", checkpoint)
@@ -198,7 +204,7 @@ class _RemoteCheckpointableEnv(_RemoteEnv):
 
 class _RemotePartialCheckpointableEnv(_RemoteEnv):
     async def save_partial(self) -> bytes:
-        return protocol.decode_message(await self._remote.call("save_partial"))[1]
+        return (await self._remote.message("save_partial"))[1]
 
     async def restore_partial(self, kept: bytes) -> StepResult:
         return await self._remote.result("restore_partial", kept)

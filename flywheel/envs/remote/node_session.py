@@ -39,6 +39,7 @@ class EpisodeBuffer:
 
     @property
     def empty(self) -> bool:
+        """Tell whether no step is kept."""
         return not self._steps
 
     def begin(self, task: Task, seed: int) -> None:
@@ -118,8 +119,9 @@ class NodeSession:
     async def call(self, name: str, body: bytes) -> bytes:
         """Carry out a remote call; calls run one at a time.
 
-        name: of CALLS. body: as `client.py` posts it. Returns the body of the response. Raises EnvError, and
-        ValueError, KeyError, TypeError or AttributeError for a body that cannot be decoded.
+        name: of CALLS. body: as `client.py` posts it. Returns the body of the response. Raises what the environment's
+        call and opening it raise (EnvError, BadInput, DataError), and ValueError, KeyError, TypeError or AttributeError
+        for a body that cannot be decoded.
         """
         env = await self.env()
         async with self.lock:

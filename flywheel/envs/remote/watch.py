@@ -29,12 +29,18 @@ _MAX_FILE_BYTES = 2**18  # bytes of a file that is shown
 
 
 async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
-    """Answer with a folder's entries as JSON. Query `path`: from the home; "." is the home itself."""
+    """Answer with a folder's entries as JSON. Query `path`: from the home; "." is the home itself.
+
+    Raises EnvError as `MachineAccess.list_folder`.
+    """
     return web.json_response(await env.list_folder(_requested_path(request)))
 
 
 async def get_file(request: web.Request, env: MachineAccess) -> web.Response:
-    """Answer with a file's `text` and `digest`, which `put_file` needs, or `why` it is not shown."""
+    """Answer with a file's `text` and `digest`, which `put_file` needs, or `why` it is not shown.
+
+    Raises EnvError as `MachineAccess.read_file`.
+    """
     text, digest, why = await _read_text_file(request, env)
     return web.json_response({"text": text, "digest": digest, "why": why})
 
@@ -43,7 +49,7 @@ async def put_file(request: web.Request, env: MachineAccess) -> web.Response:
     """Overwrite a file by the request's body, unless it has changed since it was read.
 
     Query `path`: from the home. Query `digest`: of the file as it was read. Raises HTTPConflict where it has changed or
-    cannot be written, HTTPRequestEntityTooLarge for a larger body than is shown.
+    cannot be written, HTTPRequestEntityTooLarge for a larger body than is shown, EnvError as `MachineAccess`.
     """
     _, digest, why = await _read_text_file(request, env)
     if why or digest != request.query.get("digest"):

@@ -30,6 +30,7 @@ class SceneBox:
 
     @property
     def centre(self) -> Point:
+        """Return the centre, as fractions of the scene."""
         return Point((self.x + self.w / 2) / SCENE_SIDE, (self.y + self.h / 2) / SCENE_SIDE)
 
     def inset(self, share: float) -> SceneBox:
@@ -73,6 +74,7 @@ class SceneText:
 
     @property
     def box(self) -> SceneBox:
+        """Return the box of the whole text, in one line."""
         first, last = self.boxes[0], self.boxes[-1]
         return SceneBox(first.x, first.y, last.x + last.w - first.x, first.h)
 

@@ -112,7 +112,7 @@ def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def get_world(name: str) -> BrowserWorld:
-    """Find a suite of the package by name. Raises BadInput for an unknown one."""
+    """Find a suite of the package by name. Raises BadInput for an unknown one, and as `load_world`."""
     if name not in list_worlds():
         raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=did_you_mean(name, list_worlds()))
     return load_world(*_places()[name])
@@ -133,6 +133,7 @@ def _places() -> dict[str, tuple[Path, str]]:
 
 
 def list_games() -> list[str]:
+    """List the names of the suites that are games."""
     return [name for name in list_worlds() if get_world(name).kind == "game"]
 
 

@@ -40,7 +40,8 @@ def draw_levels(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `n` different levels as (seed, params), from the seed `start` on; a seed that repeats a level is left out.
 
-    Raises DataError where about 2 n seeds do not give `n` levels.
+    world, template, level: to draw of. Raises DataError where about 2 n seeds do not give `n` levels, BadInput as
+    `BrowserWorld.draw`.
     """
     seen: set[str] = set()
     seed = start

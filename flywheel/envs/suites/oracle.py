@@ -20,7 +20,8 @@ def next_expert_step(task: Task, state: Mapping[str, Any], seed: int = 0) -> tup
     """Return the expert's thought and action for the screen that `state` describes; None where nothing is left to do.
 
     task: of a browser suite. state: the environment's `info["state"]`. seed: varies the wording. Thoughts have at most
-    ten words, all known to pocketsphinx's English dictionary.
+    ten words, all known to pocketsphinx's English dictionary. Raises BadInput for an unknown suite, DataError where
+    `state` does not show what the expert looks for.
     """
     rng = random.Random(f"{task.task_id} {seed} {len(state['elements'])} {state.get('page', state.get('moves', ''))}")
     return catalogue.get_world(task.world).play.next_step(task, state, rng)
@@ -29,7 +30,7 @@ def next_expert_step(task: Task, state: Mapping[str, Any], seed: int = 0) -> tup
 async def demonstrate_task(env: Env, task: Task, seed: int) -> Demonstration:
     """Solve the task in `env` and return (thought, action, result of the step) of each step.
 
-    seed: of the reset and of the wording.
+    seed: of the reset and of the wording. Raises what `Env.reset`, `Env.step` and `next_expert_step` do.
     """
     result = await env.reset(task, seed)
     steps: Demonstration = []

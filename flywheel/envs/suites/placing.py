@@ -36,6 +36,8 @@ class PlacingState(NamedTuple):
 
 
 class Placement(NamedTuple):
+    """Describe where a piece may be placed. mask: the cells that it fills, as bits."""
+
     cell: Cell  # of the piece's first square
     mask: int
     lines: tuple[int, ...]  # the lines that it touches, as masks
@@ -157,7 +159,7 @@ def step(
     """Return thought and action for the next placement, a drag from the tray; None at the end or where none is found.
 
     task, state: being played. rng: of the wording. level: of the task. plans: cached ways. centre: returns the centre
-    of a cell in units of the board.
+    of a cell in units of the board. Raises DataError where `state` does not show the piece.
     """
     if state["terminated"]:
         return None

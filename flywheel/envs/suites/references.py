@@ -56,7 +56,7 @@ class References:
 
 
 def write_references(world: BrowserWorld, references: References) -> Path:
-    """Write the references to the suite's folder and return the path of the file."""
+    """Write the references to the suite's folder and return the path of the file. Raises DiskFull."""
     path = world.folder / catalogue.REFERENCES_FILE
     write_text(path, json.dumps(asdict(references), indent=1) + "\n")
     return path

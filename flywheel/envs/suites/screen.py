@@ -82,7 +82,10 @@ class Screen:
         return self.say(*_SCROLL), Scroll(Point(0.5, 0.5), direction)
 
     def seen(self, name: str) -> Move | None:
-        """Scroll until the element `name` is in the viewport, so that it can be read; None where it is."""
+        """Scroll until the element `name` is in the viewport, so that it can be read; None where it is.
+
+        Raises DataError as `click`.
+        """
         return None if self.in_view(name) else self.click(name)
 
     def fill(
@@ -91,7 +94,7 @@ class Screen:
         """Make the next move that fills in a form, field by field, then clicks `submit` ("": Enter, in the last field).
 
         values: by field. A text is typed into a text field or selects that option of a `<select>`; True and False tick
-        a box or untick it. said: thoughts to choose from, by field and for `submit`.
+        a box or untick it. said: thoughts to choose from, by field and for `submit`. Raises DataError as `click`.
         """
         said = said or {}
         names = list(values)
@@ -151,7 +154,10 @@ def take_first_move(*moves: Callable[[], Move | None]) -> Move | None:
 
 
 def click_and_confirm(screen: Screen, button: str, *said: str) -> Move:
-    """Press a button that asks for confirmation, and confirm."""
+    """Press a button that asks for confirmation, and confirm; returns the next move.
+
+    button: its name. said: thoughts to choose from. Raises DataError as `Screen.click`.
+    """
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
     return screen.click(button, *said)

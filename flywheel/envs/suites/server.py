@@ -42,6 +42,8 @@ _MAX_SENT = 64_000_000  # bytes of a request after which reading stops
 
 @dataclass
 class SuiteSession:
+    """Hold one session of a suite. seed: of its random numbers. state: of a site's session; {} for other kinds."""
+
     world: BrowserWorld
     task: Task
     seed: int
@@ -49,7 +51,10 @@ class SuiteSession:
 
 
 class WorldServer:
-    """Serve the suites until the block ends: `async with WorldServer() as server:`; a process needs only one."""
+    """Serve the suites until the block ends: `async with WorldServer() as server:`; a process needs only one.
+
+    Raises EnvError, at the beginning of the block, where the server does not start.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -86,15 +91,24 @@ class WorldServer:
         return f"{self.url}/s/{token}/"
 
     def state(self, url: str) -> dict[str, Any]:
-        """Return a copy of the state of the site's session at `url`; {} of a game or small page, whose page has it."""
+        """Return a copy of the state of the site's session at `url`; {} of a game or small page, whose page has it.
+
+        Raises EnvError where there is no such session.
+        """
         return changes.copy_records(self._session(url).state)
 
     def set_state(self, url: str, state: dict[str, Any]) -> None:
-        """Replace the state of the site's session at `url` by `state`."""
+        """Replace the state of the site's session at `url` by `state`.
+
+        Raises EnvError where there is no such session.
+        """
         self._session(url).state = state
 
     def kind(self, url: str) -> str:
-        """Return the kind of the suite whose session is at `url`: game, page or site."""
+        """Return the kind of the suite whose session is at `url`: game, page or site.
+
+        Raises EnvError where there is no such session.
+        """
         return self._session(url).world.kind
 
     def end_session(self, url: str) -> None:
@@ -173,12 +187,16 @@ class WorldServer:
 
 
 class WorldSession:
-    """Give a browser a session of a suite (a `PageSession`)."""
+    """Give a browser a session of a suite (a `PageSession`). url: of its first page, from `WorldServer.new_session`.
+
+    Its methods that read or write the server's state, and the constructor, raise EnvError where the session has ended.
+    """
 
     viewport: tuple[int, int] | None = None
     step_ms: int | None = None
     prepare = ""
     state_expression = ""
+    first_party = True
 
     def __init__(self, server: WorldServer, url: str, task: Task) -> None:
         self._server, self._task, self.url, self.allowed = server, task, url, (url,)
@@ -190,7 +208,7 @@ class WorldSession:
         return self._server.state(self.url) or seen["game"] or {}
 
     def score(self, state: Mapping[str, Any]) -> float:
-        """Score `state` by the task's verifier, in [0, 1]."""
+        """Score `state` by the task's verifier, in [0, 1]. Raises BadInput and DataError as `score_state`."""
         return verifiers.score_state(self._task, state)
 
     def save_server_state(self) -> bytes:

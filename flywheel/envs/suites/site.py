@@ -260,6 +260,7 @@ class Site:
 
     @property
     def t(self) -> messages.Messages:
+        """Return the catalogue of the site's messages in its language."""
         return messages.load_messages(self.folder, self.language)
 
     def _form_page(self, state: dict[str, Any], form: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:

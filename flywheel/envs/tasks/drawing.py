@@ -203,15 +203,54 @@ def make_tasks(
     if split == "gate":
         count = settings.promotion.tasks
         return _draw(settings, "eval", f"gate {iteration}", count, is_reserved, root, iteration, passing=True)
+    fit, count, turn = training_filter(settings, root), settings.synthesis.train_tasks, max(iteration - 1, 0)
+    above = (opened or {}) if settings.synthesis.level_unlock_success else None
+    repeated = settings.synthesis.fixed_template_fraction
+    return _draw(settings, split, f"train {iteration}", count, fit, root, turn, repeated=repeated, opened=above)
+
+
+def training_filter(settings: Settings, root: Path | None = None) -> Callable[[Task], bool]:
+    """Return the rule that tells whether a task's content may be trained on: no eval task has it, and it is not
+    reserved for gates.
+
+    root, and what is raised: as in `make_tasks`.
+    """
     held = {task_content(task) for task in make_tasks(settings, 0, "eval", root)}
 
     def fit(task: Task) -> bool:
         return task_content(task) not in held and not is_reserved(task)
 
-    count, turn = settings.synthesis.train_tasks, max(iteration - 1, 0)
-    above = (opened or {}) if settings.synthesis.level_unlock_success else None
-    repeated = settings.synthesis.fixed_template_fraction
-    return _draw(settings, split, f"train {iteration}", count, fit, root, turn, repeated=repeated, opened=above)
+    return fit
+
+
+class ContentDrawer:
+    """Draw fresh contents for training tasks that are there, by the code that `make_tasks` draws them with."""
+
+    def __init__(self, settings: Settings, stream: str, root: Path | None = None) -> None:
+        """Begin a stream of draws. stream: text that the seeds derive from, beside `settings.seed`. root, and what is
+        raised: as in `make_tasks`."""
+        self._settings, self._stream = settings, stream
+        self.fit = training_filter(settings, root)
+        self._pages = load_page_manifests(settings.synthesis.manifests, root or Path())
+
+    def draw(self, like: Task, number: int) -> Task:
+        """Draw a training task of the world, template, level and domain of `like`, with content and id of its own.
+
+        number: of the draw; the same arguments give the same task. Returns `like` itself where its world has the same
+        task for all seeds (`once`, a page without seeds), where the page gives the instruction once it is opened, and
+        where no content fits. Raises BadInput and DataError as `make_task`.
+        """
+        page = self._pages.get(like.world)
+        world = page or registry.get_task_suite(like.world)
+        if not (page.seeded and page.instruct(like.template)) if page else world.once:
+            return like
+        for attempt in range(_ATTEMPTS):
+            seed = _seed("train", f"{self._settings.seed} {self._stream} {number} {attempt}")
+            slot = (like.template, like.level, seed, "train", like.domain)
+            task = make_task(world, *slot, self._settings.routing.threshold)
+            if self.fit(task):
+                return task
+        return like
 
 
 def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:

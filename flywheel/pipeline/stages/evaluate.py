@@ -229,7 +229,7 @@ async def play_and_stage(
 
     name: of the player, for progress lines. model: folder of its checkpoint. tasks: held-out or fresh ones.
     environments: lends an environment for each task. Returns `results`, one row per episode, and `around`, the counts
-    of crashes and retries. Raises what `open_policy` and `evaluate_policy` do.
+    of crashes and retries. Raises what `open_policy`, `evaluate_policy` and `write_episode_shard` do.
     """
     total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
     policy = open_policy(model, ctx.settings.policy)
@@ -262,6 +262,8 @@ async def run_sequential_eval(
     candidate: folder of its checkpoint. rivals: name (`before`, `best`) -> folder of its checkpoint. folder: gets one
     subfolder per look (one player on one batch of tasks), so that a killed run resumes after the last finished look.
     Returns `looks`, the names of the subfolders, and `results`, the episode rows by player, the candidate as `after`.
+    Raises what `make_tasks`, `demonstrated_tasks`, `open_environments`, `fetch_page_instructions`, `play_and_stage` and
+    `judge_results` do, and DiskFull.
     """
     rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
     results: dict[str, list[dict]] = {name: [] for name in players}

@@ -7,10 +7,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from flywheel.envs.base import Task
 from flywheel.envs.registry import EnvProvider
 from flywheel.pipeline.stage import BROWSERS, Partition, Record, Stage, StageContext, StageResult, write_episode_shard
 from flywheel.policy.protocol import PolicyBackend
+from flywheel.rollout.corrections import SOURCE as CORRECTION_SOURCE
+from flywheel.rollout.corrections import choose_failures, correct_failures
 from flywheel.rollout.episode import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout
 from flywheel.store import partitions
 from flywheel.store.schema import fraction_metric_row, metric_row
@@ -58,34 +62,60 @@ async def _act(
         stats=stats,
     )
     seconds = time.monotonic() - began
+    result = {"seconds": seconds, **vars(stats)}
+    if settings.rollout.corrections_per_task:
+        by_id = {task.task_id: task for task in tasks}
+        failed = choose_failures(by_id, episodes, settings.rollout.corrections_per_task)
+        ctx.report(f"{shard}: {len(failed)} failed trajectories are corrected by solvers")
+        seed = ctx.seed("corrections")
+        corrected, counts = await correct_failures(
+            by_id, failed, environments, settings.policy, iteration=ctx.iteration, seed=seed
+        )
+        episodes, result = [*episodes, *corrected], {**result, "corrections": vars(counts)}
     write_episode_shard(folder, episodes)
-    return {"seconds": seconds, **vars(stats)}
+    return result
 
 
 def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
     trajectories, steps = (ctx.gather_shards(results, table) for table in ("trajectories", "steps"))
     images = ctx.gather_shards(results, "images", "sha256")
     seconds = sum(result["seconds"] for _, result in results.values())
-    errors = partitions.read_partition(ctx.ws, "steps", ctx.iteration, ctx.stage, ["parse_error"])["parse_error"]
-    broken = steps.rows - errors.null_count
-    statuses = partitions.read_partition(ctx.ws, "trajectories", ctx.iteration, ctx.stage, ["status"])["status"]
-    crashed = statuses.to_pylist().count("crashed")
+    names = ["trajectory_id", "status", "source"]
+    ended = partitions.read_partition(ctx.ws, "trajectories", ctx.iteration, ctx.stage, names)
+    crashed = ended["status"].to_pylist().count("crashed")
+    corrections = ended.filter(pc.equal(ended["source"], CORRECTION_SOURCE))["trajectory_id"].combine_chunks()
+    corrected = len(corrections)
+    rows = partitions.read_partition(ctx.ws, "steps", ctx.iteration, ctx.stage, ["trajectory_id", "parse_error"])
+    own = rows.filter(pc.invert(pc.is_in(rows["trajectory_id"], corrections)))  # the model's alone
+    played, broken = own.num_rows, own.num_rows - own["parse_error"].null_count
     around = {name: sum(result[name] for _, result in results.values()) for name in vars(RolloutStats())}
     figures = (
-        metric_row("trajectories", trajectories.rows),
-        metric_row("steps_per_second", steps.rows / max(seconds, 1e-9), n=steps.rows),
-        fraction_metric_row("parse_error_rate", broken, steps.rows),
-        *(metric_row(name, value, n=trajectories.rows) for name, value in around.items()),
+        metric_row("trajectories", trajectories.rows - corrected),
+        metric_row("steps_per_second", played / max(seconds, 1e-9), n=played),
+        fraction_metric_row("parse_error_rate", broken, played),
+        *(metric_row(name, value, n=trajectories.rows - corrected) for name, value in around.items()),
+        *_correction_metrics(results),
     )
     summary = {
-        "trajectories": trajectories.rows,
-        "steps": steps.rows,
+        "trajectories": trajectories.rows - corrected,
+        "steps": played,
         "screens": images.rows,
         "crashed": crashed,
         "retried": around["retries"],
-        "steps/s": f"{steps.rows / max(seconds, 1e-9):.0f}",
+        "steps/s": f"{played / max(seconds, 1e-9):.0f}",
     }
+    if ctx.settings.rollout.corrections_per_task:
+        summary["corrected by solvers"] = corrected
     return StageResult((trajectories, steps, images), figures, summary)
+
+
+def _correction_metrics(results: dict[str, tuple[Path, Any]]) -> list[dict[str, Any]]:
+    """Return rows of `metrics` of what corrections took and brought; none where nothing was to be corrected."""
+    counted = [result["corrections"] for _, result in results.values() if "corrections" in result]
+    if not counted:
+        return []
+    total = {name: sum(one[name] for one in counted) for name in ("tried", "corrected", "solver_calls", "env_steps")}
+    return [metric_row(f"corrections_{name}", value, n=total["tried"]) for name, value in total.items()]
 
 
 STAGE = Stage(

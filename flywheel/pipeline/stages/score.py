@@ -6,7 +6,8 @@ fails on a trajectory gives it no score, with the reason; the other scorers go o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from flywheel.envs.base import Verdict, verdicts_from_rows
 from flywheel.envs.tasks import drawing
+from flywheel.evaluation.headroom import measure_headroom
 from flywheel.pipeline.stage import (
     Partition,
     Record,
@@ -24,6 +26,7 @@ from flywheel.pipeline.stage import (
     write_shard,
 )
 from flywheel.rewards.scorer import ScorerSet, ScoringInput
+from flywheel.rollout.corrections import SOURCE as CORRECTION_SOURCE
 from flywheel.store import images as store_images
 from flywheel.store import partitions, routing_decisions
 from flywheel.store.schema import ALL_DOMAINS, TABLES, Step, Trajectory, fraction_metric_row, record_from_row
@@ -104,24 +107,48 @@ def _cases(
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     scores = read_shards({ctx.stage: (folder, result)}, "scores")
     verdicts = verdicts_from_rows(scores.to_pylist())
-    # P(V=1) counts the model's own rollouts only, no human demonstrations.
-    rollouts = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "task_id"])
+    # P(V=1) counts the model's own rollouts only, no demonstrations or corrections.
+    rollouts = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "task_id", "source"])
     tasks = ctx.read_tasks("synthesize", "train")
-    judged = ((row, verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts)
+    own = [row for row in rollouts if row["source"] != CORRECTION_SOURCE and row["trajectory_id"] in verdicts]
+    judged = ((row, verdicts[row["trajectory_id"]].v) for row in own)
     known = [(tasks[row["task_id"]], v) for row, v in judged if v is not None]
-    figures = []
-    for domain in (ALL_DOMAINS, *ctx.settings.synthesis.domains):
-        chosen = [v for task, v in known if domain in (ALL_DOMAINS, task.domain)]
-        figures.append(fraction_metric_row("p_v1", sum(chosen), len(chosen), domain=domain))
+    by_task: dict[str, list[bool]] = defaultdict(list)
+    for task, v in known:
+        by_task[task.task_id].append(v)
+    counts = [(tasks[name].domain, sum(own), len(own)) for name, own in by_task.items()]
+    figures = build_rollout_metrics(counts, ctx.settings.synthesis.domains, ctx.settings.rl.group_size)
     opened = drawing.raise_open_levels(ctx.settings, drawing.read_open_levels(ctx.ws, ctx.iteration - 1), known)
     drawing.write_open_levels(ctx.ws, ctx.iteration, opened)
-    share = figures[0]["value"]
-    summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.2f}"}
+    names = {"p_v1": "P(V=1)", "headroom": "headroom", "live_groups": "live groups"}
+    shares = {row["name"]: row["value"] for row in figures if row["domain"] == ALL_DOMAINS}
+    told = {words: "none" if shares[name] is None else f"{shares[name]:.2f}" for name, words in names.items()}
+    summary: dict[str, Any] = {"scored": len(verdicts), **told}
     unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]
     if unjudged:
         summary["without a verdict"], first = len(unjudged), f"{unjudged[0].scorer}: {unjudged[0].detail}"
         announce(ctx.stage, f"trajectories without a verdict: {len(unjudged)}, the first by {first}")
     return StageResult((ctx.write("scores", scores),), tuple(figures), summary)
+
+
+def build_rollout_metrics(
+    counts: Collection[tuple[str, int, int]], domains: Iterable[str], group_size: int
+) -> list[dict[str, Any]]:
+    """Build the rows of `metrics` that tell how the newest model's rollouts ended: `p_v1`, `headroom`, `live_groups`.
+
+    counts: (domain, verified, scored rollouts) of each task. domains: of the rows, besides all of them together.
+    group_size: `rl.group_size`.
+    """
+    rows = []
+    for domain in (ALL_DOMAINS, *domains):
+        chosen = [(verified, samples) for own, verified, samples in counts if domain in (ALL_DOMAINS, own)]
+        found = measure_headroom(chosen, group_size)
+        rows += [
+            fraction_metric_row("p_v1", sum(v for v, _ in chosen), sum(n for _, n in chosen), domain=domain),
+            fraction_metric_row("headroom", found.gains, found.tasks, domain=domain),
+            fraction_metric_row("live_groups", found.live, found.tasks, domain=domain),
+        ]
+    return rows
 
 
 STAGE = single_shard_stage(
@@ -135,7 +162,7 @@ STAGE = single_shard_stage(
         Record("decisions"),
     ),
     writes=("scores", Record("levels")),
-    settings=("synthesis", "routing"),
+    settings=("synthesis", "routing", "rl"),
     work=_work,
     finish=_finish,
     extra=_judges,

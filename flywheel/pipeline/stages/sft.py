@@ -32,7 +32,8 @@ def train_checkpoint(
     state and the screens. settings: block `ct` or `sft`. weights: weight of a step in the mix, by the source of its
     trajectory. demonstrations: share of the agent steps that are people's, from the store `ct`. Returns JSON values:
     `losses` per step, `trained` (trajectory id -> samples drawn from it), `begin` (name of the start model), `used`
-    (agent samples), `samples` (all), `left_out` (too long).
+    (agent samples), `samples` (all), `left_out` (too long). Raises DataError for a missing or damaged manifest or
+    promotion, what `MixtureDataset.draw`, `Encoder.from_folder`, `put_servers_to_sleep` and `train_supervised` do.
     """
     # Imported here because they import torch, which reading the pipeline does not need.
     from flywheel.policy.client.publishers import put_servers_to_sleep
@@ -82,7 +83,8 @@ def train_checkpoint(
 def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: Sequence[str]) -> StageResult:
     """Write the lineage of a checkpoint that a stage trained; return it with the loss curve and the mix as metrics.
 
-    result: what `train_checkpoint` returned. datasets: names, as in lineage, of the stores that it drew from.
+    result: what `train_checkpoint` returned. datasets: names, as in lineage, of the stores that it drew from. Raises as
+    `StageContext.write_lineage`.
     """
     out = ctx.ws.model(ctx.iteration, ctx.stage)
     links = ctx.write_lineage(out, [result["begin"]], datasets=datasets, trajectories=result["trained"])

@@ -93,7 +93,7 @@ class ChatEndpoint:
         of all tries together, in seconds. reads_json: False ignores the body of the answer and returns None. Raises the
         class variable `timeout` after `timeout_s`, `unreachable` without a connection, the class that `passing` has for
         the status, `unknown` for 404, `refused` for another 4xx, and `failed` otherwise: 401, 403, another status from
-        300 on, an answer that is not JSON or over 64 MiB.
+        300 on, an answer that cannot be read, is not JSON or has over 64 MiB.
         """
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
@@ -222,7 +222,11 @@ class PolicyUnreachable(PolicyError):
 
 
 class PolicyEndpoint(ChatEndpoint):
-    """Call one policy server: the one at `policy.endpoint`, or one of `policy.servers` where there are several."""
+    """Call one policy server: the one at `policy.endpoint`, or one of `policy.servers` where there are several.
+
+    `call` raises PolicyTimeout, PolicyUnreachable, PolicyBusy, RouteNotFound and BadInput (a refused request) so, and
+    PolicyError for all else.
+    """
 
     block, failed, unreachable, timeout = "policy", PolicyError, PolicyUnreachable, PolicyTimeout
     refused, unknown = BadInput, RouteNotFound
@@ -238,7 +242,10 @@ class PolicyEndpoint(ChatEndpoint):
         return server_process.find_server_key(self.url) or super().key()
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:
-        """List the models that the server serves, within `timeout_s`. Raises as `call` does."""
+        """List the models that the server serves, within `timeout_s`.
+
+        Raises PolicyError for an answer that is no such list, and as `call` does.
+        """
         url = f"{self.url}/models"
         body = await self.call(client, "GET", url, timeout_s=timeout_s)
         names = ("owned_by", "root", "weight_version", "parent")

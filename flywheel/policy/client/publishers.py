@@ -46,7 +46,7 @@ class ServePublisher:
     async def version(self) -> str:
         """Return the digest of the weights that answer at present; "" where the server does not report it.
 
-        Raises as `PolicyEndpoint.call`, with a deadline of `PUBLISH_S`.
+        Raises as `PolicyEndpoint.models`, with a deadline of `PUBLISH_S`.
         """
         async with self._endpoint.client() as client:
             models = await self._endpoint.models(client, PUBLISH_S)
@@ -201,8 +201,11 @@ class VllmPublisher(ServePublisher):
 
     async def sleep(self) -> None:
         """Let the server finish its requests and free the GPU's memory (vLLM's sleep mode, level 1: the weights move to
-        the CPU's memory, keys and values are dropped). Raises CannotPublish for a server that was started without sleep
-        mode, PolicyTimeout after `PUBLISH_S`, PolicyError where it does not sleep."""
+        the CPU's memory, keys and values are dropped).
+
+        Raises CannotPublish for a server that was started without sleep mode, PolicyTimeout after `PUBLISH_S`,
+        PolicyError where it does not sleep, or cannot be reached.
+        """
         async with self._endpoint.client() as client:
             model = (await self._configuration(client, _SLEEP)).get("model_config") or {}
             if not model.get("enable_sleep_mode"):  # it would report that it sleeps, and keep its memory
@@ -212,8 +215,11 @@ class VllmPublisher(ServePublisher):
                 raise PolicyError("the server does not sleep", where=self._endpoint.root, fix="see its log")
 
     async def wake(self) -> None:
-        """Wake the server if it sleeps, with the weights that it had before. Raises CannotPublish for a server without
-        the routes, PolicyTimeout after `PUBLISH_S`, PolicyError where it does not wake."""
+        """Wake the server if it sleeps, with the weights that it had before.
+
+        Raises CannotPublish for a server without the routes, PolicyTimeout after `PUBLISH_S`, PolicyError where it does
+        not wake, or cannot be reached.
+        """
         async with self._endpoint.client() as client:
             if await self._sleeps(client):
                 await self._route(client, "POST", "/wake_up", fix=_SLEEP)
@@ -254,6 +260,7 @@ def is_same_checkpoint(root: str, folder: Path, version: str) -> bool:
     """Tell whether a server was started with the checkpoint in `folder`.
 
     root: what the server was started with, a folder or a Hugging Face name. version: digest of the weights in `folder`.
+    Raises ModelError as `name_adapter_base`, where `root` is no folder here.
     """
     if not Path(root).is_dir():
         return root == name_adapter_base(folder, folder).model

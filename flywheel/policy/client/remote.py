@@ -41,6 +41,7 @@ class RequestSlots:
 
     @property
     def waiting(self) -> int:
+        """Return the number of callers that wait for a slot."""
         return len(self._waiters)
 
     @property
@@ -129,9 +130,11 @@ class ServerConnection:
         self.under_way = 0
 
     async def open(self, weights: CheckpointWeights, timeout_s: float) -> None:
-        """Find the server's model within `timeout_s`, and publish `weights` if the server has others. Also reconnects
-        to a server that failed: it may have restarted, with another API key and its first weights. Raises as
-        `PolicyEndpoint.find` and `ServePublisher.publish`."""
+        """Find the server's model within `timeout_s`, and publish `weights` if the server has others.
+
+        Also reconnects to a server that failed: it may have restarted, with another API key and its first weights.
+        Raises as `PolicyEndpoint.find`, `ServePublisher.publish` and, for a server that sleeps, `VllmPublisher.wake`.
+        """
         self._client.headers.update(self._endpoint.headers())
         model = await self._endpoint.find(self._client, timeout_s)
         self._model, self._tells_version = model, bool(model.weight_version)
@@ -150,7 +153,10 @@ class ServerConnection:
         await self._endpoint.find(self._client, min(self._policy.timeout_s, PROBE_TIMEOUT_S))
 
     async def load(self, weights: CheckpointWeights) -> None:
-        """Publish `weights`; running requests end on the weights that they began with."""
+        """Publish `weights`; running requests end on the weights that they began with.
+
+        Raises as `ServePublisher.publish` and, for a server that sleeps, `VllmPublisher.wake`.
+        """
         self._given.append(weights.version)
         async with self._swapping():
             await self._wake()
@@ -193,6 +199,7 @@ class ServerConnection:
         return completion
 
     async def close(self) -> None:
+        """Close the connections to the server."""
         await self._client.aclose()
 
     async def _wake(self) -> None:
@@ -315,7 +322,11 @@ class ServerPool:
         self._returned = asyncio.Event()  # set, and replaced, whenever a server comes back
 
     async def open(self, weights: CheckpointWeights) -> None:
-        """Make the servers answer with `weights`. Raises PolicyError where none does."""
+        """Make the servers answer with `weights`.
+
+        Raises PolicyError where none does, and at once ModelError for weights that cannot be read, BadInput for a
+        request that a server refuses.
+        """
         self._weights = weights
         await self._run_on_servers(self._all, lambda server: server.open(weights, self._timeout_s))
         if len(self._out) == len(self._all):
@@ -323,7 +334,10 @@ class ServerPool:
 
     async def load(self, weights: CheckpointWeights) -> None:
         """Publish `weights` to all servers that are not left out; the others get them before they are used again.
-        Raises PolicyError where all fail, and none comes back within `policy.timeout_s` after that."""
+
+        Raises PolicyError where all fail, and none comes back within `policy.timeout_s` after that; ModelError and
+        BadInput as `open`.
+        """
         self._weights = weights
         await self._run_on_servers([server for server in self._all if server not in self._out], self._swap)
         deadline = _now() + self._timeout_s
@@ -369,6 +383,7 @@ class ServerPool:
         await asyncio.gather(*self._returning, return_exceptions=True)
 
     async def close(self) -> None:
+        """Close the connections to all servers."""
         await asyncio.gather(*(server.close() for server in self._all))
 
     async def _swap(self, server: ServerConnection) -> None:
@@ -454,9 +469,9 @@ class RemotePolicy:
     delay a request's timeout. The constructor publishes the checkpoint to servers that have other weights. At most
     `policy.max_num_seqs` requests run at a server and `policy.max_queue_size` wait for it. `policy.timeout_s` limits a
     request to one server: the wait for a slot, every try and the pauses between them; over several servers the limit is
-    1.9 times that. Raises BadInput for an endpoint that is not an address, ModelError for a folder without a tokeniser
-    or weights, PolicyError (or its PolicyTimeout and PolicyBusy) where no server can be reached, has the model and can
-    take the weights.
+    1.9 times that. Raises BadInput for an endpoint that is not an address or a request that a server refuses,
+    ModelError for a folder without a tokeniser or weights, PolicyError (or its PolicyTimeout and PolicyBusy) where no
+    server can be reached, has the model and can take the weights.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
@@ -486,15 +501,18 @@ class RemotePolicy:
         """Answer one context.
 
         Raises PolicyBusy (queue full, here or at the server), PolicyTimeout, BadInput for a request that the server
-        rejects, PolicyError for a server that fails or whose answer cannot be used. With several servers, all but
-        BadInput are raised only where every server fails.
+        rejects, PolicyError for a server that fails or whose answer cannot be used, and once the policy is closed. With
+        several servers, all but BadInput are raised only where every server fails.
         """
         return await asyncio.wrap_future(self._submit(self._servers.complete(context, sampling)))
 
     async def load(self, checkpoint: Path) -> None:
         """Publish the checkpoint in the folder `checkpoint` to the servers; running requests end on the weights that
-        they began with. Raises ModelError for a folder without tokeniser or weights, PolicyError where no server takes
-        the weights."""
+        they began with.
+
+        Raises ModelError for a folder without tokeniser or weights, PolicyError where no server takes the weights or
+        the policy is closed, BadInput for a request that a server refuses.
+        """
         await asyncio.wrap_future(self._submit(self._load(Path(checkpoint))))
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -30,7 +31,7 @@ from flywheel.policy.checkpoint import (
     resolve_checkpoint,
 )
 from flywheel.policy.devices import is_small_model, use_one_core_in_thread
-from flywheel.policy.encoding import Encoder
+from flywheel.policy.encoding import CutScreen, Encoder
 from flywheel.policy.guided_decoding import AnswerConstraint, open_constraint
 from flywheel.policy.inference.adapter_slot import AdapterSlot
 from flywheel.policy.inference.cache import EncodedPrompt, LruCache, make_prompt
@@ -140,6 +141,7 @@ GATHER_S = 0.05  # as long as a small model on a CPU needs for a few passes over
 LOAD_S = 600.0  # deadline of a swap of weights, with the wait for the running batch: it reads gigabytes
 
 _WHERE = "embedded policy"
+_NO_PIXELS = np.empty((0, 0), np.float32)
 
 
 @dataclass(eq=False)
@@ -165,14 +167,15 @@ class EmbeddedPolicy:
 
     folder: a checkpoint's folder, or a Hugging Face name. policy: block `policy`. At most policy.max_num_seqs requests
     run and policy.max_queue_size wait. policy.cache_mb bounds the caches: half of it is for keys and values of prompt
-    prefixes, a quarter for screen features, a quarter for encoded prompts. Raises ModelError for a folder that cannot
-    be loaded, and as `open_constraint`.
+    prefixes, a quarter for screen features, an eighth each for encoded prompts and for screens cut into patches. Raises
+    ModelError for a folder that cannot be loaded, and as `open_constraint`.
     """
 
     def __init__(self, folder: Path | str, policy: config.PolicySettings) -> None:
         self._policy = policy
         room = policy.cache_mb << 20
-        self._prompts: LruCache[EncodedPrompt] = LruCache(room // 4)
+        self._prompts: LruCache[EncodedPrompt] = LruCache(room // 8)
+        self._screens: LruCache[CutScreen] = LruCache(room // 8)
         self._lock = threading.Lock()  # guards what callers, encoding threads and the worker share
         self._asked = 0  # requests whose callers still wait
         self._encoding = 0  # requests that the worker has not received yet
@@ -192,6 +195,7 @@ class EmbeddedPolicy:
 
     @property
     def encoder(self) -> Encoder:
+        """Return the encoder of the checkpoint, with which training encodes prompts."""
         return self._loaded.encoder
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
@@ -276,16 +280,20 @@ class EmbeddedPolicy:
             self._inbox.put(request)
 
     def _prompt(self, request: _Request) -> EncodedPrompt:
+        images = [part for message in request.context for part in message.parts if isinstance(part, Image)]
+        keys = [hashlib.blake2b(image.png, digest_size=16).digest() for image in images]
+        screens = [self._cut(request.encoder, *one) for one in zip(keys, images, strict=True)]
         name = (request.context, request.encoder)
         with self._lock:
             prompt = self._prompts.get(name)
         if prompt is None:
-            encoded = request.encoder.encode(request.context)
-            images = [part for message in request.context for part in message.parts if isinstance(part, Image)]
-            keys = [hashlib.blake2b(image.png, digest_size=16).digest() for image in images]
+            encoded = request.encoder.encode_cut(request.context, screens)
             prompt = make_prompt(self._loaded.model, encoded, request.encoder.end_id, keys)
+            kept = prompt.showing([_NO_PIXELS] * len(screens))  # the pixels are kept once for all prompts
             with self._lock:
-                self._prompts.put(name, prompt, prompt.nbytes)
+                self._prompts.put(name, kept, kept.nbytes)
+        else:
+            prompt = prompt.showing([screen.pixels for screen in screens])
         if len(prompt) + request.sampling.max_new_tokens > self._loaded.limit:
             raise PolicyError(
                 f"a prompt of {len(prompt)} tokens and {request.sampling.max_new_tokens} new ones do not fit into "
@@ -294,6 +302,17 @@ class EmbeddedPolicy:
                 fix="lower policy.history_n_images or policy.max_context_tokens",
             )
         return prompt
+
+    def _cut(self, encoder: Encoder, key: bytes, image: Image) -> CutScreen:
+        """Cut a screen, once for all prompts that show it. key: digest of its content."""
+        name = (key, encoder)
+        with self._lock:
+            screen = self._screens.get(name)
+        if screen is None:
+            screen = encoder.cut(image.png)
+            with self._lock:
+                self._screens.put(name, screen, screen.pixels.nbytes)
+        return screen
 
     # on the worker thread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
@@ -18,7 +18,8 @@ from flywheel.policy.devices import open_pass_pool, supports_flash_attention
 from flywheel.policy.encoding import EncodedSequence
 from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint, AnswerState
 from flywheel.policy.inference import cache
-from flywheel.policy.inference.fused_layers import TextPass, make_library_pass
+from flywheel.policy.inference.compiled_pass import CompiledPass
+from flywheel.policy.inference.fused_layers import PaddedPass, TextPass, make_library_pass
 from flywheel.policy.protocol import SamplingParams
 from flywheel.utils.errors import PolicyError
 
@@ -27,20 +28,18 @@ from flywheel.utils.errors import PolicyError
 # a seed means the same on a GPU.
 
 
-def sample_tokens(
-    logits: Tensor, samplings: Sequence[SamplingParams], generators: Sequence[torch.Generator | None]
-) -> Tensor:
+def sample_tokens(logits: Tensor, samplings: Sequence[SamplingParams], random: Sequence[float | None]) -> Tensor:
     """Sample a token for each row: float32 logits [rows, vocabulary] -> int64 [rows].
 
-    samplings: one per row, of which only the temperature is used. generators: one per row, on the CPU; None: take the
+    samplings: one per row, of which only the temperature is used. random: one number per row, in [0, 1); None: take the
     row's likeliest token.
     """
     chosen = logits.argmax(dim=-1)
-    noisy = [row for row, generator in enumerate(generators) if generator is not None]
+    noisy = [row for row, number in enumerate(random) if number is not None]
     if noisy:
         tempered = logits[noisy] / logits.new_tensor([[samplings[row].temperature] for row in noisy])
         up_to = tempered.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-        at = torch.stack([torch.rand(1, generator=generators[row], dtype=torch.float64) for row in noisy])
+        at = torch.tensor([[random[row]] for row in noisy], dtype=torch.float64)
         found = torch.searchsorted(up_to, at.to(logits.device) * up_to[:, -1:], right=True)
         chosen[noisy] = found[:, 0].clamp_max(logits.shape[1] - 1)  # logits that are not finite give an index too high
     return chosen
@@ -77,6 +76,8 @@ def generate_responses(
 
 log = logging.getLogger(__name__)
 
+_GUESSED = 8  # tokens of a row that are guessed at once, at most
+_NUMBERS = 64  # random numbers that a row draws at once
 PREFILL_TOKENS = 8192  # most tokens of one prefill pass, with padding: bounds its memory and the running batch's wait
 
 
@@ -87,6 +88,7 @@ class BatchRow:
     `sampling.stop` ends the answer, given its token ids so far; None without stop texts.
 
     logprobs, tempered: of each sampled token, at temperature 1 and at the request's temperature (empty if greedy).
+    pending: the newest tokens, at least one, that the KV cache does not have yet.
     """
 
     prompt: cache.EncodedPrompt
@@ -99,20 +101,67 @@ class BatchRow:
     tempered: list[float] = field(default_factory=list)
     error: Exception | None = None
     form: AnswerState | None = None
-    generator: torch.Generator | None = None
+    pending: int = 1
+    _random: list[float] = field(default_factory=list)
+    _generator: torch.Generator | None = None
+
+    def begin(self) -> None:
+        """Begin the answer, again if need be."""
+        self.token_ids, self.logprobs, self.tempered, self.error, self.pending = [], [], [], None, 1
+        self.form = self.constraint and self.constraint.begin()
+        self._generator = torch.Generator().manual_seed(self.sampling.seed)
+        self._random = []
+
+    @property
+    def length(self) -> int:
+        """Return how many tokens of prompt and answer the KV cache has."""
+        return len(self.prompt) + len(self.token_ids) - self.pending
+
+    def random(self, ahead: int = 0) -> float | None:
+        """Return the random number, in [0, 1), of the token that comes `ahead` tokens behind the next; None for a
+        greedy answer."""
+        if self.sampling.temperature == 0:
+            return None
+        number = len(self.token_ids) + ahead
+        while len(self._random) <= number:
+            self._random += torch.rand(_NUMBERS, generator=self._generator, dtype=torch.float64).tolist()
+        return self._random[number]
+
+    def add(self, token: int, logprob: float, tempered: float) -> None:
+        """Append a sampled token. Raises PolicyError where its grammar does not allow it."""
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        if self.sampling.temperature > 0:
+            self.tempered.append(tempered)
+        if self.form is not None:
+            self.form.add(token)
+
+    def inputs(self, image_id: int) -> list[int]:
+        """Return the pending tokens, the model's next input."""
+        if self.pending == 1:
+            return [self.next_input(image_id)]
+        return self.token_ids[-self.pending :]  # of a grammar, which has no image token
 
     def next_input(self, image_id: int) -> int:
         """Return the newest token, the model's next input. A sampled image token stands for no image, so the token
         before it takes its place, as in the trainer's pass (`training/modeling/policy_forward.py`)."""
-        return next((token for token in reversed(self.token_ids) if token != image_id), int(self.prompt.ids[-1]))
+        newest = next((token for token in reversed(self.token_ids) if token != image_id), None)
+        return int(self.prompt.ids[-1]) if newest is None else newest
 
     def ended(self, end_id: int) -> bool:
+        """Tell whether the answer has ended: by an error, its length, the token `end_id` or a stop text. It has a
+        token, or an error."""
         return (
             self.error is not None
             or len(self.token_ids) >= self.sampling.max_new_tokens
             or (self.token_ids[-1] == end_id and not self.sampling.ignore_end)
             or (self.stopped is not None and self.stopped(self.token_ids))
         )
+
+
+_Guess = tuple[list[int], list[np.ndarray]]  # tokens, and what is allowed behind each
+_NOTHING: _Guess = [], []
+_Drawn = tuple[int, float, float]  # token, log-probability at temperature 1 and at the row's
 
 
 @dataclass
@@ -175,8 +224,10 @@ class InferenceEngine:
         share: bool = True,
     ) -> None:
         self._model, self._end_id, self._share = model, end_id, share
-        self._pass = text_pass or make_library_pass(model)
         first = next(model.parameters())
+        self._pass = CompiledPass.open(model, text_pass) or PaddedPass(
+            text_pass or make_library_pass(model), model, first.device
+        )
         self._device, self._flash = first.device, supports_flash_attention(first.device, first.dtype)
         self._threads = 1 if self._device.type == "cuda" else threads or torch.get_num_threads()
         self._beside = open_pass_pool(self._threads)
@@ -199,20 +250,35 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def step(self) -> list[BatchRow]:
-        """Sample one token for each row. Return the rows that ended; where the model fails, all end with its error."""
+        """Sample one token or more for each row. Return the rows that ended; where the model fails, all end with its
+        error."""
         try:
-            lengths = [len(row.prompt) + len(row.token_ids) - 1 for row in self.rows]  # tokens in the KV cache
-            seen = max(lengths) + 1
-            mask = self._held.at(lengths, 1, seen, self._device)
-            moved = [row.prompt.following + len(row.token_ids) - 1 for row in self.rows]
-            ids = self._tensor([[row.next_input(self._model.config.image_token_id)] for row in self.rows])
-            hidden = self._pass(ids, self._tensor([moved]).mT.expand(3, -1, -1), mask, self._held)
-            self._sample(hidden[:, -1], self.rows)
+            image_id = self._model.config.image_token_id
+            guesses = self._guess()
+            ids = [row.inputs(image_id) + tokens for row, (tokens, _) in zip(self.rows, guesses, strict=True)]
+            starts = [row.length for row in self.rows]  # tokens in the KV cache
+            positions = [row.prompt.following + row.length - len(row.prompt) for row in self.rows]
+            wanted = [1 + len(tokens) for tokens, _ in guesses]
+            hidden = self._pass.extend(ids, positions, starts, self._held, wanted)
+            self._sample(hidden, self.rows, guesses)
             self.counts.steps += 1
         except Exception as error:
             log.exception("a step of %d requests failed", len(self.rows))
             return self.fail(error)
         return self._leave(lambda row: row.ended(self._end_id))
+
+    def _guess(self) -> list[_Guess]:
+        """Guess the rows' next tokens, where a pass takes several. As many as the pass then costs less than the steps
+        that are saved: a step has a cost of its own that all rows share, a guessed token its arithmetic."""
+        if not self._pass.takes_several or any(row.sampling.reshapes for row in self.rows):
+            return [_NOTHING] * len(self.rows)
+        least = len(self.rows) / (len(self.rows) + 8)
+        return [
+            row.form.guess(least, min(_GUESSED, row.sampling.max_new_tokens - len(row.token_ids) - 1))
+            if row.form is not None
+            else _NOTHING
+            for row in self.rows
+        ]
 
     @torch.inference_mode()
     def drop(self, gone: Callable[[BatchRow], bool]) -> None:
@@ -251,10 +317,7 @@ class InferenceEngine:
     def _begin(self, groups: Sequence[_Group]) -> None:
         rows = [row for group in groups for row in group.rows]
         for row in rows:
-            row.token_ids, row.logprobs, row.tempered, row.error = [], [], [], None
-            greedy = row.sampling.temperature == 0
-            row.generator = None if greedy else torch.Generator().manual_seed(row.sampling.seed)
-            row.form = row.constraint and row.constraint.begin()
+            row.begin()
         new = [group for group in groups if group.width]
         computed = {id(group): found for group, found in zip(new, self._prefill_all(new), strict=True)}
         last = [computed[id(group)].hidden if group.width else group.prefix.hidden for group in groups]
@@ -298,51 +361,84 @@ class InferenceEngine:
     @torch.inference_mode()  # this mode is set per thread
     def _prefill(self, groups: Sequence[_Group], features: Mapping[bytes, cache.ScreenFeatures]) -> list[_Computed]:
         """Compute the prompts of `groups` in one pass. features: of each screen, by its key."""
-        width, starts = max(group.width for group in groups), [group.known for group in groups]
-        seen = max(starts) + width
-        held = self._key_values(len(groups), seen)
+        starts = [group.known for group in groups]
+        held = self._key_values(len(groups), max(starts) + max(group.width for group in groups))
         for row, group in enumerate(groups):
             if group.prefix is not None:
                 held.write(row, group.prefix.held[:, :, :, : group.known])
-        ids = torch.zeros(len(groups), width, dtype=torch.int64)
-        positions = torch.zeros(3, len(groups), width, dtype=torch.int64)
-        for row, group in enumerate(groups):
-            ids[row, : group.width] = group.prompt.ids[group.known :]
-            positions[:, row, : group.width] = group.prompt.positions[:, group.known :]
+        ids = [group.prompt.ids[group.known :] for group in groups]
+        positions = [group.prompt.positions[:, group.known :] for group in groups]
         shown = [features[screen.key] for group in groups for screen in group.screens]
-        mask = held.at(starts, width, seen, self._device)
-        hidden = self._pass(ids.to(self._device), positions.to(self._device), mask, held, shown)
-        return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
+        hidden = self._pass.prefill(ids, positions, starts, held, shown)
+        return [_Computed(held, row, hidden[row]) for row in range(len(groups))]
 
-    def _sample(self, hidden: Tensor, rows: Sequence[BatchRow]) -> None:
-        """Sample a token for each of `rows`. hidden: [rows, size], at their last tokens. A row whose logits are not
-        finite, or whose token breaks the grammar, gets an error; the others do not."""
-        logits = self._model.get_output_embeddings()(hidden).float()
+    def _sample(self, hidden: Tensor, rows: Sequence[BatchRow], guesses: Sequence[_Guess] = ()) -> None:
+        """Sample a token for each of `rows`, and where it is the one that was guessed, the next. hidden: [rows and
+        guessed tokens, size], at the last tokens of each row. A row whose logits are not finite, or whose token breaks
+        the grammar, gets an error; the others do not."""
+        logits = self._pass.logits(hidden)
+        guesses = guesses or [_NOTHING] * len(rows)
+        if isinstance(self._pass, CompiledPass) and not any(row.sampling.reshapes for row in rows):
+            drawn = self._draw_compiled(self._pass, logits, rows, guesses)
+        else:
+            drawn = self._draw(logits, rows)
+        at = 0
+        for row, (guessed, _) in zip(rows, guesses, strict=True):
+            self._accept(row, guessed, drawn[at : at + 1 + len(guessed)])
+            at += 1 + len(guessed)
+
+    def _accept(self, row: BatchRow, guessed: Sequence[int], drawn: Sequence[_Drawn]) -> None:
+        """Append what was drawn for a row, up to the first token that is another than was guessed in its place: what
+        was drawn behind that is of another answer."""
+        try:
+            for (token, value, tempered), expected in zip(drawn, [*guessed, None], strict=True):
+                if not math.isfinite(value):
+                    raise PolicyError("the weights give numbers that are not finite", where="the model")
+                row.add(token, value, tempered)
+                self.counts.tokens += 1
+                if token != expected or row.ended(self._end_id):
+                    break
+            row.pending = 1
+            if self._pass.takes_several and row.form is not None:
+                self._join(row)
+        except PolicyError as error:
+            row.error = error
+
+    def _join(self, row: BatchRow) -> None:
+        """Append the tokens that the row's grammar leaves no choice of: their probability is 1, whatever the model
+        says. The model gets them with the token that it sampled."""
+        while row.form.only is not None and not row.ended(self._end_id):
+            row.add(row.form.only, 0.0, 0.0)
+            row.pending += 1
+            self.counts.tokens += 1
+
+    def _draw_compiled(
+        self, compiled: CompiledPass, logits: Tensor, rows: Sequence[BatchRow], guesses: Sequence[_Guess]
+    ) -> list[_Drawn]:
+        """Sample by compiled code: for each row, and behind each of its guessed tokens as if they were the answer's."""
+        allowed: list[np.ndarray | None] = []
+        for row, (_, masks) in zip(rows, guesses, strict=True):
+            allowed += [row.form.allowed, *masks] if row.form is not None else [None]
+        ahead = [(row, n) for row, (tokens, _) in zip(rows, guesses, strict=True) for n in range(1 + len(tokens))]
+        return compiled.draw(
+            logits, allowed, [row.sampling.temperature for row, _ in ahead], [row.random(n) or 0.0 for row, n in ahead]
+        )
+
+    def _draw(self, logits: Tensor, rows: Sequence[BatchRow]) -> list[_Drawn]:
+        """Sample by torch, with penalties and filters, on any device: token, log-probability at temperature 1 and at
+        the row's, of each row."""
         held = [number for number, row in enumerate(rows) if row.form is not None]
         if held:
             blocked = np.stack([rows[number].form.blocked() for number in held])
             logits[held] = logits[held].masked_fill(torch.from_numpy(blocked).to(self._device), BLOCKED_LOGIT)
         allowed = _reshape_logits(logits, rows)
-        chosen = sample_tokens(allowed, [row.sampling for row in rows], [row.generator for row in rows])
+        chosen = sample_tokens(allowed, [row.sampling for row in rows], [row.random() for row in rows])
         values = _logprobs(logits, chosen)
         scale = [row.sampling.temperature or 1.0 for row in rows]
         as_drawn = set(scale) == {1.0} and allowed is logits
         drawn = values if as_drawn else _logprobs(allowed / logits.new_tensor(scale)[:, None], chosen)
         read = torch.stack([chosen.double(), values.double(), drawn.double()], dim=1)  # a GPU is waited for once
-        for row, (token, value, tempered) in zip(rows, read.tolist(), strict=True):
-            if not math.isfinite(value):
-                row.error = PolicyError("the weights give numbers that are not finite", where="the model")
-                continue
-            row.token_ids.append(int(token))
-            row.logprobs.append(value)
-            if row.sampling.temperature > 0:
-                row.tempered.append(tempered)
-            if row.form is not None:
-                try:
-                    row.form.add(row.token_ids[-1])
-                except PolicyError as error:
-                    row.error = error
-        self.counts.tokens += len(rows)
+        return [(int(token), value, tempered) for token, value, tempered in read.tolist()]
 
     def _leave(self, gone: Callable[[BatchRow], bool]) -> list[BatchRow]:
         """Take out and return the rows for which `gone` is true. The last row moves into each gap, so that the batch
@@ -356,13 +452,10 @@ class InferenceEngine:
             last = self.rows.pop()
             if last is not row:
                 self.rows[number] = last
-                self._held.take(number, self._held, len(self.rows), len(last.prompt) + len(last.token_ids) - 1)
+                self._held.take(number, self._held, len(self.rows), last.length)
             if row.error is not None:
                 self._held.wipe(len(self.rows))
         return left[::-1]
-
-    def _tensor(self, numbers: Iterable[Any]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
 
 
 def _reshape_logits(logits: Tensor, rows: Sequence[BatchRow]) -> Tensor:
@@ -370,7 +463,7 @@ def _reshape_logits(logits: Tensor, rows: Sequence[BatchRow]) -> Tensor:
 
     The order is vLLM's: penalties, temperature (`sample_tokens` applies it), min_p, top_k, then top_p of what is left.
     """
-    if not any(row.sampling.penalises or row.sampling.filters for row in rows):
+    if not any(row.sampling.reshapes for row in rows):
         return logits
     shaped = logits.clone()
     for row, own in zip(rows, shaped, strict=True):

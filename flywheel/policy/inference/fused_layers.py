@@ -20,7 +20,7 @@ _KNOWN = {"Qwen2VLDecoderLayer", "Qwen2_5_VLDecoderLayer", "Qwen3VLTextDecoderLa
 
 
 @dataclass(frozen=True)
-class _Layer:
+class LayerWeights:
     """Hold the weights of a layer, [out, in]; matrices with the same input are joined into one. head_norm: factors of
     queries and keys after their normalisation, [heads + key heads, head size]; None for a model without it."""
 
@@ -40,11 +40,12 @@ class TextPass:
 
     def __init__(self, model: PreTrainedModel) -> None:
         text, config = model.base_model.language_model, model.config.get_text_config()
-        self._embed, self._rotary, self._norm = text.embed_tokens, text.rotary_emb, text.norm.weight
-        self._image_id, self._epsilon = model.config.image_token_id, config.rms_norm_eps
-        self._heads, self._key_heads = config.num_attention_heads, config.num_key_value_heads
-        self._head = text.layers[0].self_attn.head_dim
-        self._layers = [_weights(layer, self._heads, self._key_heads) for layer in text.layers]
+        self.embed, self.rotary, self.norm = text.embed_tokens, text.rotary_emb, text.norm.weight
+        self.image_id, self.vocabulary = model.config.image_token_id, config.vocab_size
+        self.epsilon = config.rms_norm_eps
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head = text.layers[0].self_attn.head_dim
+        self.layers = [_weights(layer, self.heads, self.key_heads) for layer in text.layers]
 
     @staticmethod
     def knows(model: PreTrainedModel) -> bool:
@@ -57,6 +58,11 @@ class TextPass:
             and all(type(layer).__name__ in _KNOWN for layer in model.base_model.language_model.layers)
         )
 
+    @property
+    def static_positions(self) -> bool:
+        """Tell whether the rotary angles of a position are always the same, not a function of the prompt's length."""
+        return getattr(self.rotary, "rope_type", "default") == "default"
+
     def __call__(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, held: KVCache, screens: Sequence[ScreenFeatures] = ()
     ) -> Tensor:
@@ -65,42 +71,42 @@ class TextPass:
         ids: [rows, width]. positions: [3, rows, width]. held: the KV cache; mask: as its `at` returned it. screens:
         features for the image tokens of `ids`, row after row.
         """
-        x = self._embed(ids)
+        x = self.embed(ids)
         places, deeper = None, ()
         if screens:
             first, *deeper = (torch.cat(level) for level in zip(*screens, strict=True))
-            places = ids == self._image_id
+            places = ids == self.image_id
             x[places] = first
-        cos, sin = (part[:, :, None] for part in self._rotary(x, positions))  # [rows, width, 1, head size]
-        half = self._head // 2
+        cos, sin = (part[:, :, None] for part in self.rotary(x, positions))  # [rows, width, 1, head size]
+        half = self.head // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-        for number, layer in enumerate(self._layers):
+        for number, layer in enumerate(self.layers):
             x = x + self._attend(layer, number, self._normed(x, layer.before), cos, sin, mask, held)
             gate, up = linear(self._normed(x, layer.after), layer.gate_up).chunk(2, dim=-1)
             x = x + linear(silu(gate) * up, layer.down)
             if number < len(deeper):
                 x[places] += deeper[number]
-        return self._normed(x, self._norm)
+        return self._normed(x, self.norm)
 
     def _attend(
-        self, layer: _Layer, number: int, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, held: KVCache
+        self, layer: LayerWeights, number: int, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, held: KVCache
     ) -> Tensor:
         rows, width, _ = x.shape
-        mixed = linear(x, layer.qkv, layer.qkv_bias).view(rows, width, -1, self._head)
-        turned, values = mixed.split([self._heads + self._key_heads, self._key_heads], dim=2)
+        mixed = linear(x, layer.qkv, layer.qkv_bias).view(rows, width, -1, self.head)
+        turned, values = mixed.split([self.heads + self.key_heads, self.key_heads], dim=2)
         if layer.head_norm is not None:
-            turned = rms_norm(turned, (self._head,), eps=self._epsilon) * layer.head_norm
-        turned = turned * cos + turned.roll(self._head // 2, dims=-1) * sin
-        queries, keys = turned.transpose(1, 2).split([self._heads, self._key_heads], dim=1)
+            turned = rms_norm(turned, (self.head,), eps=self.epsilon) * layer.head_norm
+        turned = turned * cos + turned.roll(self.head // 2, dims=-1) * sin
+        queries, keys = turned.transpose(1, 2).split([self.heads, self.key_heads], dim=1)
         keys, values = held.update(keys, values.transpose(1, 2), number)
-        grouped = self._heads != self._key_heads
+        grouped = self.heads != self.key_heads
         seen = scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=mask is None and width > 1, enable_gqa=grouped
         )
         return linear(seen.transpose(1, 2).reshape(rows, width, -1), layer.out)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight.shape, weight, self._epsilon)
+        return rms_norm(x, weight.shape, weight, self.epsilon)
 
 
 def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
@@ -121,12 +127,65 @@ def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
     return run
 
 
-def _weights(layer: nn.Module, heads: int, key_heads: int) -> _Layer:
+class PaddedPass:
+    """Run `TextPass`, or the library's layers, over new tokens of several rows, padded to one width. run: with the
+    signature of `TextPass`. device: of the model."""
+
+    takes_several = False  # every row gets one token at a step
+
+    def __init__(self, run: Callable[..., Tensor], model: PreTrainedModel, device: torch.device) -> None:
+        self._run, self._model, self._device = run, model, device
+
+    def prefill(
+        self,
+        ids: Sequence[Tensor],
+        positions: Sequence[Tensor],
+        starts: Sequence[int],
+        held: KVCache,
+        screens: Sequence[ScreenFeatures],
+    ) -> Tensor:
+        """Run the model over the new tokens of prompts, and append to the KV cache.
+
+        ids: of each row [tokens]. positions: of each row [3, tokens]. starts: tokens of each row in the cache. screens:
+        features for the image tokens of `ids`, row after row. Returns the hidden states after the last layer at each
+        row's last token, [rows, size].
+        """
+        counts = [len(one) for one in ids]
+        width = max(counts)
+        padded = torch.zeros(len(ids), width, dtype=torch.int64)
+        places = torch.zeros(3, len(ids), width, dtype=torch.int64)
+        for row, (one, at) in enumerate(zip(ids, positions, strict=True)):
+            padded[row, : len(one)] = one
+            places[:, row, : len(one)] = at
+        mask = held.at(list(starts), width, max(starts) + width, self._device)
+        hidden = self._run(padded.to(self._device), places.to(self._device), mask, held, screens)
+        return torch.stack([hidden[row, count - 1] for row, count in enumerate(counts)])
+
+    def extend(
+        self,
+        ids: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        starts: Sequence[int],
+        held: KVCache,
+        wanted: Sequence[int],
+    ) -> Tensor:
+        """Run the model over the newest token of each answer. ids: of each row, one. positions: of each row. wanted: of
+        how many tokens of each row the hidden states are returned, which is one. The rest as in `prefill`."""
+        mask = held.at(list(starts), 1, max(starts) + 1, self._device)
+        at = torch.tensor([positions], device=self._device).mT.expand(3, -1, -1)
+        return self._run(torch.tensor(ids, device=self._device), at, mask, held)[:, -1]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of hidden states: [rows, size] -> float32 [rows, vocabulary]."""
+        return self._model.get_output_embeddings()(hidden).float()
+
+
+def _weights(layer: nn.Module, heads: int, key_heads: int) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
     three = (attention.q_proj, attention.k_proj, attention.v_proj)
     norms = ((getattr(attention, name, None), count) for name, count in (("q_norm", heads), ("k_norm", key_heads)))
     normed = [norm.weight.detach().expand(count, -1) for norm, count in norms if norm is not None]
-    return _Layer(
+    return LayerWeights(
         layer.input_layernorm.weight,
         _joined(*three),
         None if three[0].bias is None else torch.cat([one.bias.detach() for one in three]),

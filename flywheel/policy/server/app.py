@@ -47,7 +47,10 @@ class RequestRefused(Exception):
 
 class PolicyService:
     """Hold the state that the routes share. name: name of the model. folder: its checkpoint. key: API key that clients
-    must send. settings: block `policy`. The attribute `cut` is an event that ends the running requests when set."""
+    must send. settings: block `policy`. The attribute `cut` is an event that ends the running requests when set.
+
+    Raises ModelError where the checkpoint's config.json is damaged.
+    """
 
     def __init__(
         self, policy: EmbeddedPolicy, *, name: str, folder: Path, key: str, settings: config.PolicySettings

@@ -95,7 +95,7 @@ def serve_policy(
     requests get after the first signal; a second signal ends them. Raises, before the server answers, BadInput for an
     address that cannot be used and an action grammar that guided decoding does not support, ModelError for a folder or
     name that is no checkpoint or whose tokeniser does not allow guided decoding where that is set to always,
-    PolicyError where the server does not start.
+    PolicyError where the server does not start, DiskFull where its key cannot be stored.
     """
 
     async def serve(listener: socket.socket, folder: Path) -> None:

@@ -48,7 +48,8 @@ class SphinxDecoder:
     """Decode with several language models (file -> weight, of sum 1). Not for use by several threads at once.
 
     The score of a word w after h is sum_i weight_i p_i(w | h)^LANGUAGE_WEIGHT: the library mixes probabilities after
-    raising them to that power, so a word is about as likely as in the model that expects it most.
+    raising them to that power, so a word is about as likely as in the model that expects it most. Raises BadInput where
+    the library or a model cannot be used.
     """
 
     def __init__(self, models: Mapping[Path, float], dictionary: Path = PRONUNCIATIONS, **options: int | float) -> None:
@@ -278,7 +279,8 @@ class PocketSphinx:
     def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> tuple[Word, ...]:
         """Recognize as `Recognizer.recognize` says; the confidence is the posterior of the word in the lattice.
 
-        Decoding cannot be interrupted, so the deadline is checked before and after it.
+        Decoding cannot be interrupted, so the deadline is checked before and after it. Raises RecognitionTimeout after
+        `deadline_s`, BadInput as `check_audio`.
         """
         check_audio(samples, rate)
         deadline = time.monotonic() + deadline_s

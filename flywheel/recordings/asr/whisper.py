@@ -90,7 +90,8 @@ class Whisper:
         """Recognize as `Recognizer.recognize` says; the confidence is the mean probability of the word's tokens.
 
         Samples may be of any length, and memory-mapped: one window at a time is read. Decoding of a window cannot be
-        interrupted, so the deadline is checked before and after each.
+        interrupted, so the deadline is checked before and after each. Raises RecognitionTimeout after `deadline_s`,
+        BadInput as `check_audio`.
         """
         check_audio(samples, rate)
         deadline = time.monotonic() + deadline_s

@@ -119,6 +119,7 @@ async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Dem
 
 
 def main() -> None:
+    """Make demonstrations as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where they go, such as recordings")
     parser.add_argument("--world", choices=WORLDS, default="chores", help="(default %(default)s)")

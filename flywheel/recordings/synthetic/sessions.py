@@ -220,7 +220,8 @@ async def record_session(
     """Record one session into `folder`; return the true thoughts and their times, for `truth.json`.
 
     Returns None for a task in which the person must wait, since a wait is not recorded. slips: whether a novice may
-    click a wrong place; a task that fails because of that is done again without slips.
+    click a wrong place; a task that fails because of that is done again without slips. Raises what `demonstrate_task`
+    and `synthesize_speech` do.
     """
     rng = random.Random(f"recording {number}")
     habits = SPEAKER_HABITS[level]
@@ -336,7 +337,8 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
     """Make the sessions `first` to `count` - 1 in `folder`.
 
     Each is the same however many are made. Earlier ones stay; with `first` 0, those named in `truth.json` are removed
-    first. Raises BadInput where a session before `first` is missing, and where there is nothing to make.
+    first. Raises BadInput where a session before `first` is missing, and where there is nothing to make; DataError
+    where one before `first` is damaged; and what `open_browser_pool`, `BrowserPool.env` and `record_session` do.
     """
     if count <= first:
         raise BadInput(
@@ -407,6 +409,7 @@ def _read_json(path: Path, take: Callable[[Any], Any]) -> Any:
 
 
 def main() -> None:
+    """Make sessions as the command line says; exit with 2, and one line, for wrong input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the sessions go, such as recordings")
     parser.add_argument("--count", type=int, default=144, help="how many there are in the end (default %(default)s)")

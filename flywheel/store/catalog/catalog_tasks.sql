@@ -5,7 +5,7 @@ CREATE VIEW task_success AS
         count(*) FILTER (WHERE r.success) AS verified, verified / samples AS success_rate
     FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
         JOIN (SELECT task_id, any_value(template) AS template FROM tasks GROUP BY ALL) k USING (task_id)
-    WHERE t.stage = 'rollout' AND r.success IS NOT NULL GROUP BY ALL ORDER BY ALL;
+    WHERE t.stage = 'rollout' AND t.source IS DISTINCT FROM 'correction' AND r.success IS NOT NULL GROUP BY ALL ORDER BY ALL;
 COMMENT ON VIEW task_success IS 'The newest model''s rollouts by task';
 COMMENT ON COLUMN task_success.samples IS 'rollouts of the task that were scored';
 COMMENT ON COLUMN task_success.success_rate IS 'verified / samples';
@@ -28,6 +28,44 @@ CREATE MACRO pass_at_by_world(k) AS TABLE
 COMMENT ON MACRO TABLE pass_at_by_world IS
     'As pass_at, by game, site or page: `FROM pass_at_by_world(4)`';
 
+CREATE MACRO live_group(n, c, g) AS pass_at_k(n, c, g) + pass_at_k(n, n - c, g) - 1;
+COMMENT ON MACRO live_group IS
+    'Chance that of g samples of a task some are verified and some are not, unbiased, from c verified of n: 1 - C(c, g) / C(n, g) - C(n - c, g) / C(n, g)';
+
+-- Of one sample neither can be told. flywheel/evaluation/headroom.py computes the same for the metrics of `score`.
+CREATE VIEW headroom AS
+    WITH by_task AS (
+        SELECT t.*, least(8, samples) AS k, pass_at_k(samples, verified, k) AS pass_k,
+            least(greatest(coalesce(try_cast(p.value AS BIGINT), 8), 2), samples) AS g, live_group(samples, verified, g) AS live
+        FROM task_success t LEFT JOIN parameters p ON p.iteration = t.iteration AND p.name = 'rl.group_size'
+        WHERE samples > 1
+    )
+    SELECT iteration, coalesce(domain, 'all') AS domain, world, template, level, count(*) AS tasks, max(samples) AS samples,
+        avg(success_rate) AS pass_at_1, max(k) AS k, avg(pass_k) AS pass_at_k,
+        avg(pass_k - success_rate) AS headroom,
+        wilson_low(sum(pass_k - success_rate), count(*)) AS headroom_low,
+        wilson_high(sum(pass_k - success_rate), count(*)) AS headroom_high,
+        max(g) AS group_size, avg(live) AS live_groups,
+        wilson_low(sum(live), count(*)) AS live_groups_low, wilson_high(sum(live), count(*)) AS live_groups_high
+    FROM by_task GROUP BY GROUPING SETS ((iteration), (iteration, domain), (iteration, domain, world, template, level))
+    ORDER BY iteration, domain, world NULLS FIRST, template, level;
+COMMENT ON VIEW headroom IS
+    'What sampling reaches beyond one sample, of the newest model''s rollouts: all that rejection sampling and RL move. By iteration and domain (`WHERE world IS NULL`), and by template and level';
+COMMENT ON COLUMN headroom.world IS 'null in the rows of whole domains, as are template and level';
+COMMENT ON COLUMN headroom.tasks IS 'those with two or more scored samples';
+COMMENT ON COLUMN headroom.samples IS 'of a task, at most';
+COMMENT ON COLUMN headroom.pass_at_1 IS 'P(V = 1) of one sample, mean over tasks';
+COMMENT ON COLUMN headroom.k IS '8, or the samples where they are fewer; a task with fewer than others counts with its own';
+COMMENT ON COLUMN headroom.pass_at_k IS 'chance that one of k samples is verified, mean over tasks';
+COMMENT ON COLUMN headroom.headroom IS 'pass_at_k - pass_at_1';
+COMMENT ON COLUMN headroom.headroom_low IS 'lower end of its 95% interval, Wilson''s, each task one case';
+COMMENT ON COLUMN headroom.headroom_high IS 'upper end of it';
+COMMENT ON COLUMN headroom.group_size IS
+    'rl.group_size of the iteration (8 where it is not known), at least 2, or the samples where they are fewer, as with k';
+COMMENT ON COLUMN headroom.live_groups IS 'chance that a group of that many episodes holds success and failure, mean over tasks';
+COMMENT ON COLUMN headroom.live_groups_low IS 'lower end of its 95% interval, as that of headroom';
+COMMENT ON COLUMN headroom.live_groups_high IS 'upper end of it';
+
 CREATE VIEW template_success AS
     WITH played AS (
         SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, r.success, s.steps, s.invalid_steps
@@ -35,7 +73,7 @@ CREATE VIEW template_success AS
             JOIN (SELECT task_id, any_value(template) AS template FROM tasks GROUP BY ALL) k USING (task_id)
             LEFT JOIN (SELECT trajectory_id, count(*) AS steps, count(parse_error) AS invalid_steps FROM steps GROUP BY ALL) s
                 USING (trajectory_id)
-        WHERE t.stage = 'rollout' AND r.success IS NOT NULL
+        WHERE t.stage = 'rollout' AND t.source IS DISTINCT FROM 'correction' AND r.success IS NOT NULL
     ), by_task AS (
         SELECT iteration, domain, world, template, level, task_id, count(*) AS samples, avg(success::INT) AS share,
             bool_or(success) AS solved, coalesce(sum(steps), 0) AS steps, coalesce(sum(invalid_steps), 0) AS invalid_steps,

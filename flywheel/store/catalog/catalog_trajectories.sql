@@ -121,7 +121,7 @@ CREATE VIEW trajectory_outcomes AS
         k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.success, j.said.success) AS success,
         coalesce(r.score, j.said.score) AS score, j.said.scorer AS scorer, r.destination, r.reason, t.error,
         t.policy_version, t.started_at, t.ended_at, epoch(t.ended_at - t.started_at) AS seconds, t.run_id, t.origin,
-        t.licence, t.annotator, t.skill
+        t.licence, t.annotator, t.skill, t.parent_id, t.start_step
     FROM trajectories t
         LEFT JOIN (SELECT task_id, any_value(template) AS template, any_value(split) AS split FROM tasks GROUP BY ALL) k
             USING (task_id)

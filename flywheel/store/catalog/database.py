@@ -37,7 +37,7 @@ def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[
 
     Times and bytes are text; numbers that are not finite are null. connection: to the catalogue. select: the SQL.
     Raises BadInput for wrong SQL, also for two columns of one name; DataError for a damaged file; PartMissing for one
-    that is lost or was replaced meanwhile.
+    that is lost or was replaced meanwhile; FlywheelError where it needs more memory than it may take.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
@@ -485,7 +485,7 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
 
     It runs again where a partition was replaced meanwhile. A statement without rows gives a table without columns.
     Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged or lost file, and as
-    `connect_catalog`.
+    `connect_catalog`; FlywheelError where it needs more memory than it may take.
     """
 
     def once() -> pa.Table:
@@ -502,7 +502,7 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
 
     parameters: of the statement, a list by position or a mapping by name. A statement without rows gives a table
     without columns. Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged file; PartMissing for
-    one that is lost or was replaced meanwhile.
+    one that is lost or was replaced meanwhile; FlywheelError where it needs more memory than it may take.
     """
     try:
         result = connection.execute(sql, parameters)

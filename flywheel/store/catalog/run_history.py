@@ -38,7 +38,8 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     `failed`, counts; `first_started`, `last_ended` (datetimes); `seconds` of all tries; `longest`, the slowest stage,
     and its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on, None where unknown.
     Raises BadInput for an iteration that has not been begun; DataError for a missing or damaged record or table of one,
-    or where DVC's file of any is lost.
+    where DVC's file of any is lost, or
+    the list of pruned outputs is damaged; and as `read_partition` and `run_query`.
     """
     known = {row["iteration"]: row for row in _query(ws, which, _SQL["iterations"])}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
@@ -65,7 +66,7 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
     `seconds` of all, `median_before` of the same in the ten iterations before, `ratio` to it, `iterations_before` that
     have the stage, and `reason` of the last failure; None where unknown. Raises BadInput for an iteration that has not
     been begun; DataError for a missing or damaged record or table of one or of the ten before it, or where DVC's file
-    of any is lost.
+    of any is lost; and as `run_query`.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
@@ -100,7 +101,7 @@ def query_usual_seconds(ws: Workspace, iteration: int) -> dict[str, float]:
     """Return the median seconds that each stage took in the ten iterations before `iteration`, by name.
 
     Pauses do not count; stages that ran in none of them are left out. Raises DataError for a missing or damaged record
-    or table of one, or where DVC's file of any is lost.
+    or table of one, or where DVC's file of any is lost; and as `run_query`.
     """
     before = [k for k in stage_records.list_iterations(ws) if iteration - _BEFORE <= k < iteration]
     rows = _query(ws, before, "SELECT stage, median(seconds) AS usual FROM stage_runs GROUP BY stage")
@@ -113,7 +114,7 @@ def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list
 
     which: numbers; one that has not been begun gives no rows. stage: the only one wanted; "": all. Keys: `iteration`,
     `stage`, `run` (its name), `kind` (flow or task), `state`, `attempts`, `ended_at`, `message`, `run_id`. Raises
-    DataError for a missing or damaged record or table of one.
+    DataError for a missing or damaged record or table of one, and as `run_query`.
     """
     return _query(ws, which, "FROM failures WHERE $stage IN ('', stage)", {"stage": stage})
 
@@ -123,7 +124,7 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
 
     stage: its name. Keys: `try` (from 1), `state`, `started_at`, `ended_at`, `seconds`, `message`, `run_id`; of a task
     also `task` and `attempts`. Both are [] where no run is known. Raises DataError for a missing or damaged record or
-    table.
+    table, and as `run_query`.
     """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
@@ -138,7 +139,7 @@ def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row
     (partition, checkpoint or record), `path` relative to the workspace, `files` and `bytes`, `md5` as DVC records it;
     `rows` of a partition that is on disk, else None; `sha256`, a list: the hash of each file on disk, or for a
     checkpoint that this iteration made the digest of its weights in lineage. Raises DataError for a missing or damaged
-    record, table or list.
+    record, table or list, FlywheelError as `run_query`.
     """
     try:
         every = _query(ws, [iteration], "FROM stage_artifacts")

@@ -1,7 +1,7 @@
 -- What the base tables and their columns mean. Each table has besides: `iteration`, whose folder it lies in, and
 -- `stage`, the one that wrote the rows.
 
-COMMENT ON VIEW tasks IS 'What was asked: the tasks of an iteration, and those of recordings. Stages: synthesize, ingest, evaluate (fresh tasks of the gate)';
+COMMENT ON VIEW tasks IS 'What was asked: the tasks of an iteration, and those of recordings. Stages: synthesize, ingest, evaluate (fresh tasks of the gate), rl (with rl.fresh_tasks)';
 COMMENT ON COLUMN tasks.domain IS 'games, sites, control, ...: a name of synthesis.domains';
 COMMENT ON COLUMN tasks.world IS 'where it is played: a game, a site, a page, a machine';
 COMMENT ON COLUMN tasks.template IS 'of which it was drawn';
@@ -17,8 +17,8 @@ COMMENT ON COLUMN tasks.checksum IS 'of the world''s sources when it was drawn';
 COMMENT ON COLUMN tasks.environment IS 'kind of environment that it is played in';
 
 COMMENT ON VIEW trajectories IS 'Episodes, one row each: recordings, imports, rollouts, RL''s and the evaluation''s. `stage` tells them apart: source is rollout for the last three';
-COMMENT ON COLUMN trajectories.source IS 'rollout, recording, annotation (of live rollouts) or import (another data set''s)';
-COMMENT ON COLUMN trajectories.author IS 'model or human';
+COMMENT ON COLUMN trajectories.source IS 'rollout, recording, annotation (of live rollouts), import (another data set''s) or correction (a solver goes on before the model''s first mistake)';
+COMMENT ON COLUMN trajectories.author IS 'model, human or solver';
 COMMENT ON COLUMN trajectories.sample IS 'its number among the episodes of its task and weights';
 COMMENT ON COLUMN trajectories.policy_version IS 'digest of the weights that began it; null for a person''s';
 COMMENT ON COLUMN trajectories.status IS 'completed (the task ended), truncated (a limit was met), crashed, invalid';
@@ -31,10 +31,12 @@ COMMENT ON COLUMN trajectories.origin IS 'of an imported one: data set and id th
 COMMENT ON COLUMN trajectories.licence IS 'of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it';
 COMMENT ON COLUMN trajectories.annotator IS 'who recorded it';
 COMMENT ON COLUMN trajectories.skill IS 'of who recorded it: expert or novice';
+COMMENT ON COLUMN trajectories.parent_id IS 'trajectory whose state its start was restored from: of RL within a success (rl.restored_start_fraction), of a correction before a failure''s first mistake; null for the task''s beginning, and where a solver played up to the start';
+COMMENT ON COLUMN trajectories.start_step IS 'number of its first own step where its start was restored: those before are repeated, and nothing learns from them; null for the task''s beginning. Only the latter count as the task''s success';
 
 COMMENT ON VIEW steps IS 'Steps of episodes: what was seen (by its hash), thought, done, and what followed';
 COMMENT ON COLUMN steps.step IS 'number within the trajectory, from 0';
-COMMENT ON COLUMN steps.author IS 'model or human';
+COMMENT ON COLUMN steps.author IS 'model, human or solver';
 COMMENT ON COLUMN steps.thought IS 'what was thought before the action; null where nothing is known';
 COMMENT ON COLUMN steps.action_type IS 'the action''s name in the grammar; null where the text held no action';
 COMMENT ON COLUMN steps.action IS 'serialised in the policy''s grammar';
@@ -98,7 +100,7 @@ COMMENT ON COLUMN images.bytes IS 'of the encoded file';
 
 COMMENT ON VIEW lineage IS 'What came from what, by name: a trajectory (trajectory_id), task, run (Prefect''s id), import, weights (digest), checkpoint (folder; `@12`: after RL''s step 12), dataset (`sft@001`; `sft@001.1`: decided again) or decision';
 COMMENT ON COLUMN lineage.child_kind IS 'trajectory, checkpoint, weights, dataset';
-COMMENT ON COLUMN lineage.relation IS 'of the child to the parent. Trajectory: attempts (task), acted by (weights), produced in (run), imported from, mended by (decision). Dataset: holds (trajectory), decided again from. Weights: weights of (checkpoint). Checkpoint: began from (checkpoint), drew from (dataset), trained on (trajectory), produced in';
+COMMENT ON COLUMN lineage.relation IS 'of the child to the parent. Trajectory: attempts (task), acted by (weights), produced in (run), imported from, mended by (decision), restored from (trajectory: RL began it there). Dataset: holds (trajectory), decided again from. Weights: weights of (checkpoint). Checkpoint: began from (checkpoint), drew from (dataset), trained on (trajectory), produced in';
 COMMENT ON COLUMN lineage.times IS 'of trained on: samples that training took of the trajectory, each step as often as it was drawn; null where that was not counted';
 
 COMMENT ON VIEW runs IS 'Flow and task runs of Prefect, exported at the end of an iteration. Which stage a run belongs to says the view run_history';

@@ -330,7 +330,7 @@ def weigh_duplicates(
     there. again: reuse the workspace's signatures; tasks and steps are read only where a trajectory has none. People's
     demonstrations are left out. The cost is that of this iteration and the window. Raises DataError for a manifest,
     partition or screen that is missing or damaged, or where another process has been writing a partition of `staged`
-    for ten minutes; duckdb.Error for a damaged file that `connection` reads; DiskFull.
+    for ten minutes; duckdb.Error for a damaged file that `connection` reads; what `run_query` does; DiskFull.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window

@@ -166,7 +166,8 @@ def check_table_contracts(
 
     incoming: the stages whose trajectories came in. staged: workspace with the iteration's new partitions before they
     are published, or None. Raises ContractBroken, naming contract, table and partition, for the first that is broken,
-    DataError for a damaged or missing file of a table, or a damaged list of pruned outputs.
+    DataError for a damaged or missing file of a table, or a damaged list of pruned outputs, FlywheelError where a query
+    needs more memory than it may take.
     """
     reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
     with database.connect_catalog(ws, staged, reads=reads) as connection:
@@ -200,7 +201,7 @@ def write_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResu
     try:
         found = _read_results(kept, iteration)
         found[iteration] = {one.contract.name: [one.rows, one.broken] for one in judged}
-        write_json(kept, {str(k): results for k, results in found.items()})
+        write_json(kept, {str(k): results for k, results in _drop_old_results(found, iteration).items()})
         write_text(ws.report / "docs" / "index.html", _render_data_docs(ws, iteration, judged, found))
     except (OSError, DiskFull) as error:
         log.warning("Data Docs are not written: %s: %s", type(error).__name__, error)
@@ -223,13 +224,28 @@ def _read_results(path: Path, iteration: int) -> _Results:
     return {k: found[k] for k in sorted(found) if k < iteration}
 
 
+def _drop_old_results(found: _Results, iteration: int) -> _Results:
+    """Return what later pages need: of iterations that they show no more, only when each contract last changed."""
+    names = {name for results in found.values() for name in results}
+    since = {name: _find_change(_broken_by_iteration(found, name)) for name in names}
+    left = {
+        k: {name: rows for name, rows in results.items() if k > iteration - _ITERATIONS_SHOWN or since[name] == k}
+        for k, results in found.items()
+    }
+    return {k: results for k, results in left.items() if results}
+
+
+def _broken_by_iteration(found: _Results, name: str) -> dict[int, int]:
+    return {k: results[name][1] for k, results in found.items() if name in results}
+
+
 def _render_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult], found: _Results) -> str:
     import jinja2  # only this stage renders a page
 
     tables: dict[str, list[dict[str, Any]]] = {}
     shown = [k for k in found if k > iteration - _ITERATIONS_SHOWN]
     for one in judged:
-        before = {k: results[one.contract.name][1] for k, results in found.items() if one.contract.name in results}
+        before = _broken_by_iteration(found, one.contract.name)
         tables.setdefault(one.contract.table, []).append({
             "name": one.contract.name,
             "promise": one.contract.promise,

@@ -103,6 +103,10 @@ SELECT trajectory_id, decision.destination, decision.reason, score, success FROM
             'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}
         WHEN source IN ('recording', 'import') THEN
             {'destination': 'ct', 'reason': 'human demonstration: continual training'}
+        WHEN source = 'correction' AND success THEN
+            {'destination': 'ct', 'reason': 'verified correction: continual training'}
+        WHEN source = 'correction' AND NOT success THEN {'destination': 'quarantine',
+            'reason': format('correction that does not solve its task: score {:.2f}', score)}
         WHEN solved THEN {'destination': 'sft', 'reason': 'solved, as a person says (' || reviewer || ')'}
         WHEN NOT solved THEN {'destination': 'ct', 'reason': 'not solved, as a person says (' || reviewer || ')'}
         WHEN success IS NULL THEN {'destination': 'quarantine', 'reason': unjudged}

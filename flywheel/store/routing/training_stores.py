@@ -124,7 +124,7 @@ def build_training_stores(
     signatures that later iterations need to find duplicates. Raises DataError for a partition, manifest or screen that
     is missing or damaged, for a damaged list of decisions or pruned outputs, where nothing came in, and as
     `write_training_stores`; ContractBroken where too many rows break a contract, or the stores break one that spans
-    tables; DiskFull.
+    tables; FlywheelError as `check_table_contracts`; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:

@@ -293,7 +293,8 @@ class VersioningError(FlywheelError):
 def open_dvc(ws: Workspace) -> Iterator:
     """Open the workspace's DVC repository, a `dvc.repo.Repo`, freshly read from disk, and hold it as `lock_dvc` does.
 
-    DVC's errors, on opening and within the block, become VersioningError, in one line.
+    DVC's errors, on opening and within the block, become VersioningError, in one line. Raises VersioningError as
+    `lock_dvc` too.
     """
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException

@@ -40,7 +40,8 @@ class TorchEngine:
     index of this process and number of processes; shares, the number of about equal parts into which a batch is best
     cut, over all processes; holds_weights, whether `state_dict` includes the module's weights.
 
-    Every process must make the same calls in the same order, and call the module through `forward`.
+    Every process must make the same calls in the same order, and call the module through `forward`. Raises ModelError
+    as `build_adamw`.
     """
 
     holds_weights = False
@@ -127,8 +128,11 @@ class TorchEngine:
 
 
 def open_engine(module: nn.Module, chosen: OptimizerSettings, at_once: int = 1) -> TrainingEngine:
-    """Open the engine `chosen.engine` for a module on its device. at_once: passes that plain torch runs in parallel.
-    Raises TrainingError where DeepSpeed is set and not installed."""
+    """Open the engine `chosen.engine` for a module on its device.
+
+    at_once: passes that plain torch runs in parallel. Raises TrainingError where DeepSpeed is set and not installed,
+    ModelError as `build_adamw`.
+    """
     enable_tf32(_device(module))
     if chosen.engine == "torch":
         return TorchEngine(module, chosen, at_once)
@@ -251,9 +255,11 @@ _TAG = "flywheel"
 
 
 class ZeroEngine:
-    """Train one module by DeepSpeed, with the interface of `TorchEngine`. zero_stage 1 splits the optimiser's state
-    over the processes, 2 the gradients too, 3 the weights too. Raises TrainingError where DeepSpeed is not
-    installed."""
+    """Train one module by DeepSpeed, with the interface of `TorchEngine`.
+
+    zero_stage 1 splits the optimiser's state over the processes, 2 the gradients too, 3 the weights too. Raises
+    TrainingError where DeepSpeed is not installed, ModelError as `build_adamw`.
+    """
 
     holds_weights = True  # in DeepSpeed's own checkpoint
 
@@ -303,6 +309,7 @@ class ZeroEngine:
         return float(self._engine.get_global_grad_norm())
 
     def gather_weights(self) -> AbstractContextManager[None]:
+        """Give the module all of its weights within the block, as `TorchEngine.gather_weights`."""
         if self.stage < 3:
             return nullcontext()
         return _import_deepspeed().zero.GatheredParameters(list(self.module.parameters()))

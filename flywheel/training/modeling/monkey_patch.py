@@ -60,6 +60,7 @@ class AttentionPlan:
     outputs: Tensor
 
     def to(self, device: torch.device) -> AttentionPlan:
+        """Return a copy on `device`."""
         groups = tuple(
             AttentionGroup(group.queries.to(device), group.keys.to(device), group.mask.to(device), group.causal)
             for group in self.groups

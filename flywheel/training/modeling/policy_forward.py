@@ -50,9 +50,11 @@ class PaddedBatch:
 
     @property
     def targets(self) -> Tensor:
+        """Return the response tokens of all sequences, int64 [responses]."""
         return self.ids[self.mask]
 
     def to(self, device: torch.device) -> PaddedBatch:
+        """Return a copy on `device`; `blocked` stays."""
         inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
         others = {name: getattr(self, name).to(device) for name in ("ids", "mask", "positions")}
         return replace(self, inputs=inputs, **others)
@@ -178,9 +180,11 @@ class PackedBatch:
 
     @property
     def tokens(self) -> int:
+        """Return the number of computed tokens."""
         return self.ids.shape[1]
 
     def to(self, device: torch.device) -> PackedBatch:
+        """Return a copy on `device`; screens, `blocked` and features stay."""
         names = ("ids", "positions", "plan", "last", "predicting", "targets")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 

@@ -217,7 +217,10 @@ class QuestionCollator:
 
     def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[SceneQuestion]]) -> QuestionBatch:
         """Pack screens with their questions, one row per screen. pixels: uint8 [batch, side, side, 3]. questions: of
-        each screen."""
+        each screen.
+
+        Raises TrainingError for an answer with fewer points than its question has boxes.
+        """
         rows = [self._row(asked) for asked in questions]
         length = max(len(row.tokens) for row in rows)
         batch = len(rows)

@@ -128,6 +128,7 @@ class PretrainLosses:
 
     @property
     def total(self) -> torch.Tensor:
+        """Return the sum that is minimised: the answers' loss and the weighted auxiliary losses."""
         return self.answers + sum(AUXILIARY_WEIGHTS[name] * aid for name, aid in self.aids.items())
 
 

@@ -115,8 +115,8 @@ def evaluate_grounding(
 ) -> dict[str, dict[str, float]]:
     """Measure success on held-out scenes of all levels: `success_rate` for each skill and each `level <n>`.
 
-    model, encoder, policy: as in `answer_questions`, whose errors it raises. seed: of the scenes. scenes_a_kind: number
-    of scenes of each kind, with at most three questions each.
+    model, encoder, policy: as in `answer_questions`. Raises BadInput, EnvError and PolicyError as that does. seed: of
+    the scenes. scenes_a_kind: number of scenes of each kind, with at most three questions each.
     """
     rng = random.Random(f"held out {seed}")
     asked = []
@@ -163,6 +163,7 @@ class KindAccuracy:
     success: dict[str, float] = field(default_factory=dict)
 
     def note(self, kind: str, hits: int, asked: int) -> None:
+        """Count `hits` of `asked` questions about scenes of `kind`."""
         self.hits[kind] += hits
         self.asked[kind] += asked
         if self.asked[kind] >= ACCURACY_WINDOW:
@@ -248,6 +249,7 @@ class PretrainLog:
         self._clear()
 
     def evaluation(self, step: int, result: dict[str, Any]) -> None:
+        """Write the result of an evaluation after `step` steps."""
         self._line({"step": step, "evaluation": result})
         self._clear()
 
@@ -356,7 +358,10 @@ class _ModelWithHeads(nn.Module):
 
 
 class Pretrainer(TrainState):
-    """Pretrain in one process. Weights, optimiser, success counts and counters are equal in all processes."""
+    """Pretrain in one process. Weights, optimiser, success counts and counters are equal in all processes.
+
+    recipe: of the run. Raises what `run_pretraining` does.
+    """
 
     counters = ("step", "chunk")
 

@@ -38,8 +38,8 @@ class TurnEstimates:
 
 @dataclass(frozen=True)
 class ScoredTrajectory:
-    """Hold a whole trajectory, as input of an algorithm. task_id: trajectories of one task are a group. rewards: shaped
-    reward of each step. lengths: trainable tokens of each step.
+    """Hold a whole trajectory, as input of an algorithm. task_id, start: trajectories of one task and start are a group
+    (start: "" for the task's beginning). rewards: shaped reward of each step. lengths: trainable tokens of each step.
 
     Only where the algorithm needs V: values, one array per step, [its tokens]; bootstrap, V after the last token, and
     outcome, the score earned by then, both of a truncated trajectory. They are 0 for one that ended by itself, whose
@@ -52,6 +52,7 @@ class ScoredTrajectory:
     values: tuple[np.ndarray, ...] = ()
     bootstrap: float = 0.0
     outcome: float = 0.0
+    start: str = ""
 
 
 class Algorithm(Protocol):
@@ -69,7 +70,8 @@ class Algorithm(Protocol):
         """Estimate the advantages of each trajectory's tokens, and the targets of V, in the order of `batch`.
 
         batch: trajectories; with `whole_groups`, all of each task's group. rl: block `rl`. Each estimate has one array
-        per step, [response tokens]. The caller has checked rewards and lengths.
+        per step, [response tokens]. The caller has checked rewards and lengths. Raises TrainingError where they cannot
+        be estimated.
         """
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:

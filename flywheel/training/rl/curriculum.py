@@ -147,6 +147,12 @@ class Curriculum:
         self._mixed.add(float(max(scores) > min(scores)), 1.0, 0.9)
         self._rise(task.world)
 
+    def success_rate(self, task_id: str) -> float | None:
+        """Return a task's success rate, newer episodes counting more; None where it has not been played. Raises
+        KeyError for an unknown task."""
+        own = self._own[task_id]
+        return own.successes / own.episodes if own.episodes else None
+
     def chances(self) -> dict[str, float]:
         """Return each task's share of the next draws, by task_id. They sum to 1, and each is at least
         rl.curriculum_uniform_fraction / (number of tasks)."""

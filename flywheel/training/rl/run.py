@@ -56,10 +56,13 @@ from flywheel.policy.protocol import PolicyBackend
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.async_pool import AsyncRolloutPool, EpisodeBatch, RolloutLog, RolloutPlan
 from flywheel.rollout.episode import Episode, derive_seed
+from flywheel.rollout.starts import KnownSuccess
 from flywheel.training.distributed.worker_group import WorkerGroup
 from flywheel.training.rl.algorithm import get_algorithm
 from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, ShuffledTasks
-from flywheel.training.rl.trainer import Experience, RLTrainer, build_experiences
+from flywheel.training.rl.groups import DrawFreshTask, GroupChooser, start_metrics
+from flywheel.training.rl.replay import ReplayBuffer, ReplayedTurns
+from flywheel.training.rl.trainer import Experience, RLTrainer, build_experiences, count_replayed
 from flywheel.utils import processes
 from flywheel.utils.errors import BadInput, FlywheelError, TrainingError
 
@@ -68,11 +71,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 
-_STATE_FORMAT = 6  # format of the saved state: a state of another format is not resumed
+_STATE_FORMAT = 7  # format of the saved state: a state of another format is not resumed
 # Settings that change a run's duration and not what it trains on: they may differ in a resumed run.
 _FREE_SETTINGS = {
     "adapter": set(),
-    "rl": {"batch_timeout_s", "threads", "processes", "device"},
+    "rl": {"batch_timeout_s", "threads", "processes", "device", "min_live_groups"},
     "policy": {
         *("backend", "endpoint", "model", "key_variable", "device"),
         *("max_num_seqs", "max_queue_size", "cache_mb", "timeout_s", "retries", "sleeps_while_training"),
@@ -81,10 +84,19 @@ _FREE_SETTINGS = {
 
 
 def hash_run_inputs(
-    settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: PastOutcomes | None
+    settings: Settings,
+    sft_folder: Path,
+    domain: str,
+    iteration: int,
+    tasks: Sequence[Task],
+    prior: PastOutcomes | None,
+    successes: Sequence[KnownSuccess] = (),
 ) -> str:
-    """Hash all inputs that a run depends on, so that the saved state of another run is not resumed."""
-    names = [task.task_id for task in tasks]
+    """Hash all inputs that a run depends on, so that the saved state of another run is not resumed.
+
+    Raises ModelError as `checkpoint_digest`, BadInput for an environment that is not known or wrong settings of it.
+    """
+    names = [task.task_id for task in tasks] + [one.trajectory_id for one in successes]
     used = [_STATE_FORMAT, checkpoint_digest(sft_folder), domain, iteration, settings.seed, names]
     blocks = [getattr(settings, name).model_dump(exclude=free) for name, free in _FREE_SETTINGS.items()]
     blocks += [registry.find_backend(name).identity(settings) for name in sorted({task.environment for task in tasks})]
@@ -125,30 +137,37 @@ def drop_non_finite(metric: dict[str, Any]) -> dict[str, Any]:
 def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
     """Compute the metrics of a batch's episodes: means of reward, score, success, lengths and rounds, and their number.
 
-    For each interface of the tasks also reward_<interface> and success_<interface>.
+    For each interface of the tasks also reward_<interface> and success_<interface>. Rewards, scores and successes are
+    those of true starts alone, and are left out where there is none; success_restored is of the others.
     """
+    true = [experience for experience in batch if not experience.start]
+    restored = [experience.success for experience in batch if experience.start]
     lengths = [len(sample.response) for experience in batch for sample in experience.samples]
     found = {
-        "reward": float(np.mean([sum(experience.rewards) for experience in batch])),
-        "score": float(np.mean([experience.score for experience in batch])),
-        "success": float(np.mean([experience.success for experience in batch])),
         "response_length": float(np.mean(lengths)),
         "think_length": float(np.mean([length for experience in batch for length in experience.think_lengths])),
         "rounds": float(np.mean([len(experience.samples) for experience in batch])),
         "episodes": float(len(batch)),
     }
+    if true:
+        found["reward"] = float(np.mean([sum(experience.rewards) for experience in true]))
+        found["score"] = float(np.mean([experience.score for experience in true]))
+        found["success"] = float(np.mean([experience.success for experience in true]))
+    if restored:
+        found["success_restored"] = float(np.mean(restored))
     for name in INTERFACES:
-        if mine := [experience for experience in batch if experience.interface == name]:
+        if mine := [experience for experience in true if experience.interface == name]:
             found[f"reward_{name}"] = float(np.mean([sum(experience.rewards) for experience in mine]))
             found[f"success_{name}"] = float(np.mean([experience.success for experience in mine]))
     return found
 
 
 def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
-    """Compute success_<world>: the share of the batch's episodes in that world that succeeded."""
+    """Compute success_<world>: the share of the batch's true starts in that world that succeeded."""
     found: dict[str, list[bool]] = defaultdict(list)
-    for (ticket, _), outcome in zip(batch.episodes, batch.outcomes, strict=True):
-        found[ticket.task.world].append(outcome.success)
+    for (ticket, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True):
+        if not episode.trajectory.start_step:
+            found[ticket.task.world].append(outcome.success)
     return {f"success_{world}": float(np.mean(each)) for world, each in sorted(found.items())}
 
 
@@ -156,7 +175,8 @@ def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
 class RLResult:
     """Hold the outcome of an RL run.
 
-    curve: metrics of each step. curriculum: `Curriculum.table`. trajectories: trajectory_id -> number of samples that
+    curve: metrics of each step. curriculum: `Curriculum.table`. dropped_starts: number of starts within a success that
+    could not be reached, by reason. trajectories: trajectory_id -> number of samples that
     the policy was trained on (steps x rl.epochs), in the order of training. weights: weights[k] is the digest of the
     weights after k steps, which acted then.
     """
@@ -165,6 +185,7 @@ class RLResult:
     curriculum: list[dict[str, Any]]
     trajectories: dict[str, int]
     weights: list[str]
+    dropped_starts: dict[str, int] = field(default_factory=dict)
 
 
 def train_rl(
@@ -178,7 +199,10 @@ def train_rl(
     iteration: int,
     state_folder: Path,
     prior: PastOutcomes | None = None,
+    successes: Sequence[KnownSuccess] = (),
+    draw_fresh: DrawFreshTask | None = None,
     on_metric: OnMetric = lambda metric: None,
+    on_task: Callable[[Task], None] = lambda task: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     on_judged: Callable[[JudgedEpisode], None] = lambda judged: None,
     stop: Callable[[], bool] = lambda: False,
@@ -189,15 +213,20 @@ def train_rl(
     ignored; "": all are used. open_environments: opens the tasks' environments. settings: of the workspace. iteration:
     number in the rows of the episodes. state_folder: of the saved state, from which a killed run resumes; the state of
     another run is ignored, and the caller deletes the folder. prior: outcomes before the run, for the curriculum.
-    on_metric: called with the curve's dict of each step (from 1) of this call. on_episode: called with each episode
-    that ends, whether it is used or not. on_judged: called, possibly from another thread, with each scored episode;
-    one that crashed is not scored. stop: called after each step; True ends the run as if rl.steps were reached.
+    successes: that episodes can begin within (`rl.restored_start_fraction`). draw_fresh: draws a group's fresh contents
+    where `rl.fresh_tasks` is set; None: the drawn tasks are played. on_metric: called with the curve's
+    dict of each step (from 1) of this call. on_task: called with each of these tasks before it is played, again where a
+    run resumes. on_episode: called with each episode that ends, whether it is used or not. on_judged: called, possibly
+    from another thread, with each scored episode; one that crashed is not scored. stop: called after each step; True
+    ends the run as if rl.steps were reached.
 
     The curve has one dict per step: step, reward, score, success, success_<world>, reward_<interface> and
-    success_<interface> of tasks with an interface, response_length and think_length (tokens per step), rounds (steps
-    per episode), episodes, metrics of the gradient step, of the rollout pool and of the curriculum, horizon, rollout_s
-    (seconds of waiting for the batch), update_s. Values that are not finite are left out. If the algorithm needs V and
-    rl.value_pretraining_steps is not 0, a dict of step 0 comes first, with episodes and value pretraining's metrics.
+    success_<interface> of tasks with an interface (all of true starts), with restored starts also success_restored,
+    dropped_starts (so far) and `groups.start_metrics`, with replay replayed_turns, response_length and think_length
+    (tokens per step), rounds (steps per episode), episodes, metrics of the gradient step, of the rollout pool and of
+    the curriculum, horizon, rollout_s (seconds of waiting for the batch), update_s. Values that are not finite are left
+    out. If the algorithm needs V and rl.value_pretraining_steps is not 0, a dict of step 0 comes first, with episodes
+    and value pretraining's metrics.
 
     Raises TrainingError where there are no tasks, no episode can be used, no batch is complete in time, every
     environment crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state is damaged
@@ -215,26 +244,30 @@ def train_rl(
         raise TrainingError("there are no tasks", where=f"rl {domain}", fix="check synthesis.domains")
     _check_rl_settings(settings)
     with open_trainer_thread(settings) as thread:
-        run = _RLRun(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, on_judged, thread)
+        draw_fresh = draw_fresh if settings.rl.fresh_tasks else None
+        given = (prior, successes, draw_fresh, on_task, on_episode, on_judged, thread)
+        run = _RLRun(sft_folder, domain, tasks, settings, iteration, state_folder, *given)
         try:
             processes.run_until_sigterm(run.train(open_environments, on_metric, stop))
             thread.submit(run.workers.call, "write", out_folder).result()
         finally:
             thread.submit(run.workers.close).result()
-    return RLResult(run.metrics, run.curriculum.table(), run.trajectories, run.weights)
+    dropped = dict(run.planner.dropped) if run.planner else {}
+    return RLResult(run.metrics, run.curriculum.table(), run.trajectories, run.weights, dropped)
 
 
 def _check_rl_settings(settings: Settings) -> None:
     """Raise BadInput for settings that would fail only after hours of rollouts."""
     rl = settings.rl
     get_algorithm(rl.algorithm)
-    if settings.policy.backend == "openai" and rl.temperature != 1 and rl.max_staleness:
-        raise BadInput(
-            f"a server tells log-probabilities at temperature 1 alone, and rl.temperature is {rl.temperature:g}: for "
-            "what older weights sampled there is no ratio",
-            where="rl.max_staleness",
-            fix="set rl.temperature to 1 or rl.max_staleness to 0",
-        )
+    for setting in ("max_staleness", "replay_fraction"):
+        if settings.policy.backend == "openai" and rl.temperature != 1 and getattr(rl, setting):
+            raise BadInput(
+                f"a server tells log-probabilities at temperature 1 alone, and rl.temperature is {rl.temperature:g}: "
+                "for what older weights sampled there is no ratio",
+                where=f"rl.{setting}",
+                fix=f"set rl.temperature to 1 or rl.{setting} to 0",
+            )
 
 
 @dataclass(eq=False)
@@ -248,6 +281,9 @@ class _RLRun:
     iteration: int
     folder: Path
     prior: PastOutcomes | None
+    successes: Sequence[KnownSuccess]
+    draw_fresh: DrawFreshTask | None
+    on_task: Callable[[Task], None]
     on_episode: Callable[[Episode], None]
     on_judged: Callable[[JudgedEpisode], None]
     thread: ThreadPoolExecutor
@@ -263,7 +299,13 @@ class _RLRun:
         self.encoder = Encoder.from_folder(self.sft_folder, max_image_side=self.settings.policy.max_image_side)
         self.panel = ScorerSet(self.settings)
         self.curriculum = Curriculum(tasks, self.rl, self._seed("curriculum"), self.prior)
-        self.key = hash_run_inputs(self.settings, self.sft_folder, self.domain, self.iteration, tasks, self.prior)
+        self.replay = ReplayBuffer(self.folder / "replay")
+        self.planner: GroupChooser | None = None
+        if self.draw_fresh is not None or self.rl.restored_start_fraction:
+            given = {"successes": self.successes, "draw_fresh": self.draw_fresh, "on_task": self.on_task}
+            self.planner = GroupChooser(self.rl, self._seed("groups"), **given)
+        inputs = (self.domain, self.iteration, tasks, self.prior, self.successes)
+        self.key = hash_run_inputs(self.settings, self.sft_folder, *inputs)
         make = partial(RLTrainer, self.sft_folder, self.settings, self._seed("value"), self.algorithm)
         place = copy_context()  # a cluster may say where (`use_launcher`)
         self.workers: WorkerGroup[RLTrainer] = self.thread.submit(place.run, self._open_workers, make).result()
@@ -276,7 +318,8 @@ class _RLRun:
         if not (self.rl.value_pretraining_steps and self.rl.steps and self.algorithm.needs_value):
             self.done = max(self.done, 0)
         at = max(self.done, 0)
-        rollout_log = RolloutLog(self.folder / "pool", self.key, self.curriculum, self.by_id, self._plan(), at)
+        drawing = (self.key, self.curriculum, self.by_id, self._plan(), at, self.planner)
+        rollout_log = RolloutLog(self.folder / "pool", *drawing)
         if self.done >= self.rl.steps:
             return
         # The rest of its batch changes a request's log-probabilities by rounding.
@@ -331,9 +374,11 @@ class _RLRun:
             await put_servers_to_sleep(self.settings.policy)
             figures = await self._on_thread(self._update, batch)
         self.done += 1
-        used = (episode for _, episode in batch.episodes if episode.steps)
-        self.trajectories |= {episode.id: len(episode.steps) * self.rl.epochs for episode in used}
+        used = (episode for _, episode in batch.episodes if episode.own_steps)
+        self.trajectories |= {episode.id: len(episode.own_steps) * self.rl.epochs for episode in used}
         figures = {"step": self.done} | success_by_world(batch) | batch.figures | figures | self.curriculum.metrics()
+        if self.rl.restored_start_fraction:
+            figures |= start_metrics(batch) | {"dropped_starts": float(self.planner.dropped.total())}
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
         metric = drop_non_finite(figures | seconds)
         self.metrics.append(metric)
@@ -361,15 +406,27 @@ class _RLRun:
 
     def _experiences(self, batch: EpisodeBatch) -> list[Experience]:
         episodes = [episode for _, episode in batch.episodes]
-        found = build_experiences(episodes, batch.outcomes, self.by_id, self.encoder, self.settings)
+        tasks = {request.task.task_id: request.task for request, _ in batch.episodes}
+        found = build_experiences(episodes, batch.outcomes, tasks, self.encoder, self.settings)
         if not found:
             what = f"none of {len(batch.episodes)} episodes has a step"
             raise TrainingError(what, fix="a task must not be over as it begins")
         return found
 
     def _update(self, batch: EpisodeBatch) -> dict[str, float]:
-        found = self._experiences(batch)
-        figures = self.workers.call("update", found, self._seed("minibatches", self.done))
+        found, seed = self._experiences(batch), self._seed("minibatches", self.done)
+        chosen: list[ReplayedTurns] = []
+        if self.rl.replay_fraction:
+            turns = count_replayed(sum(len(one.samples) for one in found), self.rl)
+            chosen = self.replay.choose(turns, self.curriculum.success_rate, self._seed("replay", self.done))
+        again = self.replay.read(chosen, self.encoder, self.settings)
+        figures, advantages = self.workers.call("update", found, seed, again)
+        if self.rl.replay_fraction:
+            for one in chosen:
+                more = len(one.turns) * self.rl.epochs
+                self.trajectories[one.trajectory_id] = self.trajectories.get(one.trajectory_id, 0) + more
+            figures["replayed_turns"] = float(sum(len(one.turns) for one in chosen))
+            self.replay.add(batch, advantages)
         return figures | episode_metrics(found)
 
     def _plan(self) -> RolloutPlan:
@@ -410,11 +467,14 @@ class _RLRun:
 
     def _save(self) -> None:
         names = ("key", "done", "metrics", "trajectories", "weights")
-        self.workers.call("save", self.folder / "rl.pt", {name: getattr(self, name) for name in names})
+        state = {name: getattr(self, name) for name in names} | {"replay": self.replay.entries}
+        self.workers.call("save", self.folder / "rl.pt", state)
+        self.replay.sweep()
 
     def _load(self) -> None:
         found = self.workers.call("load", self.folder / "rl.pt", self.key)
         if found:
             self.done, self.metrics = found["done"], found["metrics"]
             self.trajectories, self.weights = found["trajectories"], found["weights"]
+            self.replay.entries = found["replay"]
             log.info("rl %s goes on at step %d", self.domain, self.done)

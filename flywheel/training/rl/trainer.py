@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
@@ -95,10 +97,12 @@ class Learner(engines.TrainState):
         constraint: AnswerConstraint | None = None,
         bfloat16: bool = False,
     ) -> None:
-        """Take `policy`, the network on its device, in training mode. rl: block `rl`. seed: of the value model's first
-        weights. algorithm: None: that of rl.algorithm. constraint: guided decoding of the samples' answers, if any.
-        bfloat16: compute the policy's products in it. Raises BadInput for an unknown algorithm, TrainingError where
-        DeepSpeed is set and not installed."""
+        """Take `policy`, the network on its device, in training mode.
+
+        rl: block `rl`. seed: of the value model's first weights. algorithm: None: that of rl.algorithm. constraint:
+        guided decoding of the samples' answers, if any. bfloat16: compute the policy's products in it. Raises BadInput
+        for an unknown algorithm, TrainingError and ModelError as `open_engine`.
+        """
         self.algorithm = algorithm or get_algorithm(rl.algorithm)
         self.policy = policy.train()
         at_once = count_parallel_passes(policy)
@@ -128,11 +132,13 @@ class Learner(engines.TrainState):
 
 @dataclass(frozen=True)
 class Experience:
-    """Hold one trajectory to train on. samples, rewards, value_features: of each step. score, success (V = 1): of the
-    episode's outcome.
+    """Hold one trajectory to train on. samples, rewards, value_features: of each step of its own. score, success
+    (V = 1): of the episode's outcome.
 
     bootstrap_context: prompt of the step that would have followed, for a truncated trajectory; else None. later: score
-    that is then missing in the rewards. think_lengths: tokens of each step's thought. interface: of its task.
+    that is then missing in the rewards. start: names where within a success it began; "" for the task's beginning.
+    think_lengths: tokens of each step's thought. interface: of its task. replayed: advantage of each step, of a
+    trajectory that was trained on before (`replay.ReplayBuffer`); () for one of this batch.
     """
 
     trajectory_id: str
@@ -143,9 +149,11 @@ class Experience:
     success: bool
     bootstrap_context: EncodedSequence | None
     task_id: str = ""
+    start: str = ""
     think_lengths: tuple[int, ...] = ()
     interface: str = ""
     later: float = 0.0
+    replayed: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,12 +187,12 @@ def build_experiences(
     encoder: Encoder,
     settings: Settings,
 ) -> list[Experience]:
-    """Build the experience of each episode that has a step, sorted by trajectory_id.
+    """Build the experience of each episode that has a step of its own, sorted by trajectory_id.
 
     outcomes: one per episode, in order. tasks: by task_id. encoder: of the policy. Raises DataError for a step that has
     neither screen nor observation, BadInput as `build_context` and `Encoder.encode`.
     """
-    pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.steps]
+    pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.own_steps]
     return [
         _build_experience(episode, outcome, tasks[episode.trajectory.task_id], encoder, settings)
         for episode, outcome in sorted(pairs, key=lambda pair: pair[0].id)
@@ -210,19 +218,20 @@ def _build_experience(
         beyond = encoder.encode(history.context(episode.last_screen, observation=episode.last_observation))
     # A bootstrap stands for the rewards after a truncation (`ppo.estimate_advantages`), an outcome at the end included.
     later = outcome.score if beyond is not None and not settings.rl.reward_progress else 0.0
-    scores = [step.state_score for step in episode.steps]
+    own, first = episode.own_steps, episode.trajectory.start_step or 0
+    scores = [step.state_score for step in own]
     if settings.rl.reward_progress:
         earned = reward_as_earned(outcome.score, scores)
     else:
         earned = reward_at_end(outcome.score - later, len(samples))
     lengths = [len(sample.response) for sample in samples]
-    broken = [bool(step.parse_error) for step in episode.steps]
+    broken = [bool(step.parse_error) for step in own]
     rewards = shape_rewards(earned, lengths, broken, settings, task.max_steps)
     features = []
-    for step, score in enumerate(scores):
+    for step, score in enumerate(scores, first):
         left = 1 - step / task.max_steps if task.max_steps else UNKNOWN_FEATURE
         features.append(ValueFeatures(UNKNOWN_FEATURE if score is None else score, left))
-    thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in episode.steps)
+    thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in own)
     return Experience(
         episode.id,
         tuple(samples),
@@ -232,6 +241,7 @@ def _build_experience(
         outcome.success,
         beyond,
         task.task_id,
+        f"{episode.trajectory.parent_id or task.task_id}@{first}" if first else "",
         thoughts,
         task.interface,
         later,
@@ -245,7 +255,8 @@ def estimate_step_samples(
 
     batch: whole trajectories, at least one. Returns one sample per step, and the mean horizon in tokens (NaN where the
     algorithm has none). Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step
-    without a trainable token, a reward or log-probability that is not finite, and a step without log-probabilities.
+    without a trainable token, a reward or log-probability that is not finite, and a step without log-probabilities;
+    PolicyError as `PolicyForward.encode_example`.
     """
     if not batch:
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
@@ -273,7 +284,13 @@ def estimate_step_samples(
         later = experience.later if number in ends else 0.0
         rewarded.append(
             ScoredTrajectory(
-                experience.task_id, experience.rewards, lengths, values, bootstrap=ends.get(number, 0.0), outcome=later
+                experience.task_id,
+                experience.rewards,
+                lengths,
+                values,
+                bootstrap=ends.get(number, 0.0),
+                outcome=later,
+                start=experience.start,
             )
         )
         rows.append(list(zip(experience.samples, some, states_of, read, strict=True)))
@@ -299,6 +316,28 @@ def estimate_step_samples(
                 )
             )
     return result, float(np.mean([got.horizon for got in estimates]))
+
+
+def replay_step_samples(replayed: Sequence[Experience], learner: Learner, rl: RlSettings) -> list[StepSample]:
+    """Make samples of turns that were trained on before, with their advantages and log-probabilities of then.
+
+    The ratio is the present policy's over the one that sampled them, clipped as PPO does. Raises TrainingError as
+    `estimate_step_samples`, and where the log-probabilities at the sampling temperature are not known.
+    """
+    found = []
+    for experience in replayed:
+        _check_experience(experience)
+        for sample, advantage in zip(experience.samples, experience.replayed, strict=True):
+            logs = sample.sampled_logprobs or (sample.logprobs if rl.temperature == 1 else None)
+            if not logs:
+                where = f"trajectory {experience.trajectory_id}, step {sample.step}"
+                what = f"its log-probabilities at temperature {rl.temperature:g} were not recorded"
+                raise TrainingError(what, where=where, fix="set rl.temperature to 1 or rl.replay_fraction to 0")
+            old, advantages = np.asarray(logs, dtype=np.float32), np.full(len(logs), advantage)
+            item = learner.reader.encode_example(sample.context, sample.response)
+            none = np.zeros(len(logs), dtype=np.float32)
+            found.append(StepSample(experience, sample, advantages, None, None, old, old, none, False, None, item))
+    return found
 
 
 def _check_experience(experience: Experience) -> None:
@@ -375,15 +414,19 @@ def policy_learning_rate(step: int, rl: RlSettings) -> float:
     return rl.actor_lr * min(1.0, (step + 1) / (rl.warmup + 1))
 
 
-def train_step(learner: Learner, turns: Sequence[StepSample], rl: RlSettings, seed: int) -> dict[str, float]:
+def train_step(
+    learner: Learner, turns: Sequence[StepSample], rl: RlSettings, seed: int, replayed: Sequence[StepSample] = ()
+) -> dict[str, float]:
     """Train the policy for rl.epochs passes over the turns, and V, where there is one, for rl.critic_epochs.
 
-    turns: from `estimate_step_samples`. seed: of the minibatches. The version of `learner` grows by 1. Returns metrics,
-    of which these are means over tokens: policy_loss, kl, entropy, clip_fraction, truncated_fraction (share of bounded
-    importance weights), mismatch (|log-probability recomputed - sampled| of tokens that the newest weights sampled),
-    drift (the same of tokens that older weights sampled); and stale_fraction (share of the latter), grad_norm (mean),
-    learning_rate (the policy's last), tokens (trained). With V also value_loss (mean over gradient steps) and
-    explained_variance (of V before the update; explained_variance_<interface> for the turns of each interface).
+    turns: from `estimate_step_samples`. seed: of the minibatches. replayed: from `replay_step_samples`; each minibatch
+    has rl.replay_fraction of them, as far as they reach, and V and the checks none. The version of `learner` grows by
+    1. Returns metrics, of which these are means over tokens: policy_loss, kl, entropy, clip_fraction,
+    truncated_fraction (share of bounded importance weights), mismatch (|log-probability recomputed - sampled| of tokens
+    that the newest weights sampled), drift (the same of tokens that older weights sampled); and stale_fraction (share
+    of the latter), grad_norm (mean), learning_rate (the policy's last), tokens (trained). With V also value_loss (mean
+    over gradient steps) and explained_variance (of V before the update; explained_variance_<interface> for the turns of
+    each interface).
 
     Raises TrainingError for an empty batch, a mismatch over rl.max_logprob_diff_on_policy (rollout and training
     disagree on the prompts, the tokens or the weights), a drift over rl.max_logprob_diff_off_policy, and a loss or
@@ -393,9 +436,13 @@ def train_step(learner: Learner, turns: Sequence[StepSample], rl: RlSettings, se
         raise TrainingError("the batch is empty", where="RL")
     figures = _check_logprob_agreement(turns, rl)
     rng, total, norms, rate = np.random.default_rng(seed), PolicyTerms(), [], 0.0
-    for part in _draw_minibatches([t.experience.task_id for t in turns], rl.epochs, rl.minibatch, rl.minibatch_by, rng):
+    size = max(1, round(rl.minibatch * (1 - rl.replay_fraction))) if replayed else rl.minibatch
+    again = itertools.cycle(rng.permutation(len(replayed)).tolist()) if replayed else iter(())
+    for part in _draw_minibatches([t.experience.task_id for t in turns], rl.epochs, size, rl.minibatch_by, rng):
         rate = policy_learning_rate(learner.gradient_steps, rl)
-        terms, norm = _update_policy(learner, [turns[i] for i in part], rl, rate)
+        beside = min(len(replayed), count_replayed(len(part), rl))
+        mixed = [*(turns[i] for i in part), *(replayed[i] for i in itertools.islice(again, beside))]
+        terms, norm = _update_policy(learner, mixed, rl, rate)
         total, norms = total + terms, [*norms, norm]
     means = total.means()
     figures |= {
@@ -418,6 +465,11 @@ def train_step(learner: Learner, turns: Sequence[StepSample], rl: RlSettings, se
                 figures[f"explained_variance_{name}"] = _turns_explained_variance(mine)
     learner.version += 1
     return figures
+
+
+def count_replayed(turns: int, rl: RlSettings) -> int:
+    """Return how many replayed turns go beside `turns` of the batch, to be rl.replay_fraction of all."""
+    return round(turns * rl.replay_fraction / (1 - rl.replay_fraction))
 
 
 def _turns_explained_variance(turns: Sequence[StepSample]) -> float:
@@ -608,14 +660,24 @@ class RLTrainer(Learner):
         found = pretrain_value(self, batch, self.rl, seed)
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 
-    def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """Take one RL step on the batch; return the metrics of `train_step`, and the horizon. seed: of the minibatches.
-        Raises as `train_step` and `estimate_step_samples`."""
+    def update(
+        self, batch: Sequence[Experience], seed: int, replayed: Sequence[Experience] = ()
+    ) -> tuple[dict[str, float], dict[str, list[float]]]:
+        """Take one RL step on the batch; return the metrics of `train_step`, with the horizon, and the mean advantage
+        of each turn by trajectory_id. seed: of the minibatches. replayed: turns that were trained on before. Raises as
+        `train_step`, `estimate_step_samples` and `replay_step_samples`."""
         found, horizon = estimate_step_samples(batch, self, self.rl)
-        return train_step(self, found, self.rl, seed) | {"horizon": horizon}
+        again = replay_step_samples(replayed, self, self.rl)
+        advantages: dict[str, list[float]] = defaultdict(list)
+        for turn in found:
+            advantages[turn.experience.trajectory_id].append(float(turn.advantages.mean()))
+        return train_step(self, found, self.rl, seed, again) | {"horizon": horizon}, dict(advantages)
 
     def write(self, folder: Path) -> None:
-        """Write the policy's weights, or its adapter, to `folder`. Raises DiskFull."""
+        """Write the policy's weights, or its adapter, to `folder`.
+
+        Raises DiskFull, and ModelError as `save_trained_policy`.
+        """
         with self.gathered():
             if self.first:
                 save_trained_policy(self.policy, self.encoder, self.begun, folder)

@@ -64,23 +64,34 @@ class CatalogReader:
         connection.execute("SET GLOBAL threads = 1")
 
     def words(self, text: str) -> pa.Table:
-        """Find trajectories by words of their thoughts, as `ThoughtIndex.find`, in the present state of the store."""
+        """Find trajectories by words of their thoughts, as `ThoughtIndex.find`, in the present state of the store.
+
+        Raises as `ask` and `ThoughtIndex.find`.
+        """
         self.ask(lambda connection: None)
         return self.index.find(text)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """Run a query and return its rows. Raises QueryTimeout, DataError for a damaged file, BadInput for SQL that
-        fails."""
+        """Run a query and return its rows.
+
+        Raises as `ask` and `run_query`: QueryTimeout, DataError for a damaged or lost file, BadInput for SQL that
+        fails, FlywheelError where it needs too much memory.
+        """
         return self.ask(lambda connection: database.query_rows(connection, sql, parameters))
 
     @cached_property
     def columns(self) -> list[Row]:
-        """Return the columns of the view `trajectory_outcomes`: name, type and meaning; only new code changes them."""
+        """Return the columns of the view `trajectory_outcomes`: name, type and meaning; only new code changes them.
+
+        Raises as `rows`.
+        """
         return self.rows(QUERIES["columns"])
 
     def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Call `work` with a connection and return its result. Raises QueryTimeout after the time limit, and as
-        `CatalogConnection.run`."""
+        """Call `work` with a connection and return its result.
+
+        Raises QueryTimeout after the time limit, what `work` raises, and DataError as `CatalogConnection.run`.
+        """
 
         def timed(connection: duckdb.DuckDBPyConnection) -> T:
             with interrupt_after(connection, self._limit_s) as over:

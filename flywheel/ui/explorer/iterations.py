@@ -20,7 +20,7 @@ def query_overview(asking: CatalogReader, other: CatalogReader | None = None) ->
 
     other: reader of a second workspace for comparison. `other` has the same keys for that workspace, and its `name`
     (the folder's name, or the path where both folders have the same name); None without one. Raises as
-    `CatalogReader.ask`.
+    `CatalogReader.rows`.
     """
     found, compared = asking.ask(_query_workspace_overview), None
     if other is not None:

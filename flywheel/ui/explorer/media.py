@@ -37,8 +37,11 @@ class ScreenImages:
         self.read_thumbnail = lru_cache(maxsize=4096)(self._shrink)  # a thumbnail of a screen; raises as `read_screen`
 
     def read_screen(self, iteration: int, sha256: str) -> tuple[bytes, str]:
-        """Return a screen's bytes and media type. Raises NotInStore where there is none, BadInput for an invalid sha256
-        or a format that browsers do not show."""
+        """Return a screen's bytes and media type.
+
+        Raises NotInStore where there is none, BadInput for an invalid sha256 or a format that browsers do not show, and
+        as `CatalogReader.rows`.
+        """
         if not _SHA256.fullmatch(sha256):
             raise BadInput("no screen has such a name", where=sha256[:80])
         found = self._asking.rows(
@@ -92,8 +95,10 @@ class SessionAudio:
         self._one = threading.Lock()  # one waveform at a time: a recording may be hours long
 
     def file(self, name: str) -> tuple[Path, str]:
-        """Return the sound file of the trajectory `name`, and its media type. Raises NotInStore where there never was
-        one, or it is gone."""
+        """Return the sound file of the trajectory `name`, and its media type.
+
+        Raises NotInStore where there never was one, or it is gone, and as `CatalogReader.rows`.
+        """
         rows = self._asking.rows(
             f"SELECT iteration, task_id, source FROM {OUTCOMES_TABLE} WHERE trajectory_id = $id", {"id": name}
         )
@@ -110,7 +115,7 @@ class SessionAudio:
         raise NotInStore("the session that this is from is not known here any more")
 
     def waveform(self, name: str) -> Waveform:
-        """Compute the waveform of a trajectory's sound. Raises NotInStore as `file`, DataError for a damaged file."""
+        """Compute the waveform of a trajectory's sound. Raises as `file`, DataError for a damaged sound."""
         path, _ = self.file(name)
         with self._one:
             return self._drawn(name, path, path.stat().st_mtime_ns)

@@ -66,7 +66,10 @@ class LabelRequest(BaseModel):
 
 def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
     """List the choices of a reviewer: `iterations`, newest first, and `domains` with trajectories to draw, `labels`,
-    and `comment`, the most characters of a comment."""
+    and `comment`, the most characters of a comment.
+
+    Raises as `CatalogReader.rows`.
+    """
     rows = asking.rows(f"SELECT DISTINCT iteration, domain FROM {OUTCOMES_TABLE} WHERE {_ROUTED}")
     return {
         "iterations": sorted({row["iteration"] for row in rows}, reverse=True),
@@ -162,7 +165,10 @@ def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
 
 def query_agreement(asking: CatalogReader) -> dict[str, Any]:
     """Query the agreement of reviewers with one another (`pairs`) and with scorers, and the numbers of trajectories by
-    state and of labels by reviewer."""
+    state and of labels by reviewer.
+
+    Raises as `CatalogReader.rows`.
+    """
     return {
         "pairs": asking.rows("FROM reviewer_agreement"),
         "scorers": asking.rows("FROM scorers_vs_humans"),
@@ -181,13 +187,19 @@ class PromotionRequest(BaseModel):
 
 def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
     """List the promotions that wait for a decision, each with the decisions so far, oldest first, and whether a run is
-    active in the workspace (`running`)."""
+    active in the workspace (`running`).
+
+    Raises BadInput where an iteration's params.yaml is missing or wrong, DataError for a damaged `review.json`.
+    """
     return [{"iteration": k} | _decided(ws, k) for k in promotion_review.list_pending_reviews(ws)]
 
 
 def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Load the report that a promotion decision is based on, and the decisions so far. Raises BadInput where no
-    decision is open."""
+    """Load the report that a promotion decision is based on, and the decisions so far.
+
+    Raises BadInput where no decision is open, or the iteration's params.yaml is missing or wrong; DataError for a
+    damaged `review.json`, and as `build_promotion_report`.
+    """
     if why := promotion_review.find_review_obstacle(ws, iteration):
         raise why
     rule = stage_records.load_iteration_params(ws, iteration).promotion
@@ -196,7 +208,10 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
-    """Record a decision about a promotion; return all decisions so far. Raises BadInput where none is open."""
+    """Record a decision about a promotion; return all decisions so far.
+
+    Raises what `decide_promotion` does: BadInput where none is open or the words are not valid, DataError, DiskFull.
+    """
     promotion_review.decide_promotion(ws, iteration, **decision.model_dump())
     return _decided(ws, iteration)
 

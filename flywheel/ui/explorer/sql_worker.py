@@ -177,12 +177,14 @@ class SqlAnswerer:
         self._resident = CatalogConnection(ws, lambda connection: lock_connection(ws, limits, connection))
 
     def open_catalogue(self) -> None:
-        """Open the catalogue."""
+        """Open the catalogue. Raises DataError as `connect_catalog`."""
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def answer_query(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
-        """Run a query; return facts about its result, and the result as `form` (json, csv or parquet). Raises BadInput
-        for SQL that is no query or exceeds a limit, QueryTimeout."""
+        """Run a query; return facts about its result, and the result as `form` (json, csv or parquet).
+
+        Raises BadInput for SQL that is no query or exceeds a limit, QueryTimeout, DataError for a damaged or lost file.
+        """
         begun = time.monotonic()
         table, cut, plan = self._resident.run(lambda connection: self._asked(connection, sql, form))
         facts = {

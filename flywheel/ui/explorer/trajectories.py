@@ -124,7 +124,10 @@ _MAX_VALUES = 60  # most values that are counted
 
 
 def list_trajectory_columns(asking: CatalogReader) -> list[Row]:
-    """List the columns that trajectories can be filtered and sorted by: name, type, kind and meaning of each."""
+    """List the columns that trajectories can be filtered and sorted by: name, type, kind and meaning of each.
+
+    Raises as `CatalogReader.rows`.
+    """
     return [{**row, "kind": column_kind(row["type"])} for row in asking.columns]
 
 
@@ -132,7 +135,11 @@ def query_trajectory_page(
     asking: CatalogReader, where: Sequence[str], search: str, within: str, sort: str, offset: int, limit: int
 ) -> dict[str, Any]:
     """Query a page of trajectories: `rows`, each with the sha256 of its first screen, and `total`, the number of all
-    that match. where, search, within, sort: as in `parse_trajectory_query`, whose errors it raises."""
+    that match.
+
+    where, search, within, sort: as in `parse_trajectory_query`. Raises BadInput as that does, and as
+    `CatalogReader.rows` and `CatalogReader.words`.
+    """
     types = {row["name"]: row["type"] for row in asking.columns}
     what = parse_trajectory_query(types, where, search, within, sort)
     found = asking.words(what.in_thoughts) if what.in_thoughts else None
@@ -171,7 +178,10 @@ def _first_screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
 
 
 def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
-    """Count the most frequent values of a column. Raises BadInput for an unknown column."""
+    """Count the most frequent values of a column.
+
+    Raises BadInput for an unknown column, and as `CatalogReader.rows`.
+    """
     types = {row["name"]: row["type"] for row in asking.columns}
     parse_trajectory_query(types, [f"{column}:filled"])
     return asking.rows(
@@ -181,7 +191,10 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
 
 
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:
-    """Load a trajectory for its page. Raises NotInStore where there is no such trajectory."""
+    """Load a trajectory for its page.
+
+    Raises NotInStore where there is no such trajectory, and as `CatalogReader.rows`.
+    """
     found = asking.ask(lambda connection: _query_detail(connection, trajectory_id))
     if not found:
         raise NotInStore(

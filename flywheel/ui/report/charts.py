@@ -301,7 +301,10 @@ def rl_panels() -> tuple[ChartPanel, ...]:
 
 
 def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Chart], list[Chart]]:
-    """Draw the panels of RL, and a small chart per world, of iterations after `since`, older ones faint."""
+    """Draw the panels of RL, and a small chart per world, of iterations after `since`, older ones faint.
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     rows = database.query_rows(
         connection,
         "FROM metrics WHERE iteration > $since AND stage LIKE 'rl-%' AND value IS NOT NULL",
@@ -356,7 +359,10 @@ def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
 
 def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Query the tasks that the newest curriculum draws less often. Returns for each specialist `stage`, `tasks` (number
-    of all), `less` (number of those drawn less), `why` (their numbers by reason) and `rows` (the first _SHOWN)."""
+    of all), `less` (number of those drawn less), `why` (their numbers by reason) and `rows` (the first _SHOWN).
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     newest = "iteration = (SELECT max(iteration) FROM curriculum)"
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(

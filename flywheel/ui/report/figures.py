@@ -24,8 +24,7 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """Query the view `iterations`, a dict by column for each iteration, oldest first.
 
     Each also has `held_out_success` (rows of the view by domain, `all` included; empty where it was not evaluated) and
-    the promotion's `reason` (None where none was decided). connection: to the catalogue. Raises DataError for a damaged
-    file.
+    the promotion's `reason` (None where none was decided). connection: to the catalogue. Raises what `run_query` does.
     """
     found = database.query_rows(
         connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
@@ -46,7 +45,10 @@ def list_evaluated_domains(rows: list[Row]) -> list[str]:
 
 def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | None:
     """Draw P(V = 1) per iteration with intervals; if `since` is not 0, as curves over all iterations, without
-    intervals. None without data."""
+    intervals. None without data.
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     rows = database.query_rows(connection, "FROM p_v1")
     if not rows:
         return None
@@ -98,7 +100,10 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
 
 
 def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
-    """Draw the losses of CT and SFT after iteration `since`, older ones faint. RL's are in `ui/report/charts.py`."""
+    """Draw the losses of CT and SFT after iteration `since`, older ones faint. RL's are in `ui/report/charts.py`.
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     rows = database.query_rows(connection, _QUERIES["losses"], {"since": since})
     newest = max((row["iteration"] for row in rows), default=0)
     grouped: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -121,7 +126,10 @@ def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[C
 
 
 def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Query the funnel of the newest three iterations: bars from tasks to stores, and the stores' shares."""
+    """Query the funnel of the newest three iterations: bars from tasks to stores, and the stores' shares.
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     by_iteration: dict[int, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(connection, "FROM funnel"):
         by_iteration[row["iteration"]][row["name"]] = row["rows"]
@@ -131,6 +139,7 @@ def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         steps = (
             ("tasks made", "tasks"),
             ("rollouts", "rollouts"),
+            *([("corrections", "corrections")] if counts["corrections"] else []),
             ("recordings", "recordings"),
             ("scored", "scored"),
             ("verified, V = 1", "verified"),
@@ -142,7 +151,7 @@ def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         stores = [
             (name, counts[name], 100 * counts[name] / total if total else 0) for name in ("sft", "ct", "quarantine")
         ]
-        came = counts["rollouts"] + counts["recordings"]
+        came = counts["rollouts"] + counts["corrections"] + counts["recordings"]
         shown = {"iteration": iteration_label(k), "bars": bars, "stores": stores, "came": came, "stored": total}
         result.append(shown | {"rl": rl if counts["rl_tasks"] else []})
     return result
@@ -152,7 +161,7 @@ def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[
     """Query how long the stages took. Returns the iterations, and one row per stage with `stage`, `minutes` (one entry
     per iteration; None where it did not run) and `width`, the bar of the newest iteration, 0 to 100.
 
-    stages: their order in the table.
+    stages: their order in the table. connection: to the catalogue. Raises what `run_query` does.
     """
     rows = database.query_rows(connection, "FROM stage_minutes")
     numbers = sorted({row["iteration"] for row in rows})
@@ -173,7 +182,10 @@ def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[
 
 def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Row], Row | None]:
     """Query recordings, utterances, recogniser and alignment of each iteration after `since`; and one utterance with
-    its frame, as an example (None without one)."""
+    its frame, as an example (None without one).
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     table = database.query_rows(connection, _QUERIES["alignment"], {"since": since})
     figures = {
         (row["iteration"], row["name"]): row["value"]
@@ -197,7 +209,10 @@ def pick_replays(
     connection: duckdb.DuckDBPyConnection, domains: Sequence[str], since: int = 0
 ) -> list[tuple[str, replay.Replay]]:
     """Pick up to five trajectories of iterations after `since`, of different kinds and as new as possible. Returns
-    (reason of the choice, trajectory) pairs."""
+    (reason of the choice, trajectory) pairs.
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     kinds = (
         *(("Verified, joins SFT", f"destination = 'sft' AND domain = '{domain}'") for domain in domains[:2]),
         ("Not verified, joins CT", "destination = 'ct' AND source = 'rollout'"),
@@ -217,12 +232,40 @@ def pick_replays(
     return [(why, one) for why, one in loaded if one]
 
 
+_LEAST_HEADROOM, _LEAST_LIVE_GROUPS = 0.05, 0.3  # below them RL has little to learn from
+_TEMPLATES_SHOWN = 4  # at each end
+
+
+def query_headroom(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Row:
+    """Query the view `headroom` of iterations after `since`.
+
+    Returns `domains`, its rows of whole domains; of the newest iteration `most` and `least`, the rows of the templates
+    with the most and the least headroom, none of them twice, and `poor`, the rows of domains in which RL has little to
+    learn from (without `all`).
+    """
+    domains = database.query_rows(connection, _QUERIES["headroom"], {"since": since})
+    templates = database.query_rows(connection, _QUERIES["headroom_templates"], {"since": since})
+    newest = domains[-1]["iteration"] if domains else 0
+    poor = [
+        row
+        for row in domains
+        if row["iteration"] == newest
+        and row["domain"] != ALL_DOMAINS
+        and (row["headroom"] < _LEAST_HEADROOM or row["live_groups"] < _LEAST_LIVE_GROUPS)
+    ]
+    most, others = templates[:_TEMPLATES_SHOWN], templates[_TEMPLATES_SHOWN:]
+    return {"domains": domains, "poor": poor, "most": most, "least": others[-_TEMPLATES_SHOWN:]}
+
+
 _LISTS = ("worlds", "rises", "by_stage", "looked_at", "quarantine")
 
 
 def query_report_lists(connection: duckdb.DuckDBPyConnection, since: int = 0) -> dict[str, list[Row]]:
     """Query the rows of the report's tables, of iterations after `since`, by name: `worlds` (of the newest iteration),
-    `rises`, `by_stage`, `looked_at` and `quarantine`."""
+    `rises`, `by_stage`, `looked_at` and `quarantine`.
+
+    connection: to the catalogue. Raises what `run_query` does.
+    """
     return {name: database.query_rows(connection, _QUERIES[name], {"since": since}) for name in _LISTS}
 
 
@@ -230,7 +273,8 @@ def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -
     """Query the ancestors of the newest promoted model, by links of iterations after `since`.
 
     Returns one list per iteration, oldest first, of ranks (checkpoints of equal depth), each a list of checkpoints with
-    `name`, `path`, `drew` (datasets) and `trained` (number of trajectories).
+    `name`, `path`, `drew` (datasets) and `trained` (number of trajectories). connection: to the catalogue. Raises what
+    `run_query` does.
     """
     newest = database.query_rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
     if not newest:

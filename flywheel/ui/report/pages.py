@@ -30,8 +30,8 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
     """Write the report's page, `report/index.html`, and return its path; an earlier one is replaced.
 
     A workspace without iterations gets a page that says so. everything: show all iterations; else the newest ten, with
-    earlier ones in the curves only. Raises DataError for a damaged file, or where DVC's file of an iteration is
-    missing; DiskFull.
+    earlier ones in the curves only. Raises what `run_query` does, such as DataError for a damaged file; DataError or
+    where DVC's file of an iteration is missing; DiskFull.
     """
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)
@@ -50,6 +50,7 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
             funnels=figures.query_funnels(connection),
             p_v1=figures.draw_p_v1(connection, since),
             success=figures.draw_held_out_success(rows, since),
+            headroom=figures.query_headroom(connection, since),
             curves=figures.draw_losses(connection, since),
             rl_curves=rl_curves,
             rl_worlds=rl_worlds,
@@ -104,7 +105,7 @@ def write_trajectory_page(
 
     In the file's name each character other than letters, digits, `_`, `.` and `-` becomes `_`. connection: to the
     catalogue; None opens one. Raises BadInput for an unknown trajectory, DataError for a damaged or missing file and as
-    `connect_catalog`, DiskFull.
+    `connect_catalog`, FlywheelError as `run_query`, DiskFull.
     """
     with contextlib.nullcontext(connection) if connection else database.connect_catalog(ws) as connection:
         found = replay.load_replay(connection, trajectory_id)

@@ -14,6 +14,15 @@ GROUP BY domain, world ORDER BY domain, world
 -- P(V = 1) beside the iteration before, on the templates and levels that both played.
 FROM p_v1_rise WHERE domain = 'all' AND iteration > $since ORDER BY iteration
 
+-- name: headroom
+-- What sampling reaches beyond one sample, by domain.
+FROM headroom WHERE world IS NULL AND iteration > $since ORDER BY iteration, domain
+
+-- name: headroom_templates
+-- The same of the newest iteration by template and level, the most headroom first.
+FROM headroom WHERE world IS NOT NULL AND iteration = (SELECT max(iteration) FROM headroom WHERE iteration > $since)
+ORDER BY headroom DESC, live_groups DESC, world, template, level
+
 -- name: by_stage
 -- Held-out success after each stage (where `evaluation.stages` is set).
 FROM held_out_success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration

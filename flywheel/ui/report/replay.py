@@ -50,7 +50,10 @@ class Replay:
 
 
 def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit: int | None = None) -> Replay | None:
-    """Load a trajectory with its first `limit` steps; None where there is no such trajectory."""
+    """Load a trajectory with its first `limit` steps; None where there is no such trajectory.
+
+    Raises what `run_query` does.
+    """
     found = database.query_rows(connection, "FROM lineage_of($id)", {"id": trajectory_id})
     if not found:
         return None

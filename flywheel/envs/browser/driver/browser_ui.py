@@ -33,7 +33,8 @@ class CoverPage:
     """Show what the browser puts over the session's page, by another page that the session's cannot reach.
 
     A page whose script waits for an answer neither draws nor answers. So what a person would see over it is drawn by
-    another page, in its own browser context, made when it is first shown; its background is the last screenshot.
+    another page, in its own browser context, made when it is first shown; its background is the last screenshot. Its
+    coroutines raise EnvError where what is shown does not load, a script of it fails, or page or browser is gone.
     """
 
     def __init__(self, link: BrowserLink) -> None:
@@ -45,12 +46,14 @@ class CoverPage:
 
     @property
     def page(self) -> BrowserPage:
+        """Return the page that is shown. Raises EnvError where there is none."""
         if self._page is None:
             raise EnvError("nothing is shown over the page", where="cover")
         return self._page
 
     @property
     def there(self) -> bool:
+        """Tell whether there is a page that has not crashed."""
         return self._page is not None and not self._page.gone
 
     async def open(self, size: tuple[int, int]) -> bool:
@@ -65,7 +68,7 @@ class CoverPage:
         self._made = asyncio.get_running_loop().create_future()
         await self._link.open_blank_page(self._context, size)
         await asyncio.gather(*await self._made)
-        await self.page.install_document_script(0, 0.0)
+        await asyncio.gather(*self.page.install_document_script(0, 0.0))
         return True
 
     async def show(self, html: str, screen: bytes, size: tuple[int, int], begin: str) -> None:
@@ -127,7 +130,8 @@ class FindBar:
     """Show the bar that finds text in the page (ctrl-f), drawn by a page of its own over the page's screen.
 
     It takes the keys while it has the focus, and the mouse on its area; all else goes to the page below. `window.find`
-    selects what is found and scrolls to it. elements: names and boxes of the bar's parts.
+    selects what is found and scrolls to it. elements: names and boxes of the bar's parts. Its coroutines raise EnvError
+    as those of `CoverPage` and `BrowserPage`.
     """
 
     def __init__(self, cover: CoverPage) -> None:
@@ -187,6 +191,7 @@ class FindBar:
         return await self._cover.page.screenshot()
 
     def forget(self) -> None:
+        """Close the bar and forget what was searched: the session is over."""
         self._page, self._text, self.elements = None, "", []
         self._cover.close()
 
@@ -236,7 +241,7 @@ class Dialogs:
     work of the step is suspended (`run_unless_blocked`), the dialog is shown over the last screen, and the step that
     answers it resumes that work. A dialog that opens while its page is being drawn would block every page of the
     browser, so it is answered at once: an alert is shown all the same, others are cancelled and noted. open: the
-    dialogs to be answered or seen, of which the first is shown.
+    dialogs to be answered or seen, of which the first is shown. Its coroutines raise EnvError as those of `CoverPage`.
     """
 
     def __init__(self, notes: SessionNotes, cover: CoverPage) -> None:
@@ -284,7 +289,10 @@ class Dialogs:
 
     # -- suspended work -------------------------------------------------------------------------------------------
     async def run_unless_blocked(self, work: Coroutine[Any, Any, WorkResult]) -> WorkResult | None:
-        """Finish the suspended work, then `work`, and return its result; None where a dialog opens and suspends it."""
+        """Finish the suspended work, then `work`, and return its result; None where a dialog opens and suspends it.
+
+        Raises what they raise.
+        """
         if _inside_held_work.get():
             return await work
         held, self._blocked = self._held, asyncio.get_running_loop().create_future()
@@ -394,7 +402,10 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 
 class FileChooser:
-    """Show a list of the session's files, its rows always at the same places. width, height: viewport in pixels."""
+    """Show a list of the session's files, its rows always at the same places. width, height: viewport in pixels.
+
+    Its coroutines raise EnvError where the page is gone.
+    """
 
     def __init__(self, width: int, height: int) -> None:
         self._width, self._height = width, height
@@ -444,6 +455,7 @@ class FileChooser:
         return f"the page asks for {what}: click one of the list ({names}), or type its name and a line end"
 
     def close(self) -> None:
+        """Close the list."""
         self._page, self._chosen, self._typed, self._first = None, [], "", 0
 
     async def do(self, action: Action) -> str:

@@ -77,7 +77,10 @@ class CdpConnection(asyncio.Protocol):
     async def call(
         self, method: str, params: Mapping[str, Any] | None = None, session: str = "", *, timeout_s: float
     ) -> dict[str, Any]:
-        """Send a command and wait for the answer. Raises EnvTimeout after `timeout_s` seconds."""
+        """Send a command and wait for the answer.
+
+        Raises EnvTimeout after `timeout_s` seconds, CdpCommandError and EnvError as `send`.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 return await self.send(method, params, session)
@@ -105,6 +108,7 @@ class CdpConnection(asyncio.Protocol):
 
     # -- what arrives ---------------------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
+        """Take bytes from the browser; a message of more than _MAX_MESSAGE_BYTES closes the connection."""
         searched = len(self._buffer)
         self._buffer += data
         start = 0
@@ -117,6 +121,7 @@ class CdpConnection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Fail all unanswered commands: the browser is gone."""
         self._gone()
 
     def _take(self, text: bytearray) -> None:
@@ -203,7 +208,8 @@ class BeginFrameCapture:
 
     A page that hangs within its frame would block all others: after half of `timeout_s` its script is stopped; where
     that does not help, the page is crashed, and where that does not help either, the browser is killed. The same
-    happens to a page over which the browser opened a window of its own unknown to `pickers.py`: nobody draws that.
+    happens to a page over which the browser opened a window of its own unknown to `pickers.py`: nobody draws that. Its
+    coroutines raise EnvTimeout for such a page, EnvError where the browser draws nothing or is gone.
     """
 
     on_command = True  # only `draw` and `screenshot` draw anything
@@ -270,7 +276,10 @@ class BeginFrameCapture:
 
 
 class ScreenshotCapture:
-    """Capture pixels by Page.captureScreenshot, which every build has, and which waits for two vertical syncs."""
+    """Capture pixels by Page.captureScreenshot, which every build has, and which waits for two vertical syncs.
+
+    Its coroutines raise EnvError where page or browser is gone.
+    """
 
     on_command = False
 
@@ -279,9 +288,11 @@ class ScreenshotCapture:
         self._under_way: set[str] = set()
 
     def drawing(self, session: str) -> bool:
+        """Tell whether a screenshot of the page of `session` is under way."""
         return session in self._under_way
 
     async def screenshot(self, session: str, ticks: float) -> bytes:
+        """Capture a PNG of a page's viewport. ticks: ignored."""
         return base64.b64decode((await self._capture(session, _PNG))["data"])
 
     async def draw(self, session: str, ticks: float) -> None:
@@ -311,7 +322,10 @@ class BrowserLink:
     touch: bool
 
     async def open_blank_page(self, context: str, size: tuple[int, int]) -> None:
-        """Open an empty page in a browser context, whose owner gets its target. size: width, height in pixels."""
+        """Open an empty page in a browser context, whose owner gets its target. size: width, height in pixels.
+
+        Raises EnvError where the browser is gone.
+        """
         target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": context}
         if self.frames.on_command:
             target["enableBeginFrameControl"] = True

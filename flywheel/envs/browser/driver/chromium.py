@@ -241,10 +241,12 @@ class Chromium:
     # -- called by the pool ---------------------------------------------------------------------------------------
     @property
     def pid(self) -> int:
+        """Return the id of the browser's process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Tell whether the browser is still there."""
         return not self.died.is_set()
 
     async def open_tab(self, width: int, height: int) -> BrowserTab:

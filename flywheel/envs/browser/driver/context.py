@@ -73,6 +73,7 @@ class SessionProxy:
         self.callers: set[_ProxyCaller] = set()
 
     async def start(self) -> None:
+        """Start to listen at a free port of 127.0.0.1, which `address` then names."""
         listener = bind_free_port()
         self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._server = await asyncio.get_running_loop().create_server(lambda: _ProxyCaller(self), sock=listener)
@@ -282,7 +283,13 @@ class Downloads:
         await _wait_until(lambda: self._waited.issuperset(self._names), _DOWNLOAD_S)
         self._asked, self._waited = self._count, set(self._names)  # later steps do not wait for these again
 
+    @property
+    def untouched(self) -> bool:
+        """Tell whether the session has downloaded nothing, and asked for nothing."""
+        return not (self._count or self._asked)
+
     def begins(self, params: Mapping[str, Any]) -> None:
+        """Take the event that a download begins; more than the session may have are cancelled. params: of the event."""
         self._count += 1
         if self._count > _MAX_FILES:
             self._cancel(params["guid"])
@@ -291,6 +298,8 @@ class Downloads:
             self._names[params["guid"]] = safe_file_name(params["suggestedFilename"])
 
     def goes_on(self, params: Mapping[str, Any]) -> None:
+        """Take the event that a download goes on or has ended: its file is kept, or it is noted why not. params: of
+        it."""
         guid, ended = params["guid"], params["state"] in ("completed", "canceled")
         long = not ended and max(params["receivedBytes"], params["totalBytes"]) > self._limit
         name = self._names.pop(guid, None) if ended or long else None
@@ -350,7 +359,10 @@ class BrowserContext:
 
     @classmethod
     async def open(cls, link: BrowserLink, note: Callable[[str], None], fault: Callable[[str], None]) -> BrowserContext:
-        """Open a context. note: called with notes on downloads. fault: called with hosts refused or not reached."""
+        """Open a context. note: called with notes on downloads. fault: called with hosts refused or not reached.
+
+        Raises EnvError where the browser is gone.
+        """
         proxy = SessionProxy(fault)
         await proxy.start()
         wanted = {"disposeOnDetach": True, "proxyServer": proxy.address, "proxyBypassList": "<-loopback>"}
@@ -362,10 +374,26 @@ class BrowserContext:
         return cls(link, made["browserContextId"], proxy, note)
 
     async def cookies(self) -> list[dict[str, Any]]:
+        """Return the session's cookies, as the protocol describes them. Raises EnvError where the browser is gone."""
         return (await self._connection.send("Storage.getCookies", {"browserContextId": self.id}))["cookies"]
 
     async def set_cookies(self, cookies: Sequence[Mapping[str, Any]]) -> None:
+        """Add cookies, as the protocol describes them. Raises EnvError for a wrong one, or where the browser is
+        gone."""
         await self._connection.send("Storage.setCookies", {"cookies": list(cookies), "browserContextId": self.id})
+
+    def clear(self, allowed: Sequence[str], page: str) -> list[asyncio.Future[dict[str, Any]]]:
+        """Empty all stores that outlive a page, for the next session; returns the pending answers.
+
+        allowed: prefixes of the addresses that the last session was at. page: protocol session of a page of it.
+        """
+        send = self._connection.send
+        origins = {f"{parts.scheme}://{parts.netloc}" for parts in map(urlsplit, allowed)}
+        cleared = [
+            send("Storage.clearDataForOrigin", {"origin": one, "storageTypes": "all"}, page) for one in sorted(origins)
+        ]
+        cleared.append(send("Network.clearBrowserCache", session=page))
+        return [*cleared, send("Storage.clearCookies", {"browserContextId": self.id})]
 
     def forget(self) -> None:
         """Remove the session's files and close the proxy. The caller disposes of the context in the browser."""

@@ -34,7 +34,8 @@ class MouseGrip:
     """Hold a button of the mouse down on a page, and drag what it grabbed.
 
     Where the browser starts an HTML drag (`draggable`, a link, selected text), moves of the mouse no longer reach the
-    page: the browser hands us the dragged data, and we send it as drag events, a drop at last.
+    page: the browser hands us the dragged data, and we send it as drag events, a drop at last. Its coroutines raise
+    EnvError as those of `BrowserPage`.
     """
 
     def __init__(self, page: BrowserPage, mouse: SendMouseEvent) -> None:
@@ -91,7 +92,8 @@ async def drag_slowly(grip: MouseGrip, start: PixelPoint, end: PixelPoint, ms: f
     """Carry out a drag as a person does: a press, moves with page time between them, a release.
 
     Libraries read the pointer's place in frames and timers, so they would miss a drag that takes no time. ms: page time
-    that it may take, passed by `rest`. The drag ends early where another page is shown.
+    that it may take, passed by `rest`. The drag ends early where another page is shown. Raises EnvError as
+    `BrowserPage`'s coroutines, and what `rest` raises.
     """
     pace = min(_DRAG_PACE_MS, ms / (_DRAG_MOVES + 1))
     await grip.press(start)
@@ -125,7 +127,7 @@ class InputDriver:
     """Carry out actions by mouse and keyboard. width, height: the viewport in pixels.
 
     The commands of one action are written without waiting in between, since the browser delivers them in order; their
-    answers are awaited together.
+    answers are awaited together. Its coroutines raise EnvError as those of `BrowserPage`.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -159,7 +161,7 @@ class InputDriver:
         """Carry out one action on `page`; returns "" or why it did nothing.
 
         allowed: prefixes of addresses to which it may navigate. base: the URL to which an address is relative. ms: page
-        time that a drag may take. rest: passes page time; None: `page.observe`.
+        time that a drag may take. rest: passes page time; None: `page.observe`. Raises what `rest` raises.
         """
         if is_outside_screen(action):
             return OUTSIDE_NOTE
@@ -208,6 +210,8 @@ class InputDriver:
         return page.send("Input.dispatchMouseEvent", event)
 
     async def click(self, page: BrowserPage, at: PixelPoint, button: str = "left", clicks: int = 1) -> None:
+        """Click a point of the page. at: pixels of the viewport. clicks: 1, or 2 for the second click of a double
+        one."""
         if clicks == 1:
             self.move(page, at)
         pressed = self._mouse(page, "mousePressed", at, button, clicks)
@@ -311,6 +315,7 @@ class InputDriver:
         return ""
 
     async def release(self, page: BrowserPage, name: str) -> str:
+        """Release a key that is held down. Returns "" or why nothing was done."""
         key = keyboard.find_key(name)
         if key is None:
             return f"no such key: {name}"
@@ -331,6 +336,7 @@ class InputDriver:
         return f"the address did not load: {failed}" if failed and failed != "net::ERR_ABORTED" else ""
 
     def pixel(self, point: Point) -> PixelPoint:
+        """Return the place of a point of the viewport, in pixels."""
         return point.x * self._width, point.y * self._height
 
 
@@ -417,6 +423,7 @@ class TouchDriver(InputDriver):
         return sent
 
     async def click(self, page: BrowserPage, at: PixelPoint, button: str = "left", clicks: int = 1) -> None:
+        """Tap a point of the page. at: pixels of the viewport. button, clicks: ignored."""
         moment = self._moment()
         self._touch(page, "touchStart", at, moment)
         await page.deliver(self._touch(page, "touchEnd", None, moment + 0.05))
@@ -482,7 +489,10 @@ class TouchDriver(InputDriver):
 
 
 class FingerGrip:
-    """Hold a finger of a person on the screen, as `MouseGrip` holds a button. began: the gesture's timestamp in s."""
+    """Hold a finger of a person on the screen, as `MouseGrip` holds a button. began: the gesture's timestamp in s.
+
+    Its coroutines raise EnvError as those of `BrowserPage`.
+    """
 
     def __init__(self, page: BrowserPage, touch: SendTouchEvent, began: float) -> None:
         self.page, self._touch, self._ahead = page, touch, began - time.time()

@@ -41,7 +41,8 @@ def _join_scripts(folder: str, parts: str) -> str:
     return "".join(['(() => {\n"use strict";\n', *texts, "})();\n"])
 
 
-# `CONFIG` in the first two scripts is replaced for each page and worker.
+# `CONFIG` in the worker's is replaced for each. A document's text is always the same, so that a process that has run it
+# once compiles it no more; a script before it leaves it its configuration.
 DOCUMENT_SCRIPT = _join_scripts("document", _DOCUMENT_PARTS) + read_script("refusals.js")
 WORKER_SCRIPT = read_script("worker_clock.js")
 PICKERS_SCRIPT = _join_scripts("pickers", _PICKER_PARTS)
@@ -80,6 +81,7 @@ class SessionNotes:
         return notes
 
     def clear(self) -> None:
+        """Forget all notes and failures."""
         self._notes, self.faults = [], []
 
 
@@ -133,6 +135,14 @@ _PATIENCE = 1 / 3  # share of the deadline that a document may go on loading, on
 _TRAVEL_S = 2.0  # seconds that a step in the history may take to begin
 
 
+# One listener of `pagehide` is ours (`install.js`).
+_HEARS_END = """frames.length > 0 || [window, document].some((target) => {
+  const heard = getEventListeners(target), ours = target === window ? 1 : 0;
+  return heard.beforeunload || heard.unload || heard.pageswap || heard.visibilitychange || heard.freeze
+    || (heard.pagehide?.length ?? 0) > ours;
+})"""
+
+
 HearPageEvent = Callable[["BrowserPage", str, Mapping[str, Any]], None]  # (page, method, parameters)
 
 
@@ -144,10 +154,13 @@ class BrowserPage:
     """Drive one page by its DevTools protocol session.
 
     target, session: ids of the protocol. hear: called with the events that this class does not handle itself. time:
-    page time in ms since the episode began.
+    page time in ms since the episode began. Its coroutines raise PageGone where the page crashed or closed itself,
+    EnvError where the browser is gone or refuses a command, and, where they draw, EnvTimeout for a page that hangs in
+    its frame.
     """
 
     def __init__(self, link: BrowserLink, target: str, session: str, hear: HearPageEvent) -> None:
+        self._link = link
         self.connection, self.frames, self.settings = link.connection, link.frames, link.settings
         self.target, self.session = target, session
         self.time = 0.0
@@ -168,13 +181,17 @@ class BrowserPage:
         self._changed = asyncio.Event()
         self.arrivals = self._starts = self._known = 0  # counts of documents, of loads begun, and of loads observed
         self._ticks, self._seed, self._workers = 1000.0, 0, 0
+        self._sessions = 0  # that were played in this target before
+        self._installed: list[asyncio.Future[dict[str, Any]]] = []  # answers to the scripts for its documents
         self.dragged: Mapping[str, Any] | None = None  # what the browser says is being dragged (`input.py`)
         self.connection.listen(session, self._event)
 
     def send(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
+        """Send a command of the page's session, as `CdpConnection.send` does; returns the pending answer."""
         return self.connection.send(method, params, self.session)
 
     def post(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a command of the page's session whose answer nobody waits for."""
         self.connection.post(method, params, self.session)
 
     def set_up(self, size: tuple[int, int], touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
@@ -184,13 +201,35 @@ class BrowserPage:
         told = _SETUP["page"] | {"Emulation.setDeviceMetricsOverride": metrics} | (_SETUP["phone"] if touch else {})
         return [self.send(method, params) for method, params in told.items()]
 
-    def install_document_script(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
-        """Give all later documents their clock and their random generator. time: page time of the session, in ms."""
+    def install_document_script(self, seed: int, time: float) -> list[asyncio.Future[dict[str, Any]]]:
+        """Give all later documents their clock and their random generator; returns the pending answers.
+
+        time: page time of the session, in ms.
+        """
         self.time, self._seed = time, int(seed)
+        for answer in self._installed:  # of the session before
+            self.post("Page.removeScriptToEvaluateOnNewDocument", answer.result())
         patience = self.settings.timeout_s * 1000 * _PATIENCE  # real ms to wait for loads
         config = {"seed": self._seed, "start": time, "patience": patience, "policy": REPORT_ONLY_POLICY}
-        source = DOCUMENT_SCRIPT.replace("= CONFIG;", f"= {json.dumps(config)};")
-        return self.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+        config["session"] = self._sessions
+        sources = (f"if (!window.__flywheel__) window.__flywheel_config__ = {json.dumps(config)};", DOCUMENT_SCRIPT)
+        self._installed = [self.send("Page.addScriptToEvaluateOnNewDocument", {"source": one}) for one in sources]
+        return self._installed
+
+    def for_next_session(self) -> BrowserPage:
+        """Return the driver of the same target for the next session: what came from this one's is not heard any more.
+
+        The browser makes a new page of the target, and of the process another realm, at each load of a document.
+        """
+        self.mark_gone("the page is closed")
+        page = BrowserPage(self._link, self.target, self.session, self._hear)
+        page._size, page._installed, page._sessions = self._size, self._installed, self._sessions + 1
+        page._ticks = self._ticks  # the frames of one target need ever later times
+        return page
+
+    def pause_no_requests(self) -> asyncio.Future[dict[str, Any]]:
+        """Pause no later request of the target for us; returns the pending answer."""
+        return self.send("Fetch.disable")
 
     def pause_all_requests(self) -> asyncio.Future[dict[str, Any]]:
         """Pause every later request for us, not a document's alone; returns the pending answer."""
@@ -214,7 +253,7 @@ class BrowserPage:
 
         read: JavaScript whose value is `game`; "": `window.__env__.getState()`. Returns `url`, `elements`, `beyond`,
         `game`, `notes`, `copied` (text that went to the clipboard, or None), `files` (downloads that the page began),
-        `drawn` and `posted`.
+        `drawn` and `posted`. Raises EnvError where its script fails, and as all coroutines here.
         """
         left, notes, copied, files, until = ms, [], None, 0, "null"
         reading = "()=>null" if read else "undefined"
@@ -250,6 +289,11 @@ class BrowserPage:
         there, taken = await self._ask("window.__flywheel__&&__flywheel__.keyTaken()")
         return there and not taken
 
+    async def hears_end(self) -> bool:
+        """Tell whether the page has frames, or listeners that the end of its document would call."""
+        call = {"expression": _HEARS_END, "includeCommandLineAPI": True, "returnByValue": True}
+        return (await self.send("Runtime.evaluate", call))["result"].get("value") is not False
+
     async def _ask(self, expression: str) -> tuple[bool, Any]:
         """Return (True, the expression's value), or (False, None) where its document was left meanwhile."""
         try:
@@ -264,11 +308,13 @@ class BrowserPage:
             raise EnvError(f"the page could not be observed: {error.what}", where=self.url) from None
 
     async def screenshot(self) -> bytes:
+        """Capture a PNG of the page's viewport, once no dialog blocks the page."""
         await self._free()
         self._ticks += _FRAME_MS
         return crop_png(await self.frames.screenshot(self.session, self._ticks), self._size)
 
     async def draw(self) -> None:
+        """Draw a frame of the page, once no dialog blocks the page."""
         await self._free()
         self._ticks += _FRAME_MS
         await self.frames.draw(self.session, self._ticks)
@@ -281,7 +327,10 @@ class BrowserPage:
         return sent.result()
 
     async def wait_until(self, there: Callable[[], bool], seconds: float) -> None:
-        """Wait until `there()` is true; checked at each event of the page. Raises TimeoutError after `seconds`."""
+        """Wait until `there()` is true; checked at each event of the page.
+
+        Raises TimeoutError after `seconds`, PageGone.
+        """
         if not await self._wait(lambda: not there(), seconds):
             raise TimeoutError
 
@@ -293,6 +342,7 @@ class BrowserPage:
         await self.send("Emulation.setDeviceMetricsOverride", metrics | more)
 
     async def address(self) -> str:
+        """Return the address of the current entry in the page's history."""
         history = await self.send("Page.getNavigationHistory")
         return history["entries"][history["currentIndex"]]["url"]
 
@@ -474,13 +524,25 @@ class PageStack:
         self._size = (0, 0)
         self._wanted = ""  # the address of a popup that a page has requested
         self._opened: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
+        self._alone = True  # no page was opened over the first one
 
     async def begin(self, context: str, size: tuple[int, int]) -> None:
         """Open the first page, empty, of the browser context with the id `context`. size: width, height in pixels."""
-        self._size = size
+        self._size, self._alone = size, True
         self._opened = asyncio.get_running_loop().create_future()
         await self._link.open_blank_page(context, size)
         await asyncio.gather(*await self._opened)
+
+    @property
+    def unchanged(self) -> bool:
+        """Tell whether there is the first page alone, as it was set up, and no other page was ever opened over it."""
+        top = self.top
+        idle = top is not None and not (top.gone or self._link.frames.drawing(top.session))
+        return idle and self._alone and self.zoom == 1 and not self._headers
+
+    def continue_for_next_session(self) -> None:
+        """Drop the session, and keep its page's target for the next one; it must be `unchanged`."""
+        self.pages = [self.pages[0].for_next_session()]
 
     async def set_headers(self, headers: Mapping[str, str], home: str) -> None:
         """Send `headers` with each request to the origin of the address `home`, and with no other.
@@ -514,7 +576,8 @@ class PageStack:
         if self.zoom != 1:
             told.append(asyncio.ensure_future(page.zoom(self.zoom)))
         if opener is not None:
-            told.append(page.install_document_script(self.seed + len(self.pages), self.pages[-1].time))
+            told += page.install_document_script(self.seed + len(self.pages), self.pages[-1].time)
+            self._alone = False
             if self._headers:
                 told.append(page.pause_all_requests())
         for answer in told:
@@ -595,6 +658,7 @@ class PageStack:
         return {"headers": [{"name": name, "value": value} for name, value in sent.items()]}
 
     async def set_zoom(self, zoom: float) -> None:
+        """Zoom all pages, later ones included, as `BrowserPage.zoom` does. Raises EnvError where one is gone."""
         self.zoom = zoom
         for page in self.pages:
             await page.zoom(zoom)

@@ -35,7 +35,8 @@ _MUTE_EVENTS = "function (on) { this.ownerDocument.defaultView.__flywheel__.core
 class FormControl:
     """Read and operate a native form control of a page, from an isolated world, out of reach of the page's scripts.
 
-    node: the protocol's backend node id, which stays the same.
+    node: the protocol's backend node id, which stays the same. Its coroutines raise CdpCommandError where the control's
+    document is gone, EnvError where its script fails or page or browser is gone.
     """
 
     def __init__(self, page: BrowserPage, node: int, world: str, main: str, description: str) -> None:
@@ -88,7 +89,10 @@ class FormControl:
         return {"x": left, "y": top, "w": max(across) - left, "h": max(down) - top}
 
     async def shut(self) -> None:
-        """Close the browser's own picker by Escape, which the page does not receive while the picker is open."""
+        """Close the browser's own picker by Escape, which the page does not receive while the picker is open.
+
+        Raises EnvTimeout where it does not close.
+        """
         try:
             async with asyncio.timeout(_PICKER_CLOSE_S):
                 while await self.ask("open"):
@@ -143,7 +147,8 @@ class FormPickers:
     """Show the pickers of native form controls, the suggestions of data lists and complaints; at most one is open.
 
     The browser would draw each in a window of its own, which no screenshot on command shows and our mouse cannot reach.
-    That window is closed as soon as it opens, and a picker of ours is shown over the page (`scripts/pickers`).
+    That window is closed as soon as it opens, and a picker of ours is shown over the page (`scripts/pickers`). Its
+    coroutines raise EnvError where a script fails, a browser's picker does not close, or page or browser is gone.
     """
 
     def __init__(self, overlay: CoverPage) -> None:
@@ -157,6 +162,7 @@ class FormPickers:
 
     @property
     def open(self) -> bool:
+        """Tell whether one of them is open."""
         return self._control is not None
 
     # -- actions ------------------------------------------------------------------------------------------------------

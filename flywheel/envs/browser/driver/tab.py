@@ -1,4 +1,4 @@
-"""Drive one tab, which plays one session after the other, each in a browser context of its own."""
+"""Drive one tab, which plays one session after the other."""
 
 from __future__ import annotations
 
@@ -100,17 +100,21 @@ class Screencast:
 
 _ACTION_MS = 200.0  # page time that an action may take by default
 _CLOSE_S = 5.0  # deadline for the browser to dispose of a context
+_MAX_FOLLOW_UPS = 50  # sessions in a process after the first: its memory is given back now and then
 
 
 class BrowserTab:
-    """Drive a tab, with a browser context of its own for each session.
+    """Drive a tab, with a browser context of its own for each session, or for several first-party ones in a row.
 
-    The context is made between two sessions, with an empty page in its own process, since that takes time. An open
-    dialog takes all actions until it is answered; pickers, the file chooser and the find bar take the actions that are
-    meant for them. Events that the picture does not show (popups, downloads, refused addresses) become `notes`.
+    The context is made between two sessions, with an empty page in its own process, since that takes time. First-party
+    sessions follow one another in one context and process, after all stores were emptied (`_continue`), since a new
+    process costs more than most episodes. An open dialog takes all actions until it is answered; pickers, the file
+    chooser and the find bar take the actions that are meant for them. Events that the picture does not show (popups,
+    downloads, refused addresses) become `notes`.
 
     size: width and height of the viewport in pixels, where a session asks for none of its own. died: set once the pages
-    of the session are gone.
+    of the session are gone. Its coroutines raise EnvError (PageGone, EnvTimeout) where page or browser is gone, or a
+    page hangs in its frame.
     """
 
     def __init__(self, link: BrowserLink, size: tuple[int, int]) -> None:
@@ -121,6 +125,7 @@ class BrowserTab:
         self.stack = PageStack(link, self._hear, self.notes.add, self._ends)
         self._context: BrowserContext | None = None  # None between two sessions
         self._blank = False  # its page is empty: no session has begun in it
+        self._first_party, self._follow_ups = False, 0  # of the last session; of its context: sessions after the first
         self._preparing: asyncio.Task[None] | None = None
         self.home, self._read = "", ""
         self._good = ""  # the last allowed address
@@ -146,6 +151,7 @@ class BrowserTab:
         viewport: tuple[int, int] | None = None,
         files: Path | None = None,
         entry: LoginSteps | None = None,
+        first_party: bool = False,
     ) -> dict[str, Any]:
         """Begin a fresh session at `url`, with a new clock and random generator; returns what `observe` does.
 
@@ -153,11 +159,13 @@ class BrowserTab:
         JavaScript run after the load; a promise that it returns is awaited while page time passes. read: JavaScript
         whose value becomes `game`; "": `window.__env__.getState()`. viewport: width and height in pixels; None: the
         tab's. files: a folder whose files the session may upload, besides its downloads. entry: the login before the
-        first page. Where a dialog opens, it is what is observed, and the rest follows when it is answered. The caller
-        keeps the deadline. Raises EnvError where the page does not load or `prepare` fails.
+        first page. first_party: as in `PageSession`; requests of its documents are not paused to be looked at. Where a
+        dialog opens, it is what is observed, and the rest follows when it is answered. The caller keeps the deadline.
+        Raises EnvError where the page does not load or `prepare` fails.
         """
-        await self.prepare(viewport)
-        self._blank = False
+        if not (first_party and self._may_continue(viewport or self._default_size) and await self._continue()):
+            await self.prepare(viewport)
+        self._blank, self._first_party = False, first_party
         self._folders = [*([files] if files else []), self.context.folder]
         self.screen = b""
         self.home, self._read, self._good = url, read, url
@@ -182,6 +190,10 @@ class BrowserTab:
         """End the session: all of it is dropped, and the next session's page is opened in the background."""
         if self._preparing is not None and not self._preparing.done():
             return  # no session has begun since
+        if self._may_continue(self._default_size):
+            self.context.proxy.origins = frozenset()
+            self.screen = b""
+            return
         self._dispose()
         self._preparing = asyncio.ensure_future(self._renew())
         self._preparing.add_done_callback(ignore_answer)
@@ -229,6 +241,7 @@ class BrowserTab:
 
     @property
     def url(self) -> str:
+        """Return the address of the page that is seen; "" where there is none."""
         return self.stack.top.url if self.stack.top else ""
 
     @property
@@ -243,6 +256,7 @@ class BrowserTab:
 
     @property
     def context(self) -> BrowserContext:
+        """Return the session's browser context. Raises PageGone where there is none."""
         if self._context is None:
             raise PageGone("the page is gone", where=self._good)
         return self._context
@@ -308,7 +322,7 @@ class BrowserTab:
             ms = 0
 
     async def close_dialogs(self) -> dict[str, Any]:
-        """Close all open dialogs (`Dialogs.close`), and return what `observe` does."""
+        """Close all open dialogs (`Dialogs.close`), and return what `observe` does. Raises EnvError as they do."""
         await self.dialogs.close()
         return await self.observe(0)
 
@@ -373,7 +387,10 @@ class BrowserTab:
     # -- how a session begins -------------------------------------------------------------------------------------
     async def _begin(self, url: str, seed: int, prepare: str, entry: LoginSteps | None) -> dict[str, Any]:
         """Log in, load the first page and prepare it, as `open` says; returns what `look` does."""
-        await self.page.install_document_script(seed, 0.0)
+        told = self.page.install_document_script(seed, 0.0)
+        if self._first_party and not self._follow_ups:
+            told = [*told, self.page.pause_no_requests()]
+        await asyncio.gather(*told)
         if entry:
             await self._log_in(entry, url)
         seen = await self._load_page(url)
@@ -477,10 +494,42 @@ class BrowserTab:
                 return key.missing
         return ""
 
-    # -- targets --------------------------------------------------------------------------------------------------
+    # -- between two sessions -------------------------------------------------------------------------------------
+    def _may_continue(self, size: tuple[int, int]) -> bool:
+        """Tell whether a session of a viewport of `size` may begin in the page of the last one, of which nothing is
+        left then: our own code ran in it, and nothing but documents in its one page."""
+        idle = self._context is not None and self._context.downloads.untouched
+        idle = idle and not (self.dialogs.open or self._link.touch)
+        idle = idle and self.stack.unchanged and size == self.size and not self._blank
+        return idle and self._first_party and self._follow_ups < _MAX_FOLLOW_UPS
+
+    async def _continue(self) -> bool:
+        """Make ready for another session in the context and process of the last one; False where that cannot be.
+
+        The load of the first page makes a new page with a new realm, history and input; what outlives a page is emptied
+        here, and by the first script of that page (`core.js`) what no command reaches. A page that would hear that it
+        is left could leave something then, so there must be none.
+        """
+        page = self.page
+        try:
+            hears, *_ = await asyncio.gather(page.hears_end(), *self.context.clear(self.stack.allowed, page.session))
+        except CdpCommandError:
+            return False
+        if hears:
+            return False
+        self._follow_ups += 1
+        for part in (self.pickers, self.dialogs, self.bar):
+            part.forget()
+        self.stack.continue_for_next_session()
+        self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
+        self.notes.clear()
+        self.died.clear()
+        return True
+
     async def _renew(self) -> None:
         """Open a new context with an empty page, which shares nothing with the last session."""
         self._dispose()
+        self._first_party, self._follow_ups = False, 0
         self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
         self.notes.clear()
         self._context = await BrowserContext.open(self._link, self.notes.add, self.notes.fault)
@@ -506,6 +555,7 @@ class BrowserTab:
         self._link.targets.owners.pop(context.id, None)
         return context.id
 
+    # -- targets --------------------------------------------------------------------------------------------------
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
         """Set up a new target of this context, which is paused. session, info: of the protocol."""
         self.stack.attached(session, info)

@@ -104,6 +104,8 @@ Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(\[[A-Z
 
 
 class ManifestPart(BaseModel):
+    """Hold a part of a manifest: no unknown fields, not changed after it is read."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 

@@ -179,7 +179,11 @@ class PageServer:
 
     # -- start and end --------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Start the server. Raises EnvError, with its last output, where it does not answer within `start_s`."""
+        """Start the server.
+
+        Raises EnvError, with its last output, where it does not start or a command of `server.setup` fails, EnvTimeout
+        where it does not answer within `start_s`, BadInput where a program is missing.
+        """
         try:
             async with asyncio.timeout(self._said.start_s):
                 await self._prepare()
@@ -206,13 +210,14 @@ class PageServer:
 
     @property
     def over(self) -> bool:
+        """Tell whether it was stopped, and everything is freed."""
         return self._leaving is not None and self._leaving.done()
 
     # -- reading values -------------------------------------------------------------------------------------------
     async def read(self) -> dict[str, Any]:
         """Read all fields outside of the page; returns values by field.
 
-        Raises EnvError naming the field at fault, or where the server has ended.
+        Raises EnvError naming the field at fault, or where the server has ended, BadInput where a program is missing.
         """
         if self.fault:
             raise EnvError(self.fault, where=self._where)
@@ -229,13 +234,19 @@ class PageServer:
         return f"the page's server is gone: {why}: {self._words}"
 
     async def execute_command(self, command: Sequence[str]) -> tuple[int, str]:
-        """Run a command that sees the session's folder and cannot change it; returns exit status and output."""
+        """Run a command that sees the session's folder and cannot change it; returns exit status and output.
+
+        Raises BadInput where the program is missing.
+        """
         # The command must not load code that the policy may have put into the folder, or into the server's home.
         safe = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "HOME": "/nonexistent", "TMPDIR": "/tmp"}
         return await self._run(command, {**self._environment, **safe}, {})
 
     async def request(self, address: str) -> tuple[int, bytes]:
-        """Request an address of the server, with the login's headers and cookies; returns status and body."""
+        """Request an address of the server, with the login's headers and cookies; returns status and body.
+
+        Raises EnvError for a body of more than 10 MB, httpx.HTTPError without an answer.
+        """
         login = self._manifest.login
         names = {"seed": str(self.seed), "variant": self.variant}  # as the browser fills them in
         said = (login.headers, login.cookies) if login else ({}, {})

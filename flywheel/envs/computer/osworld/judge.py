@@ -38,10 +38,12 @@ class MetricFunction:
 
 
 def read_text(path: str) -> str:
+    """Read the text of the file `path`."""
     return Path(path).read_text(encoding="utf-8")
 
 
 def read_lines(path: str) -> list[str]:
+    """Read the lines of the file `path`, without their ends."""
     return read_text(path).splitlines()
 
 

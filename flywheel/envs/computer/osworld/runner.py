@@ -31,7 +31,8 @@ async def run_osworld_steps(computer: Computer, steps: list[dict[str, Any]], *, 
     """Run steps of an OSWorld task, in order: those of its set-up, or those that precede its judging.
 
     steps: as in `OsworldTask`. after: the agent has ended, and may have made a step impossible, which is then skipped,
-    as in OSWorld. Before, an impossible step raises EnvError.
+    as in OSWorld. Before, an impossible step raises EnvError. Raises EnvError where the machine is gone, EnvTimeout
+    where it does not answer.
     """
     for number, step in enumerate(steps):
         try:
@@ -135,7 +136,8 @@ _JUDGE_PROGRAM = f"{_PACKAGE_IN_CHECKER}/{_PACKAGE.name}/{Path(__file__).with_na
 async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: bool) -> CheckerVerdict:
     """Judge an OSWorld task after the episode, by its metrics. gave_up: the agent has said that it is infeasible.
 
-    Raises CheckerFailed where the judge gives no verdict, EnvError where the machine is gone.
+    Raises CheckerFailed where the judge gives no verdict, EnvError where the machine is gone, EnvTimeout where it does
+    not answer.
     """
     if not task.metrics:
         return CheckerVerdict(score=float(gave_up), reason="it cannot be done, and that is to be said")

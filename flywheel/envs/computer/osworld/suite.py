@@ -106,6 +106,8 @@ OsworldGetter = dict[str, Any]
 
 
 class OsworldStep(BaseModel):
+    """Declare a step of set-up. parameters: as its type needs them."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     type: str
     parameters: dict[str, Any] = {}
@@ -147,6 +149,8 @@ class OsworldEvaluator(BaseModel):
 
 
 class OsworldExample(BaseModel):
+    """Declare a task, as OSWorld's file of it does; other fields of the file are left out."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     id: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     instruction: str = Field(min_length=1)

@@ -40,6 +40,7 @@ class ServedTool:
     call: Callable[..., str]
 
     def told(self) -> dict[str, Any]:
+        """Return the tool as `tools/list` describes it."""
         schema = {"type": "object", "properties": self.takes, "required": list(self.needs)}
         return {"name": self.name, "description": self.about, "inputSchema": schema}
 

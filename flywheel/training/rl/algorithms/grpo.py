@@ -18,15 +18,18 @@ from flywheel.utils.errors import TrainingError
 _EPSILON = 1e-6  # as in verl; TRL adds 1e-4
 
 
-def group_relative_advantages(rewards: Sequence[float], groups: Sequence[Hashable]) -> np.ndarray:
-    """Compute A_i = (R_i - mean of its group) / (deviation of its group + 1e-6), for all tokens of trajectory i.
+def group_relative_advantages(
+    rewards: Sequence[float], groups: Sequence[Hashable], normalization: str = "std"
+) -> np.ndarray:
+    """Compute A_i = (R_i - mean of its group) / (deviation of its group + 1e-6), for all tokens of trajectory i; with
+    `normalization` "none" A_i = R_i - mean of the group's others (leave-one-out, RLOO: Ahmadian et al. 2024).
 
     The deviation is the sample's (n - 1), as in torch's `std` and so in TRL and verl, to be comparable with them; the
     paper does not specify it. For a group of four it is 1.155 times the population's.
 
-    rewards: R_i, total reward of each trajectory. groups: group of each trajectory, such as its task_id. A group with
-    equal rewards, or with one trajectory, gets 0. Returns float64 [trajectories]. Raises TrainingError for a reward
-    that is not finite.
+    rewards: R_i, total reward of each trajectory. groups: group of each trajectory, such as its task_id. normalization:
+    a value of rl.advantage_normalization. A group with equal rewards, or with one trajectory, gets 0. Returns float64
+    [trajectories]. Raises TrainingError for a reward that is not finite.
     """
     every = np.asarray(rewards, dtype=np.float64)
     if not np.isfinite(every).all():
@@ -39,17 +42,23 @@ def group_relative_advantages(rewards: Sequence[float], groups: Sequence[Hashabl
     result = np.zeros(len(every))
     for rows in members.values():
         mine = every[rows]
-        if len(mine) > 1 and (deviation := mine.std(ddof=1)) > 1e-8:
+        if normalization == "none":
+            result[rows] = (mine - mine.mean()) * len(mine) / max(len(mine) - 1, 1)
+        elif len(mine) > 1 and (deviation := mine.std(ddof=1)) > 1e-8:
             result[rows] = (mine - mine.mean()) / (deviation + _EPSILON)
     return result
 
 
 class Grpo:
+    """Implement GRPO (`Algorithm`): advantages relative to the group, without a value model."""
+
     whole_groups = True
     needs_value = False
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
-        relative = group_relative_advantages([sum(one.rewards) for one in batch], [one.task_id for one in batch])
+        groups = [(one.task_id, one.start) for one in batch]
+        rewards = [sum(one.rewards) for one in batch]
+        relative = group_relative_advantages(rewards, groups, rl.advantage_normalization)
         return [
             TurnEstimates(tuple(np.full(tokens, advantage) for tokens in one.lengths))
             for one, advantage in zip(batch, relative, strict=True)

@@ -112,7 +112,7 @@ def estimate_turns(rewards: Sequence[float], values: Sequence[np.ndarray], **rat
 
     rewards: [turns], given at each turn's last token. values: one array per turn, [its response tokens]. rates: keyword
     arguments of `estimate_advantages`. Estimates of single turns would differ: a turn's reward would not reach the
-    turns before it.
+    turns before it. Raises TrainingError as `estimate_advantages`.
     """
     whole, ends = np.concatenate(values), np.cumsum([len(part) for part in values])
     spread = np.zeros(len(whole))
@@ -123,6 +123,8 @@ def estimate_turns(rewards: Sequence[float], values: Sequence[np.ndarray], **rat
 
 
 class Ppo:
+    """Implement PPO (`Algorithm`) with a value model and decoupled, length-adaptive GAE (section 2.5.4)."""
+
     whole_groups = False
     needs_value = True
 

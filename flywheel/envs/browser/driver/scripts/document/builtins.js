@@ -1,9 +1,10 @@
 // The built-in functions that the other parts use, taken before any script of the page: a page may replace each of them
-// afterwards. `CONFIG` is replaced for each page: { seed, start, patience, policy }.
+// afterwards. The script before this one leaves the configuration: { seed, start, patience, policy, session }.
 
 // The first document of a frame, which is empty, leaves its window to the next one.
 if (window.__flywheel__) return window.__flywheel__.settleIn();
-const config = CONFIG;
+const config = window.__flywheel_config__;
+delete window.__flywheel_config__;
 const uncurried = (method) => Function.prototype.call.bind(method);
 const property = (object, name) => uncurried(Object.getOwnPropertyDescriptor(object, name).get);
 const P = Promise, RealDate = Date, Channel = MessageChannel, E = Element, apply = Reflect.apply, plain = Object.create;

@@ -10,9 +10,10 @@ const storage = (store) => {
   for (let i = 0; i < store.length; i++) push(kept, [store.key(i), store.getItem(store.key(i))]);
   return kept;
 };
-// What the document is, with what its fields hold: 32 bits of it (FNV-1a).
+// What the document is, with what its fields hold, but for its folder, which may be the session's: 32 bits (FNV-1a).
 const likeness = () => {
-  let said = document.documentElement.outerHTML, hash = 0x811c9dc5;
+  const folder = new URL(".", document.baseURI).pathname;
+  let said = document.documentElement.outerHTML.split(folder).join("/"), hash = 0x811c9dc5;
   const fields = find(document, "input, textarea, select");
   for (let i = 0; i < fields.length; i++) said += `\n${fields[i].value}${fields[i].checked ? " on" : ""}`;
   for (let i = 0; i < said.length; i++) hash = imul(hash ^ said.charCodeAt(i), 0x01000193);

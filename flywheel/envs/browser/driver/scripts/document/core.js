@@ -4,14 +4,21 @@ const FRAME = 1000 / 60;
 const NOTES = 20; // of one look
 
 // A document hands time and notes to the next one of its origin, in a store that it empties before any script looks.
+// What one of the target's last session left there, the first of the next one empties too.
 const CARRY = "__flywheel_carry__";
 const carried = () => {
   const fresh = { start: config.start, number: 0, notes: [], copied: null };
   try {
-    const kept = parent === window ? sessionStorage.getItem(CARRY) : null;
-    if (kept === null) return fresh;
+    if (parent !== window) return fresh;
+    const left = sessionStorage.getItem(CARRY);
     sessionStorage.removeItem(CARRY);
-    return parse(kept);
+    const kept = parse(left);
+    if (kept?.session === config.session) return kept;
+    if (config.session > 0) {
+      sessionStorage.clear();
+      window.name = "";
+    }
+    return fresh;
   } catch {
     return fresh; // a document without storage
   }
@@ -47,6 +54,7 @@ const onHide = () => {
   try {
     if (parent !== window) return;
     const next = { start: core.start + core.now, number: before.number + 1, notes: core.notes, copied: core.copied };
+    next.session = config.session;
     sessionStorage.setItem(CARRY, stringify(next));
   } catch { /* a document without storage */ }
 };
