@@ -29,7 +29,7 @@ from pathlib import Path
 import flywheel_run
 from bench_case import BenchCase, emit_case, exit_code
 
-from flywheel.agent.actions import Action, Finished, ParseError, Point, Wait
+from flywheel.agent.actions import Finished, ParseError, Wait
 from flywheel.agent.grammar import Grammar, format_response
 from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.agent.prompt import Context
@@ -42,6 +42,7 @@ from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import PolicyBackend, SamplingParams
 from flywheel.recordings.synthetic.sessions import recorded_tasks
+from flywheel.rollout.corrections import does_the_same
 from flywheel.rollout.episode import PromptHistory, derive_seed
 from flywheel.store import manifest
 from flywheel.store.schema import Step
@@ -52,7 +53,6 @@ from flywheel.utils.errors import BadInput
 
 WAYS = ("demonstrations", "corrected", "taken_over", "labelled")
 ARMS = (*WAYS, *(f"{way}_failed" for way in WAYS))
-_NEAR = 0.06  # of the screen: as far may a click be from the expert's where no element is named
 _PASSED = 2000  # tasks of the stream that the shipped recordings may be of: they are left out
 _TRIED = 4  # tasks that the model tries for each that is wanted of those it does not solve
 
@@ -162,7 +162,7 @@ async def play(env: Env, policy: PolicyBackend, task: Task, way: str, chosen: Se
             sampling = SamplingParams(chosen.rollout.temperature, limit, seed, action=True, session=task.task_id)
             completion = await policy.complete(context, sampling)
             parsed = parse_response(completion.text, grammar)
-            right = same(parsed.action, action, state["elements"])
+            right = does_the_same(parsed.action, action, state["elements"])
             if right and way == "corrected":
                 wanted = completion.text
             if right or alone:
@@ -175,30 +175,6 @@ async def play(env: Env, policy: PolicyBackend, task: Task, way: str, chosen: Se
         history.add(Step(task.task_id, number, "model", thought, raw_text=text, image_sha256=sha256, **done))
     played.solved = result.reward > 0
     return played
-
-
-def same(one: Action | ParseError, expert: Action, elements: Sequence[dict]) -> bool:
-    """Whether an action does what the expert's does: the same verb, on the same elements, with the same words."""
-    if type(one) is not type(expert):
-        return False
-    for name, value in vars(expert).items():
-        other = getattr(one, name)
-        if isinstance(value, Point):
-            if not _same_place(other, value, elements):
-                return False
-        elif other != value:
-            return False
-    return True
-
-
-def _same_place(one: Point, expert: Point, elements: Sequence[dict]) -> bool:
-    def holds(element: dict, point: Point) -> bool:
-        return 0 <= point.x - element["x"] <= element["w"] and 0 <= point.y - element["y"] <= element["h"]
-
-    under = [element for element in elements if holds(element, expert)]
-    if not under:
-        return abs(one.x - expert.x) + abs(one.y - expert.y) < _NEAR
-    return holds(min(under, key=lambda element: element["w"] * element["h"]), one)
 
 
 def _trained(

@@ -28,7 +28,7 @@ from flywheel.envs.base import Env, Observation, StepResult, Task, apply_verifie
 from flywheel.envs.registry import EnvProvider
 from flywheel.envs.suites import catalogue
 from flywheel.envs.suites.oracle import next_expert_step
-from flywheel.rollout.episode import Episode
+from flywheel.rollout.episode import Episode, observation_text
 from flywheel.rollout.starts import SOLVER
 from flywheel.store.schema import Step, make_trajectory_id
 from flywheel.utils.errors import DataError, EnvError
@@ -36,9 +36,7 @@ from flywheel.utils.errors import DataError, EnvError
 log = logging.getLogger(__name__)
 
 SOURCE = "correction"  # of the trajectories
-_NEAR = (
-    0.06  # of the screen, both ways together: a click so far from the solver's is the same where no element is named
-)
+_NEAR = 0.06  # of the screen, both ways together: as far may a click be from the solver's where no element is named
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ async def correct_episode(
                 raw_text=format_response(thought, done["action"]),
                 image_sha256=sha256,
                 url=seen.url,
-                observation=seen.text if sha256 is None else None,
+                observation=observation_text(seen),
                 tool_result=result.info.get("note") or result.info.get("result") or None,
                 reward=result.reward,
                 state_score=before.info.get("score"),

@@ -180,6 +180,11 @@ def test_successes_are_the_verified_rollouts_of_the_domain(tmp_path):
         assert (one.source, one.task.task_id) == ("rollouts", rows[one.trajectory_id]["task_id"])
         assert [step.step for step in one.steps] == list(range(rows[one.trajectory_id]["steps"]))
         assert all(step.action and step.image_sha256 for step in one.steps)
+    corrected = found[0].trajectory_id  # what a solver solved is none of the model's
+    changed = [row | ({"source": "correction"} if name == corrected else {}) for name, row in rows.items()]
+    partitions.write_partition(ws, "trajectories", 1, "rollout", changed)
+    left = stage_rl.find_successes(replace(ctx, settings=chosen))
+    assert {one.trajectory_id for one in left} == {one.trajectory_id for one in found} - {corrected}
 
 
 def test_with_fresh_contents_verified_recordings_of_earlier_iterations_are_successes_too(tmp_path):

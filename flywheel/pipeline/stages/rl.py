@@ -213,7 +213,8 @@ def find_successes(ctx: StageContext) -> list[KnownSuccess]:
     found: list[KnownSuccess] = []
     for source, stage, tasks in (("rollouts", "rollout", {}), ("recordings", "ingest", ctx.read_tasks("ingest"))):
         if source in rl.start_sources:
-            played = ctx.read_rows("trajectories", stage, columns=["trajectory_id", "task_id"])
+            played = ctx.read_rows("trajectories", stage, columns=["trajectory_id", "task_id", "source"])
+            played = [row for row in played if row["source"] != CORRECTION_SOURCE]  # a solver's success
             rows = ctx.read_rows("steps", stage, columns=[*STORED_FIELDS])
             task_of = {row["trajectory_id"]: row["task_id"] for row in played if row["trajectory_id"] in won}
             found += _collect_successes(ctx, source, task_of, tasks | trained, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,11 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     }
     if ctx.settings.rollout.corrections_per_task:
         summary["corrected by solvers"] = corrected
+        without = Counter()
+        for _, result in results.values():
+            without.update(result["corrections"]["without"])
+        if without:
+            summary["not corrected"] = ", ".join(f"{n}: {why}" for why, n in sorted(without.items()))
     return StageResult((trajectories, steps, images), figures, summary)
 
 
