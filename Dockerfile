@@ -7,7 +7,7 @@ FROM python:3.11.13-slim-bookworm
 
 # Those that scripts/setup would install: it finds them here.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends git chromium-headless-shell fonts-dejavu-core fonts-liberation \
+    && apt-get install -y --no-install-recommends git chromium-headless-shell fonts-dejavu-core fonts-liberation libatomic1 \
     && rm -rf /var/lib/apt/lists/*
 
 # What pip and uv would keep is of no use in an image.

@@ -34,7 +34,7 @@ test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment
 test-newest: setup-test ## the tests that hold us to DuckDB, Prefect, pandas and others, with their newest releases (.venv-newest)
 	@scripts/newest
 	.venv-newest/bin/python -m pytest -n 2 --dist loadfile -m "not exhaustive" tests/unit/test_library_surprises.py tests/unit/test_partitions.py tests/unit/test_dataset.py \
-		tests/integration/test_catalog.py tests/integration/test_catalog_file.py tests/integration/test_catalog_views.py tests/integration/test_contracts.py tests/integration/test_reroute.py \
+		tests/integration/test_catalog.py tests/integration/test_catalog_file.py tests/integration/test_catalog_views.py tests/integration/test_catalog_twice.py tests/integration/test_contracts.py tests/integration/test_reroute.py \
 		tests/integration/test_explorer_sql.py tests/integration/test_exchange.py tests/integration/test_tools.py tests/integration/test_versioning.py tests/e2e/test_flows.py tests/e2e/test_notebook.py
 
 explorer: ## build the pages that need Node (20): the explorer's and the viewers of desktops and terminals; kept in git

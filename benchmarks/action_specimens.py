@@ -68,6 +68,7 @@ def action(rng: random.Random) -> Action:
         (
             act.Click(point()),
             act.LeftDouble(point()),
+            act.LeftTriple(point()),
             act.RightSingle(point()),
             act.LongPress(point()),
             act.Hover(point()),
@@ -77,6 +78,7 @@ def action(rng: random.Random) -> Action:
             act.Press(keys[0]),
             act.Release(keys[0]),
             act.Type(text),
+            act.TypeAt(point(), text, rng.random() < 0.5),
             act.Wait(),
             act.Finished(text),
             act.CallUser(),
@@ -92,7 +94,7 @@ def action(rng: random.Random) -> Action:
             act.WriteFile(text, rng.choice(_TEXTS)),
             act.ToolCall.of("search", {"q": text, "top": [1, 2.5, None]}),
         ),
-        (30, 2, 2, 2, 2, 4, 8, 5, 2, 2, 10, 3, 4, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1),
+        (30, 2, 1, 2, 2, 2, 4, 8, 5, 2, 2, 10, 2, 3, 4, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1),
     )[0]
 
 

@@ -75,6 +75,9 @@ def _meant(words: list[Any], grammar: Grammar) -> Action | str:
         return act.Scroll(Point(0.5, 0.5) if values[0] is None else points()[0], direction)
     if name == "hotkey":
         return act.Hotkey(tuple(values))
+    if name == "type_at":
+        x, y, *text = values
+        return act.TypeAt(Point(grammar.space.x.read(x), grammar.space.y.read(y)), *text)
     if values and not isinstance(values[0], str):
         return _KINDS[name](*points())
     return _KINDS[name](*values)

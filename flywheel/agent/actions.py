@@ -49,6 +49,13 @@ class LeftDouble(Action, name="left_double"):
 
 
 @dataclass(frozen=True)
+class LeftTriple(Action, name="left_triple"):
+    """Click the left button three times at the point: selects a paragraph or a line."""
+
+    point: Point
+
+
+@dataclass(frozen=True)
 class RightSingle(Action, name="right_single"):
     """Click the right button at the point."""
 
@@ -82,6 +89,15 @@ class Type(Action, name="type"):
     """Type a text. content: the text; a newline at its end submits it."""
 
     content: str
+
+
+@dataclass(frozen=True)
+class TypeAt(Action, name="type_at"):
+    """Click the point and type a text there. content: as of `Type`. clear: empty the field in between."""
+
+    point: Point
+    content: str
+    clear: bool = False
 
 
 @dataclass(frozen=True)
@@ -248,6 +264,15 @@ def _deeper(value: Any, depth: int) -> bool:
         nested = [one for one in level if isinstance(one, dict | list)]
         level = [inner for one in nested for inner in (one.values() if isinstance(one, dict) else one)]
     return any(isinstance(one, dict | list) for one in level)
+
+
+def split_action(action: Action) -> tuple[Action, ...]:
+    """Split an action into those that it consists of, in order: `TypeAt` into a click, the keys that empty a field
+    where that is asked for, and the typing. Any other action is returned alone."""
+    if not isinstance(action, TypeAt):
+        return (action,)
+    clear = (Hotkey(("ctrl", "a")), Hotkey(("delete",))) if action.clear else ()
+    return (Click(action.point), *clear, Type(action.content))
 
 
 STANDALONE_ACTIONS = frozenset({"finished", "call_user"})  # a step with one of these holds no other action

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.status import Status
 from rich.table import Table
 
@@ -86,9 +87,10 @@ def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:
 _ITERATIONS_SHOWN = 10
 
 
-def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
+def build_summary_tables(ws: Workspace, width: int, *, everything: bool = False) -> list[Table]:
     """Build a rich table with a row an iteration: tasks, trajectories, recordings, P(V=1), routes, held-out success
-    before -> after, promoted or not, minutes. everything: show all iterations, not only the newest ten.
+    before -> after, promoted or not, minutes. Where it is wider than `width` characters, held-out success stands in a
+    second one. everything: show all iterations, not only the newest ten.
 
     Raises DataError as `connect_catalog`, and what `run_query` does.
     """
@@ -98,11 +100,10 @@ def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)[0 if everything else -_ITERATIONS_SHOWN :]
     domains = figures.list_evaluated_domains(rows)
-    names = ("iter", "tasks", "roll", "rec", "P(V=1)", "SFT", "CT", "quar", *domains, "prom", "min")
-    table = plain_table(*names, title="The flywheel", title_justify="left")
-    for row in rows:
-        table.add_row(
-            iteration_label(row["iteration"]),
+    labels = [iteration_label(row["iteration"]) for row in rows]
+    success = [[_format_change(row["held_out_success"].get(domain)) for domain in domains] for row in rows]
+    counts = [
+        (
             str(row["tasks"]),
             str(row["trajectories"]),
             str(row["recordings"]),
@@ -110,11 +111,32 @@ def build_summary_table(ws: Workspace, *, everything: bool = False) -> Table:
             str(row["to_sft"]),
             str(row["to_ct"]),
             str(row["to_quarantine"]),
-            *(_format_change(row["held_out_success"].get(domain)) for domain in domains),
+        )
+        for row in rows
+    ]
+    ends = [
+        (
             {None: "-", True: "[green]yes[/]", False: "no"}[row["promoted"]],
             "-" if row["minutes"] is None else f"{row['minutes']:.1f}",
         )
-    return table
+        for row in rows
+    ]
+    before, after = ("iter", "tasks", "roll", "rec", "P(V=1)", "SFT", "CT", "quar"), ("prom", "min")
+
+    def table(title: str, names: Iterable[str], *parts: Iterable[Sequence[str]]) -> Table:
+        made = plain_table(*names, title=title, title_justify="left")
+        for label, *cells in zip(labels, *parts, strict=True):
+            made.add_row(label, *(cell for part in cells for cell in part))
+        return made
+
+    whole = table("The flywheel", (*before, *domains, *after), counts, success, ends)
+    wide = Console(width=1000)
+    if Measurement.get(wide, wide.options, whole).maximum <= width:
+        return [whole]
+    return [
+        table("The flywheel", (*before, *after), counts, ends),
+        table("Success on held-out tasks, before → after", ("iter", *domains), success),
+    ]
 
 
 def _format_change(success: dict | None) -> str:

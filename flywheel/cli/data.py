@@ -35,12 +35,83 @@ def agentnet_command(file: Path, images: Path, licence: str | None, limit: int |
 @click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
 @click.option("--licence", help="Licence of the data; default: the publisher's, openrail.")
 @click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
+@click.option(
+    "--window-height",
+    type=click.IntRange(64),
+    metavar="PIXELS",
+    help="Cut taller pages to the window of this height that holds the target; default: they stay whole.",
+)
 @WORKSPACE_OPTION
-def mind2web_command(files: tuple[Path, ...], licence: str | None, limit: int | None, ws: Workspace) -> None:
+def mind2web_command(
+    files: tuple[Path, ...], licence: str | None, limit: int | None, window_height: int | None, ws: Workspace
+) -> None:
     """Import Multimodal-Mind2Web: Parquet files of one split. What its publisher holds out is never trained on."""
     from flywheel.store.interop import mind2web as data
 
-    _import_records(ws, partial(data.read_mind2web, files, licence or data.LICENCE), limit, data.NOT_HELD)
+    read = partial(data.read_mind2web, files, licence or data.LICENCE, window_height=window_height)
+    _import_records(ws, read, limit, data.NOT_HELD)
+
+
+@click.command(epilog="Example: flywheel data import osworld results --tasks evaluation_examples")
+@click.argument("folders", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--tasks", type=_FILE_TYPE, help="Folder with the task configs, for the instructions.")
+@click.option(
+    "--split", type=click.Choice(["eval", "train"]), default="eval", show_default=True, help="Kind of their tasks."
+)
+@click.option("--licence", default="", help="Licence of the data.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
+@WORKSPACE_OPTION
+def osworld_command(
+    folders: tuple[Path, ...], tasks: Path | None, split: str, licence: str, limit: int | None, ws: Workspace
+) -> None:
+    """Import OSWorld results: folders with traj.jsonl. They are evaluation tasks, unless --split train says other."""
+    from flywheel.store.interop import osworld as data
+
+    _import_records(ws, partial(data.read_osworld, folders, tasks, split, licence), limit, data.NOT_HELD)
+    if split == "eval":
+        click.echo(
+            "They are marked as evaluation tasks, which are never trained on; --split train for tasks of your own."
+        )
+
+
+@click.command(epilog="Example: flywheel data import agentnettool Documents/AgentNetRecordings")
+@click.argument("folders", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--licence", default="", help="Licence of the data.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
+@WORKSPACE_OPTION
+def agentnettool_command(folders: tuple[Path, ...], licence: str, limit: int | None, ws: Workspace) -> None:
+    """Import AgentNetTool sessions: folders with events.jsonl and a video, which needs PyAV."""
+    from flywheel.store.interop import agentnet_tool as data
+
+    _import_records(ws, partial(data.read_agentnet_tool, folders, licence), limit, data.NOT_HELD)
+
+
+@click.command(epilog="Example: flywheel data import openadapt captures")
+@click.argument("folders", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--licence", default="", help="Licence of the data.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
+@WORKSPACE_OPTION
+def openadapt_command(folders: tuple[Path, ...], licence: str, limit: int | None, ws: Workspace) -> None:
+    """Import captures of openadapt-capture: folders with recording.db, and a video, which needs PyAV."""
+    from flywheel.store.interop import openadapt as data
+
+    _import_records(ws, partial(data.read_openadapt, folders, licence), limit, data.NOT_HELD)
+
+
+@click.command(epilog="Example: flywheel data import agentnetbench test_data --images test_data/images")
+@click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--images", type=_FILE_TYPE, required=True, help="Zip or folder with the screenshots.")
+@click.option("--licence", help="Licence of the data; default: the publisher's, mit.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
+@WORKSPACE_OPTION
+def agentnetbench_command(
+    files: tuple[Path, ...], images: Path, licence: str | None, limit: int | None, ws: Workspace
+) -> None:
+    """Import AgentNetBench: JSON files, and screens in a folder. Its tasks are never trained on."""
+    from flywheel.store.interop import agentnet_bench as data
+
+    read = partial(data.read_agentnet_bench, files, images, licence or data.LICENCE)
+    _import_records(ws, read, limit, data.NOT_HELD)
 
 
 def _import_records(

@@ -25,6 +25,7 @@ _COLUMNS = (  # of the table: heading -> part of a stage's memory
     ("V", "value_model"),
     ("cache", "cache"),
     ("policy", "policy"),
+    ("server", "server"),
     ("loading", "loading"),
     ("saving", "saving"),
     ("host", "host"),
@@ -39,7 +40,8 @@ _COLUMNS = (  # of the table: heading -> part of a stage's memory
 def plan_command(ws: Workspace, assignments: tuple[str, ...], device_memory: str | None, as_json: bool) -> None:
     """Plan memory, disk and network of each stage; say what to set.
 
-    Settings are told where a stage does not fit; then the exit code is 1. It reads the checkpoint's config.json alone.
+    Settings are told where a stage or the disk does not fit; then the exit code is 1. It reads the checkpoint's
+    config.json alone.
     """
     from flywheel import config
     from flywheel.pipeline import resource_plan
@@ -51,11 +53,11 @@ def plan_command(ws: Workspace, assignments: tuple[str, ...], device_memory: str
     else:
         for line in _describe(plan):
             click.echo(line)
-    sys.exit(any(not one.fits for one in plan.stages))
+    sys.exit(not plan.fits)
 
 
 def _describe(plan: ResourcePlan) -> list[str]:
-    from flywheel.pipeline.resource_plan import format_size
+    from flywheel.pipeline.resource_plan import describe_disk, format_size
 
     device = plan.device
     what = f"a GPU of {format_size(device.bytes)}" if device.kind == "cuda" else f"a CPU, {format_size(device.bytes)}"
@@ -71,19 +73,31 @@ def _describe(plan: ResourcePlan) -> list[str]:
         cells = (text.ljust(n) if i < 2 else text.rjust(n) for i, (text, n) in enumerate(zip(row, widths, strict=True)))
         lines.append("  ".join(cells).rstrip())
     lines.append("")
-    lines += [f"{one.stage}: {one.note}" for one in plan.stages if one.note]
-    lines += [
-        f"keys and values: {plan.kv_token / 1024:.0f} KiB a token",
-        f"disk an iteration: {format_size(plan.disk)} of models, as much again in DVC's cache; while a stage trains, "
-        f"{format_size(plan.state)} of saved state",
-        f"network an iteration: {format_size(plan.network)} of models to versioning.remote"
+    for note in dict.fromkeys(one.note for one in plan.stages if one.note):
+        lines.append(f"{', '.join(one.stage for one in plan.stages if one.note == note)}: {note}")
+    lines.append(f"keys and values: {plan.kv_token / 1024:.0f} KiB a token")
+    if server := plan.server:
+        memory = server.memory
+        lines.append(
+            f"server on the same GPU: --gpu-memory-utilization {server.least} at least, {server.most} at most"
+            f"{'' if server.least <= server.most else ' (none is both)'}; asleep it keeps "
+            f"{format_size(memory.asleep)} there and {format_size(memory.host)} of this machine's memory; awake "
+            f"{format_size(memory.weights)} of weights, {format_size(memory.adapter)} of an adapter's slot, "
+            f"{format_size(memory.kv_row)} of keys and values a request at its longest ({server.rows} fit)"
+        )
+    lines.append(f"disk: {describe_disk(plan.disk)}")
+    lines.append(
+        f"network an iteration: {format_size(plan.network)} of models and trajectories to versioning.remote"
         if plan.network
-        else "network an iteration: none (versioning.remote is empty)",
-    ]
+        else "network an iteration: none (versioning.remote is empty)"
+    )
     for one in plan.stages:
         if not one.fits:
             fix = f"set {', '.join(one.fixes)}" if one.fixes else "no setting makes it fit"
             lines.append(f"{one.stage} {one.shortage[1]}: {fix}")
-    if every := dict.fromkeys(fix for one in plan.stages for fix in one.fixes):
+    if not plan.disk.fits:
+        lines.append(f"the disk has not the room: {f'set {plan.disk_fix}' if plan.disk_fix else 'free some space'}")
+    fixes = [*(fix for one in plan.stages for fix in one.fixes), *filter(None, [plan.disk_fix])]
+    if every := dict.fromkeys(fixes):
         lines.append(f"to look at them: flywheel plan {' '.join(f'--set {fix}' for fix in every)}")
     return lines

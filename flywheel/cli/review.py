@@ -90,34 +90,114 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
 
 
 @click.command(
+    epilog="Example: flywheel review owners --assign bo --next 20 --reviewer Ada    (without options: list them)"
+)
+@click.argument("trajectories", nargs=-1)
+@click.option(
+    "--assign", metavar="NAME", help="Give the samples to this person, who alone labels them until it is done."
+)
+@click.option("--release", is_flag=True, help="Give the samples back: anybody may label them.")
+@click.option("--next", "count", type=click.IntRange(1, 500), help="Take N samples of nobody, of the newest iteration.")
+@click.option("--take-over", is_flag=True, help="Also samples that another person is to label.")
+@click.option("--reviewer", default="", show_default=False, help="Your name; stored with it.")
+@WORKSPACE_OPTION
+def owners_command(
+    trajectories: tuple[str, ...],
+    assign: str | None,
+    release: bool,
+    count: int | None,
+    take_over: bool,
+    reviewer: str,
+    ws: Workspace,
+) -> None:
+    """Say who labels which samples in the explorer, or show how many each person has."""
+    from flywheel.pipeline.iterations import newest_iteration
+    from flywheel.store import labels
+    from flywheel.ui.explorer import review
+    from flywheel.ui.explorer.catalog_reader import CatalogReader
+
+    if assign is None and not release:
+        owners = labels.read_sample_owners(ws)
+        for name in trajectories:
+            click.echo(f"{name}: {owners[name].owner if name in owners else 'nobody'}")
+        if not trajectories:
+            for owner in sorted({one.owner for one in owners.values()}):
+                click.echo(f"{owner}: {sum(one.owner == owner for one in owners.values())} to label")
+            click.echo("nobody is given samples" if not owners else f"{len(owners)} in all")
+        return
+    if (assign is not None) == release or bool(trajectories) == bool(count):
+        raise BadInput(
+            "--assign NAME or --release, and trajectories or --next N",
+            where="flywheel review owners",
+            fix="`flywheel review owners --help`",
+        )
+    asking, names = CatalogReader(ws), list(trajectories)
+    if count:
+        draw = review.SampleDraw(
+            reviewer=assign or reviewer, size=count, iteration=newest_iteration(ws) or None, whose="nobody"
+        )
+        drawn = review.draw_review_queue(asking, draw)["rows"]
+        names = [row["trajectory_id"] for row in drawn if row["state"] == "open"]
+        if not names:
+            raise BadInput("no sample is left that nobody is to label", where="--next", fix="see the explorer")
+    request = review.OwnerRequest.model_construct(  # as many as are named
+        trajectory_ids=names, owner=assign or "", reviewer=reviewer or assign or "", take_over=take_over
+    )
+    review.assign_review_samples(asking, request)
+    click.echo(f"{len(names)} samples: {labels.normalise_reviewer(assign) if assign else 'nobody'}")
+
+
+@click.command(
     epilog='Example: flywheel review promotion --iteration 3 --promote --reviewer Ada --comment "sites are better"'
 )
 @click.option("--iteration", "-k", type=int, help="Number of the iteration; default, to show one: the newest.")
 @click.option("--promote/--keep", "promote", default=None, help="Promote the new model, or keep the old one.")
 @click.option("--reviewer", default="", show_default=False, help="Your name; stored with the decision.")
 @click.option("--comment", default="", show_default=False, help="The reason; stored with the decision.")
+@click.option("--override", is_flag=True, help="Reverse a decision that is carried out, with --comment as the reason.")
 @WORKSPACE_OPTION
-def promotion_command(iteration: int | None, promote: bool | None, reviewer: str, comment: str, ws: Workspace) -> None:
+def promotion_command(
+    iteration: int | None, promote: bool | None, reviewer: str, comment: str, override: bool, ws: Workspace
+) -> None:
     """Promote the new model or keep the old one, where promotion.rule is `review`.
 
     Without --promote or --keep, show what was decided of an iteration, by a reviewer or by the rule, and on what it
-    rests.
+    rests. With --override a decision is reversed afterwards, the rule's too, until the next iteration begins.
     """
     from flywheel.config import run_lock
     from flywheel.evaluation import promotion_review as reviews
 
     if promote is None:
-        if reviewer or comment:
+        if reviewer or comment or override:
             raise BadInput("no decision", where="flywheel review promotion", fix="add --promote or --keep")
         _show_promotion(ws, iteration)
         return
     if iteration is None:
         raise BadInput("of which iteration?", where="flywheel review promotion", fix="add --iteration N")
+    if override:
+        _override_promotion(ws, iteration, promote, reviewer, comment)
+        return
     decided = reviews.decide_promotion(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
     if decided.earlier:
         click.echo(f"this replaces the decision: {decided.history[-2].words}")
     then = "the run that waits for it goes on" if run_lock.is_workspace_busy(ws) else "type `flywheel run` to go on"
     echo_with_commands(f"kept in {ws.relative(reviews.review_path(ws, iteration))}; {then}")
+
+
+def _override_promotion(ws: Workspace, iteration: int, promote: bool, reviewer: str, comment: str) -> None:
+    from flywheel.config import run_lock
+    from flywheel.maintenance import promotion_override, rollback
+    from flywheel.store import manifest
+    from flywheel.ui.report import pages
+
+    with run_lock.hold_workspace(ws):
+        rollback.recover_workspace(ws)
+        decided = promotion_override.override_promotion(
+            ws, iteration, promote=promote, reviewer=reviewer, comment=comment
+        )
+        pages.write_report(ws)
+    model = manifest.read_promotion(ws, iteration)["model"]
+    click.echo(f"this overrides the decision of {decided.overrides}; the next iteration begins with {model}")
 
 
 def _show_promotion(ws: Workspace, iteration: int | None) -> None:

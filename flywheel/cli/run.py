@@ -41,7 +41,7 @@ def run_command(ws: Workspace, iterations: int | None, iteration: int | None, as
     for k in outcome.done_before:
         console.print(f"iteration {iteration_label(k)} is complete: nothing to do")
     if outcome.ran:
-        console.print(cli_console.build_summary_table(ws))
+        console.print(*cli_console.build_summary_tables(ws, console.width), sep="\n")
         console.print(_next_steps(ws, ws.report_page), highlight=False, soft_wrap=True)
 
 
@@ -130,7 +130,7 @@ def status_command(ws: Workspace, everything: bool, watch: bool, as_json: bool) 
     if found.fault:
         console.print(f"[red]the figures cannot be shown:[/red] {escape(found.fault)}", highlight=False, soft_wrap=True)
     else:
-        console.print(cli_console.build_summary_table(ws, everything=everything))
+        console.print(*cli_console.build_summary_tables(ws, console.width, everything=everything), sep="\n")
     for style, line in status.status_lines(found):
         console.print(escape(name_commands(line)), style=style, highlight=False, soft_wrap=True)
 
@@ -164,7 +164,7 @@ def _watch_work(ws: Workspace, as_json: bool) -> None:
 
 
 @click.command(epilog='Example: flywheel query "select domain, count(*) from trajectories group by all" --format csv')
-@click.argument("sql")
+@click.argument("sql", required=False)
 @WORKSPACE_OPTION
 @click.option(
     "--format",
@@ -174,12 +174,60 @@ def _watch_work(ws: Workspace, as_json: bool) -> None:
     help="Format of the answer.",
 )
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write to this file; needed for parquet.")
-def query_command(sql: str, ws: Workspace, form: str, output: Path | None) -> None:
+@click.option("--saved", is_flag=False, flag_value="", help="Ask the saved query of this NAME; without one, list them.")
+@click.option("--save", metavar="NAME", help="Save the query once it is answered; the explorer has it too.")
+@click.option("--description", default="", show_default=False, help="What it asks, in a line; saved with it.")
+@click.option("--author", default="", show_default=False, help="Your name; saved with it.")
+@click.option("--replace", is_flag=True, help="Save it in place of the query of that name.")
+@click.option("--delete", metavar="NAME", help="Delete the saved query of this name.")
+def query_command(
+    sql: str | None,
+    ws: Workspace,
+    form: str,
+    output: Path | None,
+    saved: str | None,
+    save: str | None,
+    description: str,
+    author: str,
+    replace: bool,
+    delete: str | None,
+) -> None:
     """Query the catalog in DuckDB's SQL. `flywheel data catalog` lists its views and macros."""
     from flywheel.store.catalog import database
 
-    text = database.render_result(database.query_catalog(ws, sql), form, output)
+    if sum(asked is not None for asked in (sql, saved, delete)) != 1:
+        raise click.UsageError("Missing argument 'SQL', or --saved, or --delete: give one of them.")
+    if saved is not None or delete is not None:
+        from flywheel.store import saved_queries
+
+        if delete is not None:
+            saved_queries.delete_saved_query(ws, delete)
+            return
+        if not saved:
+            table = database.table_from_mappings([vars(one) for one in saved_queries.list_saved_queries(ws)])
+            click.echo(database.render_result(table, form, output))
+            return
+        sql = saved_queries.read_saved_query(ws, saved).sql
+    if save is not None:
+        import duckdb
+
+        from flywheel.ui.explorer.sql_worker import parse_sql_query
+
+        parse_sql_query(duckdb.connect(), sql)  # one that reads: the explorer refuses any other
+    table = database.query_catalog(ws, sql)
+    if save is not None:
+        _save_query(ws, save, sql, description, author, replace)
+    text = database.render_result(table, form, output)
     click.echo(text, nl=not text.endswith("\n"))
+
+
+def _save_query(ws: Workspace, name: str, sql: str, description: str, author: str, replace: bool) -> None:
+    from datetime import UTC, datetime
+
+    from flywheel.store import saved_queries
+
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    saved_queries.save_query(ws, saved_queries.SavedQuery(name, sql, description, author, at), replace=replace)
 
 
 @click.command(epilog="Example: flywheel ui --port 4200")

@@ -21,6 +21,7 @@ from flywheel.config import renamed
 from flywheel.config.settings import Settings
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput, did_you_mean
+from flywheel.utils.files import write_text
 
 
 @dataclass(frozen=True)
@@ -282,8 +283,9 @@ def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settin
 def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None = None) -> Settings:
     """Validate a mapping of blocks and parameters; what it lacks has its default.
 
-    where: the file that `raw` comes from, for messages. overrides: the values of `raw` that were typed, by dotted name;
-    they are not applied here; where only they are wrong, the error names `--set`. Raises BadInput for wrong parameters.
+    where: the file that `raw` comes from, for messages. overrides: the values of `raw` that came from `--set`, by
+    dotted name; they are not applied here; where only they are wrong, the error names `--set`. Returns the settings.
+    Raises BadInput for wrong parameters.
     """
     try:
         return Settings.model_validate(raw)
@@ -309,6 +311,20 @@ def dump_settings(settings: Settings) -> str:
     """
     text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     return f"{_WHOLE_FILE_LINE}\n{text}{_END_MARK}\n"
+
+
+def add_missing_settings(path: Path) -> None:
+    """Add to an iteration's frozen copy what this version has at the top level besides, with its defaults.
+
+    DVC asks for each block that a stage declares. What stands in the file stays as it is. Raises BadInput as
+    `load_settings`, DiskFull.
+    """
+    text = path.read_text(encoding="utf-8")
+    there = yaml.safe_load(text)
+    missing = {name: value for name, value in load_settings(path).model_dump(mode="json").items() if name not in there}
+    if missing:
+        added = yaml.safe_dump(missing, sort_keys=False, allow_unicode=True)
+        write_text(path, text.removesuffix(f"{_END_MARK}\n") + f"{added}{_END_MARK}\n")
 
 
 def dump_commented_settings(settings: Settings) -> str:

@@ -33,6 +33,8 @@ _POINTS_OFF_SCREEN = ((1.5, 0.5), (1.0, 0.5), (0.5, 1.0), (-0.01, 0.5), (0.5, -1
 ACTIONS_OFF_SCREEN = (
     *(Click(Point(*place)) for place in _POINTS_OFF_SCREEN),
     act.LeftDouble(Point(0.5, 2)),
+    act.LeftTriple(Point(0.5, 2)),
+    act.TypeAt(Point(2, 0.5), "a", clear=True),
     act.RightSingle(Point(2, 0.5)),
     Drag(SCREEN_CENTRE, Point(0.5, 1.0)),
     act.Hover(Point(1.0, 0.5)),

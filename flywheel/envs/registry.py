@@ -102,13 +102,21 @@ def list_backends() -> list[str]:
 def find_backend(name: str, where: str = "environment") -> EnvBackend:
     """Find a back-end by its name, the same object each time; the first call imports its module.
 
-    where: what named it, such as a parameter, for the error. Raises BadInput where there is none.
+    where: what named it, such as a parameter, for the error. Raises BadInput where there is none, or where its module
+    registers none that has all methods of `EnvBackend`.
     """
     if name not in BACKENDS:
         if name not in list_backends():
             fix = did_you_mean(name, list_backends())
             raise BadInput(f"no kind of environment is called {name!r}", where=where, fix=fix)
-        importlib.import_module(f"{_PLUGIN_PACKAGE}.{name}")
+        module = importlib.import_module(f"{_PLUGIN_PACKAGE}.{name}")
+        if name not in BACKENDS:
+            fix = f'end it with BACKENDS["{name}"] = ...; a module that is no back-end lies in another folder'
+            raise BadInput("it registers no back-end", where=module.__file__, fix=fix)
+        methods = [one for one in vars(EnvBackend) if not one.startswith("_")]
+        if missing := [one for one in methods if not callable(getattr(BACKENDS[name], one, None))]:
+            del BACKENDS[name]
+            raise BadInput(f"its back-end has no method {', '.join(missing)}", where=module.__file__, fix="add it")
     return BACKENDS[name]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from flywheel.config import PromotionSettings, Settings
 from flywheel.config.workspace import Workspace
+from flywheel.rewards.scorer import ScorerSet
 from flywheel.store.schema import ALL_DOMAINS, metric_row
 from flywheel.utils.confidence_intervals import bootstrap_mean_interval, format_difference, newcombe_paired_interval
 from flywheel.utils.errors import DataError
@@ -369,9 +370,11 @@ SolvedShares = dict[str, float]  # task_id -> share of the episodes that were so
 
 def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
     """Hash all that an outcome on the held-out tasks `task_ids` depends on besides the model: 16 hexadecimal digits. Of
-    the `settings` seed and the blocks policy, language_model, sandbox and evaluation count."""
+    the `settings` seed, the blocks policy, language_model, sandbox and evaluation, and the scorers with their versions
+    and threshold count. Raises BadInput as `ScorerSet`."""
     blocks = (settings.policy, settings.language_model, settings.sandbox, settings.evaluation)
-    content = [settings.seed, [block.model_dump(mode="json") for block in blocks], sorted(task_ids)]
+    judged = [ScorerSet(settings).versions, settings.routing.threshold]
+    content = [settings.seed, [block.model_dump(mode="json") for block in blocks], judged, sorted(task_ids)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -17,6 +17,7 @@ from flywheel.config import PromotionSettings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.envs.base import verdicts_from_rows
 from flywheel.evaluation import gate
+from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.store import labels, lineage, manifest, partitions
 from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.confidence_intervals import format_difference
@@ -124,8 +125,10 @@ def describe_promotion(ws: Workspace, iteration: int, rule: PromotionSettings) -
     """
     label = f"iteration {iteration_label(iteration)}"
     if dvc_files.is_promotion_decided(ws, iteration):
-        made = manifest.read_promotion(ws, iteration)
+        made, review = manifest.read_promotion(ws, iteration), read_review(ws, iteration)
         who = "a reviewer" if rule.rule == "review" else f"the rule {rule.rule}"
+        if review and review.overrides:
+            who = f"{review.reviewer}, who overrode {review.overrides}"
         return f"{label}: {'promoted' if made['promoted'] else 'not promoted'} by {who}: {made.get('reason', '')}"
     if review := read_review(ws, iteration):
         return f"{label}: decided: {review.words}; `flywheel run` carries it out"
@@ -175,13 +178,15 @@ _WAIT_S = 10.0
 @dataclass(frozen=True)
 class PromotionDecision:
     """Hold a person's decision. promote: yes or no. reviewer: who. comment: why. at: ISO 8601 with its zone. earlier:
-    the decisions that it replaced, oldest first, as mappings of these fields."""
+    the decisions that it replaced, oldest first, as mappings of these fields. overrides: whose decision, already
+    carried out, it reverses: `the rule NAME`, or a reviewer; "": it was made in time."""
 
     promote: bool
     reviewer: str
     comment: str
     at: str
     earlier: tuple[dict[str, Any], ...] = ()
+    overrides: str = ""
 
     @property
     def words(self) -> str:
@@ -230,7 +235,7 @@ def find_review_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
         return BadInput(
             f"the promotion of iteration {iteration_label(iteration)} is decided already",
             where=ws.relative(ws.iteration(iteration)),
-            fix='`flywheel query "from promotions"` shows how',
+            fix=f"`flywheel review promotion --iteration {iteration}` shows how; --override reverses it",
         )
     if not ws.partition("metrics", iteration, "evaluate").is_dir():
         where = ws.relative(ws.iteration(iteration))
@@ -260,6 +265,48 @@ def list_pending_reviews(ws: Workspace) -> list[int]:
     return found
 
 
+def find_override_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
+    """Return the error that says why nobody can reverse the decision about the promotion of `iteration`; None where
+    somebody can: it is carried out, no later iteration has begun from it, and the model that it is about is there.
+
+    Raises DataError for a damaged promotion.json.
+    """
+    label, later = iteration_label(iteration), [k for k in ws.list_iteration_folders() if k > iteration]
+    merged = ws.model(iteration, "merged")
+    if not dvc_files.is_promotion_decided(ws, iteration):
+        what, fix = f"the promotion of iteration {label} is not decided yet", "see `flywheel status`"
+    elif later:
+        what = f"iteration {iteration_label(later[0])} began with what iteration {label} decided"
+        fix = f"`flywheel iteration rollback {iteration}` sets later ones aside first"
+    elif not merged.is_dir():
+        what = f"the model that iteration {label} made is not here"
+        fix = f"it was pruned, or `dvc checkout {ws.relative(merged)}` brings it back"
+    elif checkpoint_digest(merged) == manifest.read_promotion(ws, iteration - 1)["digest"]:
+        what, fix = f"iteration {label} made no other model than the one before it", "there is nothing to decide"
+    else:
+        return None
+    return BadInput(what, where=ws.relative(ws.iteration(iteration)), fix=fix)
+
+
+def record_override(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str) -> PromotionDecision:
+    """Record that a person reverses the decision about the promotion of `iteration`, in its `review.json`; the stage
+    `promote` has to run again.
+
+    promote, reviewer, comment: as `decide_promotion`; the comment must say why. Raises what that does, BadInput where
+    the decision cannot be reversed (`find_override_obstacle`), is the same already, or has no reason.
+    """
+    if not comment.strip():
+        raise BadInput("an override has no reason", fix="say why: it is kept with the decision")
+    if why := find_override_obstacle(ws, iteration):
+        raise why
+    if manifest.read_promotion(ws, iteration)["promoted"] == promote:
+        what = f"iteration {iteration_label(iteration)} is {'' if promote else 'not '}promoted already"
+        raise BadInput(what, fix="there is nothing to override")
+    before, rule = read_review(ws, iteration), stage_records.load_iteration_params(ws, iteration).promotion.rule
+    overridden = before.reviewer if before else f"the rule {rule}"
+    return _write_decision(ws, iteration, promote, reviewer, comment.strip(), overridden)
+
+
 def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str) -> PromotionDecision:
     """Record a person's decision about the promotion of `iteration`, in its `review.json`.
 
@@ -269,19 +316,24 @@ def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: 
     (MAX_COMMENT_LENGTH), or the iteration's params.yaml is missing or wrong; DataError where the file holds no
     decision, or another process has been deciding for 10 seconds; DiskFull.
     """
+    return _write_decision(ws, iteration, promote, reviewer, comment)
+
+
+def _write_decision(
+    ws: Workspace, iteration: int, promote: bool, reviewer: str, comment: str, overrides: str = ""
+) -> PromotionDecision:
     reviewer = labels.normalise_reviewer(reviewer)
     if (length := len(comment)) > MAX_COMMENT_LENGTH:
         what = f"a comment may have {MAX_COMMENT_LENGTH:,} characters, this one has {length:,}"
         raise BadInput(what, fix="shorten it")
     with file_lock(ws.state / "review.lock", _WAIT_S, "deciding a promotion"):
-        if why := find_review_obstacle(ws, iteration):
+        if not overrides and (why := find_review_obstacle(ws, iteration)):
             raise why
         before, earlier = read_review(ws, iteration), ()
         if before:
             facts = asdict(before)
             earlier = (*facts.pop("earlier"), facts)
-        decided = PromotionDecision(
-            promote, reviewer, comment, datetime.now(UTC).isoformat(timespec="seconds"), earlier
-        )
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        decided = PromotionDecision(promote, reviewer, comment, at, earlier, overrides)
         write_json(review_path(ws, iteration), asdict(decided))
     return decided

@@ -17,7 +17,13 @@ from flywheel.utils.errors import Finding, FlywheelError, run_diagnostic
 
 _PACKAGES = ("prefect", "dvc", "duckdb", "torch", "transformers", "playwright", "pocketsphinx")
 # Package -> the extra of flywheel that installs it.
-_OPTIONAL_PACKAGES = {"openai-whisper": "whisper", "deepspeed": "deepspeed", "ray": "ray", "dvc-s3": "s3"}
+_OPTIONAL_PACKAGES = {
+    "openai-whisper": "whisper",
+    "deepspeed": "deepspeed",
+    "ray": "ray",
+    "dvc-s3": "s3",
+    "av": "video",
+}
 _CHROMIUM_TIMEOUT_S = 60.0
 
 
@@ -33,6 +39,7 @@ def diagnose_installation(root: Path) -> list[Finding]:
         *(_package(name, "") for name in _PACKAGES),
         *(_package(name, extra) for name, extra in _OPTIONAL_PACKAGES.items()),
         run_diagnostic("Chromium", _chromium),
+        run_diagnostic("Playwright", _playwright),
         *_environments(settings, root),
         _fonts(),
         _program("git", "missing"),
@@ -66,6 +73,12 @@ def _chromium() -> str:
     except subprocess.TimeoutExpired:
         raise FlywheelError(f"{path} does not tell its version within {_CHROMIUM_TIMEOUT_S:g} s", where=path) from None
     return f"{path} {asked.stdout.strip()}"
+
+
+def _playwright() -> str:
+    from flywheel.envs.browser.driver import chromium
+
+    return f"its driver, Node {chromium.check_playwright_driver()}"
 
 
 def _environments(settings: Settings, root: Path) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Remove outputs of past iterations that nothing needs, by a retention rule.
+"""Remove outputs of past iterations that nothing needs, by a retention rule (`flywheel workspace gc`).
 
 These always stay: the weights of every model that was promoted or is the best so far, and the bases of adapters; all
 files that the chain of manifests names (unless training data are asked for explicitly); the newest iteration, and while
@@ -67,12 +67,12 @@ def plan_prune(
     needed = _promoted_models(ws, begun) | _adapter_bases(ws)
     found = []
     for k in complete:
-        if k not in spared:
-            gone = dvc_files.read_pruned(ws, k)
-            for path in _prunable_paths(ws, k, needed, training_data):
-                if path not in gone:
-                    files = (file for file in (ws.root / path).rglob("*") if file.is_file())
-                    found.append(Prunable(k, path, sum(file.stat().st_size for file in files)))
+        gone, chosen = dvc_files.read_pruned(ws, k), stage_records.find_orphaned_outputs(ws, k)
+        chosen += _prunable_paths(ws, k, needed, training_data) if k not in spared else ()
+        for path in dict.fromkeys(chosen):
+            if path not in gone:
+                files = (file for file in (ws.root / path).rglob("*") if file.is_file())
+                found.append(Prunable(k, path, sum(file.stat().st_size for file in files)))
     return found
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from flywheel import config
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.maintenance import reroute
+from flywheel.evaluation import promotion_review
+from flywheel.maintenance import promotion_override, reroute
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json
@@ -63,15 +64,31 @@ def undo_rollback(ws: Workspace) -> int:
     """Bring back what the last rollback to the newest iteration set aside; return that iteration's number.
 
     Call it under the workspace's lock. Commits where `versioning.git` is set; `resume_rollback` finishes an interrupted
-    call. Raises BadInput where nothing was set aside, and what `resume_rollback` does.
+    call. Raises BadInput where nothing was set aside, or the decision that the next iteration began with was overridden
+    since; DataError for a damaged dvc.lock or `review.json`, and what `resume_rollback` does.
     """
     there, now = map_rollbacks(ws), max(stage_records.list_iterations(ws), default=0)
     if now not in there:
         known = f"after {', '.join(map(iteration_label, there))} something was: go back to that first" if there else ""
         raise BadInput(f"nothing was set aside after iteration {iteration_label(now)}", where="--undo", fix=known)
+    if _was_overridden_since(ws, now, there[now]):
+        what = (
+            f"iteration {iteration_label(now + 1)} began with another decision about iteration {iteration_label(now)}"
+        )
+        raise BadInput(what, where="--undo", fix=f"it stays in {ws.relative(there[now])}: `flywheel run` begins anew")
     write_json(_journal_path(ws), {"iteration": now, "aside": there[now].name, "back": True})
     resume_rollback(ws)
     return now
+
+
+def _was_overridden_since(ws: Workspace, iteration: int, aside: Path) -> bool:
+    """Tell whether the promotion of `iteration` was overridden since the next one, which lies in `aside`, read it."""
+    review, path = promotion_review.read_review(ws, iteration), ws.relative(ws.promotion(iteration))
+    if not review or not review.overrides:
+        return False
+    entries = dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(Workspace(aside), iteration + 1)).values()
+    read = {one["md5"] for entry in entries for one in entry.get("deps", ()) if one["path"] == path}
+    return bool(read - {dvc_files.file_md5(ws.promotion(iteration))})
 
 
 def resume_rollback(ws: Workspace) -> None:
@@ -175,12 +192,13 @@ def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
 
 
 def recover_workspace(ws: Workspace) -> None:
-    """Finish pending routing decisions and rollbacks, and restore recorded files that are damaged or missing.
+    """Finish pending routing decisions, rollbacks and overrides; restore recorded files that are damaged or missing.
 
     Call it before anything else, under the workspace's lock, which it does not take itself. Files come from DVC's cache
-    or its remote. Raises DataError where one cannot be restored, and what `reroute.resume_pending_decisions` and
-    `resume_rollback` do.
+    or its remote. Raises DataError where one cannot be restored, and what `reroute.resume_pending_decisions`,
+    `resume_rollback` and `promotion_override.resume_promotion_override` do.
     """
     reroute.resume_pending_decisions(ws)
     resume_rollback(ws)
+    promotion_override.resume_promotion_override(ws)
     backup.restore_damaged_outputs(ws)

@@ -112,7 +112,8 @@ def label_trajectory(
 def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
     """Record the same label for all trajectories under review that have none; return their number, which may be 0.
 
-    iteration: the one whose routes are reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name.
+    Those that another person is to label (`labels.SampleOwner`) are left out. iteration: the one whose routes are
+    reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name.
     comment: may be "". Raises what `label_trajectory` does, BadInput where no question is open; labels written before
     an error stay.
     """
@@ -120,7 +121,9 @@ def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, 
         open_ones = open_questions(ws, iteration)
         if not open_ones:
             raise _not_asked_error(ws, iteration, "any trajectory")
-        rest = [one for one in open_ones if one.label is None]
+        owners, key = labels.read_sample_owners(ws), labels.normalise_reviewer(reviewer)
+        theirs = {name for name, one in owners.items() if one.owner != key}
+        rest = [one for one in open_ones if one.label is None and one.trajectory_id not in theirs]
         for one in rest:
             _append_label(ws, iteration, one.trajectory_id, said, reviewer, comment)
     return len(rest)

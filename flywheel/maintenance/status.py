@@ -12,7 +12,6 @@ from typing import Any
 from flywheel.config import run_lock
 from flywheel.config.run_lock import RunAtWork, StageAtWork, format_moment
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.pipeline.iterations import explain_change_repair
 from flywheel.store import partitions
 from flywheel.store.catalog import database, run_history
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
@@ -118,7 +117,7 @@ class WorkspaceStatus:
     change, for stages that differ from their record or have none. recorded: recorded stages by iteration. work: the run
     at work. holder: process id of another command that holds the workspace's lock. ways_on: for each incomplete
     iteration, in words, the commands that can follow. repairs: for each stage of `changed`, in words, the commands that
-    deal with it.
+    deal with it. orphaned: a line for each output that no stage of its iteration writes.
     """
 
     begun: tuple[int, ...]
@@ -133,6 +132,7 @@ class WorkspaceStatus:
     holder: int | None = None
     ways_on: Mapping[int, str] = field(default_factory=dict)
     repairs: Mapping[str, str] = field(default_factory=dict)
+    orphaned: tuple[str, ...] = ()
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
@@ -165,10 +165,12 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     except OSError as error:  # DVC cannot write its lock file
         return replace(found, unknown=f"what changed is not looked at: {error.strerror}: {error.filename}")
     recorded = {k: dvc_files.recorded_stages(ws, k) for k in which}
+    orphaned = ((k, path) for k in which for path in stage_records.find_orphaned_outputs(ws, k))
     ways_on = {k: _ways_on(ws, k) for k in which if not dvc_files.is_iteration_complete(ws, k)}
     places = {name: name.partition("@") for name in changed}
-    repairs = {name: explain_change_repair(ws, int(k), stage) for name, (stage, _, k) in places.items()}
+    repairs = {name: dvc_files.explain_change_repair(ws, int(k), stage) for name, (stage, _, k) in places.items()}
     more = {"damage": damage, "changed": changed, "recorded": recorded, "ways_on": ways_on, "repairs": repairs}
+    more["orphaned"] = tuple(stage_records.orphaned_output_line(ws, k, path) for k, path in orphaned)
     return replace(found, looked_at=which, **more)
 
 
@@ -205,6 +207,7 @@ def status_lines(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
         yield "yellow", status.unknown
         return
     yield from _damage_lines(status.damage)
+    yield from (("yellow", line) for line in status.orphaned)
     waiting = []
     for name, changes in (status.changed or {}).items():
         stage, _, iteration = name.partition("@")

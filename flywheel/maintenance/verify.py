@@ -59,6 +59,8 @@ def _partition_faults(ws: Workspace, iteration: int) -> Iterator[tuple[str, str]
 
 def _output_faults(ws: Workspace, iteration: int, told: set[str]) -> Iterator[str]:
     gone = dvc_files.read_pruned(ws, iteration)
+    for path in stage_records.find_orphaned_outputs(ws, iteration):
+        yield stage_records.orphaned_output_line(ws, iteration, path)
     for stage, entry in dvc_files.read_dvc_lock(dvc_files.dvc_lock_path(ws, iteration)).items():
         for out in entry.get("outs", ()):
             path = ws.root / out["path"]

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from flywheel import config
-from flywheel.config import OperationsSettings, PolicySettings, Settings
+from flywheel.config import OperationsSettings, Settings, params_file
 from flywheel.config.workspace import Workspace, iteration_label, iteration_run_id, workspace_name
 from flywheel.envs import registry
 from flywheel.envs.browser.driver import chromium
@@ -84,10 +84,6 @@ def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
         run_preflight(ws, stage_records.load_iteration_params(ws, number), number)
 
 
-# Blocks of the whole workspace: a change counts at once, also for an iteration that was begun with other values.
-_OF_WORKSPACE = {"cluster", "operations", "versioning"}
-
-
 def list_unused_settings(ws: Workspace, iteration: int, settings: Settings) -> dict[str, Any]:
     """Return the iteration's own parameters that differ from `settings`, as dotted name -> own value.
 
@@ -97,7 +93,7 @@ def list_unused_settings(ws: Workspace, iteration: int, settings: Settings) -> d
     if not ws.frozen_params(iteration).exists():
         return {}
     own, now = (
-        one.model_dump(mode="json", exclude=_OF_WORKSPACE | {"iterations"})
+        one.model_dump(mode="json", exclude={*stage_records.WORKSPACE_BLOCKS, "iterations"})
         for one in (stage_records.load_iteration_params(ws, iteration), settings)
     )
     return dict(_list_differences(own, now, ""))
@@ -144,7 +140,8 @@ def begin_iteration(
     """Begin an iteration, or resume it: write its parameters, its list of sessions and its dvc.yaml.
 
     A resumed iteration keeps the parameters that it began with. Its stages are those that this version declares, until
-    it is complete. Waits for DVC's lock; what an interrupted call did not write, the next one does.
+    it is complete; what one wrote that is not declared any more is removed, since every query would count it. Waits for
+    DVC's lock; what an interrupted call did not write, the next one does.
 
     iteration: its number, from 1. settings: the parameters of a new iteration. later: the sessions to choose last, as
     for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the iteration before
@@ -162,6 +159,8 @@ def begin_iteration(
         frozen = ws.frozen_params(iteration)
         if not frozen.exists():
             write_text(frozen, config.dump_settings(settings))
+        elif not dvc_files.is_iteration_complete(ws, iteration):
+            params_file.add_missing_settings(frozen)
         settings = stage_records.load_iteration_params(ws, iteration)
         routing_decisions.init_decisions(ws, iteration)
         own = settings.recording
@@ -170,6 +169,8 @@ def begin_iteration(
         )
     if not dvc_files.is_iteration_complete(ws, iteration):
         _write_dvc_yaml(ws, iteration, list(settings.synthesis.domains))
+        if orphaned := stage_records.remove_orphaned_outputs(ws, iteration):
+            announce("data", f"removed what no stage of {iteration_label(iteration)} writes: {', '.join(orphaned)}")
     dvc_files.set_newest_iteration(ws, max([*begun, iteration]))
     return settings
 
@@ -209,21 +210,9 @@ def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
         raise DataError(
             f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",
             where=ws.root,
-            fix=explain_change_repair(ws, iteration, changed[0]),
+            fix=dvc_files.explain_change_repair(ws, iteration, changed[0]),
         )
     return not changed and not ws.closing(iteration).exists()
-
-
-def explain_change_repair(ws: Workspace, iteration: int, stage: str) -> str:
-    """Say which commands deal with a recorded stage of `iteration` whose inputs or outputs have changed since.
-
-    stage: its name. Raises DataError where DVC's file of the iteration is lost.
-    """
-    if not dvc_files.is_iteration_complete(ws, iteration):
-        return "`flywheel run` does it again"
-    of_iteration = ws.relative(dvc_files.dvc_yaml_path(ws, iteration))
-    back = f"git checkout HEAD -- {ws.relative(ws.iteration(iteration))} && dvc checkout --force {of_iteration}"
-    return f"take it back (`{back}`), or record it as it is (`dvc commit --force {of_iteration}:{stage}`)"
 
 
 def _interrupted_iterations(ws: Workspace) -> list[int]:
@@ -273,16 +262,17 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     if free_mb < NEEDED_MB:
         raise DiskFull(f"{free_mb} MB free, a run needs {NEEDED_MB}", where=ws.root, fix="free some space")
     if settings.cluster.engine == "local":  # else other machines train; before weights are fetched
-        _check_memory(ws, settings)
+        _check_memory(ws, settings, iteration)
     with errors_of_setting("policy.base"):
-        checkpoint.check_checkpoint(checkpoint.resolve_checkpoint(settings.policy.base, ws.root))
+        newest = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
+        checkpoint.check_checkpoint(newest)
     if ws.promotion(iteration - 1).exists():
         newest = checkpoint.resolve_checkpoint(manifest.read_promotion(ws, iteration - 1)["model"], ws.root)
         checkpoint.check_checkpoint(newest)
-        if settings.adapter.method != "none" and checkpoint.is_adapter(newest):
-            from flywheel.policy.adapter import check_adapter_form  # imports torch
+    if settings.adapter.method != "none" and checkpoint.is_adapter(newest):
+        from flywheel.policy.adapter import check_adapter_form  # imports torch
 
-            check_adapter_form(newest, settings.adapter)
+        check_adapter_form(newest, settings.adapter)
     _check_devices(settings)
     algorithm.check_algorithm(settings.rl.algorithm)
     _check_recording(ws, settings)
@@ -295,8 +285,9 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
         )
     registry.check_backends(settings, synthesis.check_task_settings(settings, iteration, ws.root))
     if settings.synthesis.num_grounding_examples:
-        chromium.find_chromium(settings.sandbox)  # it renders the general screens
-    ScorerSet(settings)
+        chromium.find_chromium(settings.sandbox)  # it renders the general screens, driven by Playwright
+        chromium.check_playwright_driver()
+    _ = ScorerSet(settings).versions  # opens each
     if settings.language_model.endpoint:
         _check_language_model(settings)
     if settings.sandbox.backend == "manager":
@@ -304,11 +295,12 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
 
         client.check_manager_settings(settings)
     if settings.policy.backend == "openai":
-        _check_policy_servers(settings.policy)
+        _check_policy_servers(ws, settings)
 
 
-def _check_memory(ws: Workspace, settings: Settings) -> None:
-    if close := resource_plan.check_resources(ws, settings, resource_plan.read_device_memory()):
+def _check_memory(ws: Workspace, settings: Settings, iteration: int) -> None:
+    begun = ws.frozen_params(iteration).exists()
+    if close := resource_plan.check_resources(ws, settings, resource_plan.read_device_memory(), begun=begun):
         announce("plan", close)
 
 
@@ -349,15 +341,24 @@ def _check_recording(ws: Workspace, settings: Settings) -> None:
             whisper.find_whisper_checkpoint(recognizer.locate_whisper_checkpoint(chosen, ws.root).whisper_model)
 
 
-def _check_policy_servers(policy: PolicySettings) -> None:
-    """Raise PolicyError where no server answers, or one lacks the model or wants another key.
+def _check_policy_servers(ws: Workspace, settings: Settings) -> None:
+    """Raise PolicyError where no server answers, or one lacks the model, wants another key, or was started without what
+    adapters and sleep mode need.
 
     A single silent one among several is only announced: it is left out until it answers.
     """
     silent: list[PolicyError] = []
+    policy, share = settings.policy, None
+    if policy.sleeps_while_training:
+        plan = resource_plan.plan_resources(ws, settings, resource_plan.read_device_memory())
+        share = plan.server.most if plan.server else 1.0
     for server in policy.servers:
         try:
             endpoint.describe_policy_server(server)
+            if settings.adapter.method != "none" or share is not None:
+                from flywheel.policy.client.publishers import check_adapter_server  # imports torch
+
+                check_adapter_server(server, settings.adapter, share)
         except (endpoint.PolicyUnreachable, PolicyTimeout) as error:
             silent.append(error)
     if len(silent) == len(policy.servers):

@@ -6,7 +6,9 @@ Training is planned with samples as long as the settings allow.
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,14 +27,18 @@ from flywheel.training.memory_plan import (
     AnsweringMemory,
     Device,
     ModelShape,
+    ServerMemory,
+    TrainingMemory,
     count_trained,
     largest_workload,
     plan_answering,
+    plan_server,
     plan_training,
 )
-from flywheel.utils.errors import BadInput, ModelError, errors_of_setting
+from flywheel.utils.errors import BadInput, DiskFull, ModelError, errors_of_setting
 
 _TURNS = 8  # steps of an RL episode, all of whose screens are in memory in training: about as in the shipped worlds
+_PIXEL = 0.15  # bytes of a stored screen, a PNG: those of the shipped worlds have less
 _CLEAR = 1.1  # needed / available memory up to which a stage is only warned about: plans are exact to a tenth
 
 
@@ -80,10 +86,45 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
+class ServerPlan:
+    """Hold what a vLLM server may have of the GPU that it shares with the trainers (policy.sleeps_while_training).
+    least, most: values of its `--gpu-memory-utilization`, with which it answers one request, and leaves RL what it
+    keeps while the policy plays. rows: requests at their longest whose keys and values it holds with `most`."""
+
+    memory: ServerMemory
+    least: float
+    most: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class DiskPlan:
+    """Hold the bytes that an iteration writes. models: CT's, SFT's, the specialists and the merged one. data:
+    trajectories with their screens. state: the largest training state, which goes once its stage is done. fetched: the
+    base, where it is not on this disk yet. free: of the workspace's disk. DVC's cache has a copy of models and data."""
+
+    models: int
+    data: int
+    state: int
+    fetched: int
+    free: int
+
+    @property
+    def needs(self) -> int:
+        """Return the bytes that must be free as an iteration begins."""
+        return 2 * (self.models + self.data) + self.state + self.fetched
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether the disk has room for an iteration."""
+        return self.needs <= self.free
+
+
+@dataclass(frozen=True)
 class ResourcePlan:
     """Hold what an iteration needs. model: folder or Hugging Face name. parameters, trained: numbers of parameters.
-    kv_token: bytes of keys and values per token. disk: bytes of the models that an iteration adds; DVC's cache takes as
-    much again. state: bytes of the largest training state saved. network: bytes of models sent to versioning.remote."""
+    kv_token: bytes of keys and values per token. disk_fix: NAME=VALUE with which the disk has room; "": none, or it has
+    it already. network: bytes sent to versioning.remote. server: None where no server shares the GPU."""
 
     model: str
     parameters: int
@@ -91,13 +132,20 @@ class ResourcePlan:
     kv_token: int
     device: DeviceMemory
     stages: tuple[StagePlan, ...]
-    disk: int
-    state: int
+    disk: DiskPlan
+    disk_fix: str
     network: int
+    server: ServerPlan | None
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether memory and disk are enough."""
+        return self.disk.fits and all(one.fits for one in self.stages)
 
     def row(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
-        return asdict(self) | {"stages": [asdict(one) | {"fits": one.fits} for one in self.stages]}
+        disk = asdict(self.disk) | {"needs": self.disk.needs, "fits": self.disk.fits}
+        return asdict(self) | {"stages": [asdict(one) | {"fits": one.fits} for one in self.stages], "disk": disk}
 
 
 def read_device_memory(typed: str | None = None) -> DeviceMemory:
@@ -149,42 +197,57 @@ def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> R
         folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
         model = ModelShape.read(checkpoint.check_checkpoint(folder, weights=False))
         base = checkpoint.find_base_checkpoint(folder)
-        planner = _Planner(model, _patch_limits(base), _disk_bytes(base, model), device)
+        on_disk = _disk_bytes(base)
+        to_fetch = 0 if on_disk or ws.resolve(settings.policy.base).is_dir() else HALF * model.parameters
+        # Weights that are not there yet are in bfloat16, as most are.
+        planner = _Planner(model, _patch_limits(base), on_disk or HALF * model.parameters, to_fetch, device)
     stages = tuple(planner.with_fixes(stage, settings) for stage in _stage_names(settings))
-    trained = {name: count_trained(model, getattr(settings, name), settings.adapter) for name in ("ct", "sft", "rl")}
-    size = SINGLE * (model.parameters if settings.adapter.method == "none" else trained["sft"][1])
-    models = size * (3 + len(settings.synthesis.domains))  # CT's, SFT's, a specialist a domain, the merged one
-    state = size + 2 * SINGLE * max(numbers for numbers, _ in trained.values())
+    disk, fix = planner.disk(ws, settings), ""
+    lora = _apply_changes(settings, {"adapter.method": "lora"})
+    if not disk.fits and settings.adapter.method == "none" and planner.disk(ws, lora).fits:
+        fix = "adapter.method=lora"
     return ResourcePlan(
         str(settings.policy.base),
         model.parameters,
-        max(numbers for numbers, _ in trained.values()),
+        max(planner.trained(settings)),
         planner.answering(settings).kv_token,
         device,
         stages,
-        models,
-        state,
-        models if settings.versioning.remote else 0,
+        disk,
+        fix,
+        disk.models + disk.data if settings.versioning.remote else 0,
+        planner.server_plan(settings),
     )
 
 
-def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> str:
-    """Check that each stage fits into the available memory.
+def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory, *, begun: bool = False) -> str:
+    """Check that each stage fits into the available memory, and what it writes on the disk.
 
     Returns a warning about the worst stage if it exceeds the memory by a tenth at most, else "". Raises BadInput, with
-    the figures and the settings to change, if it exceeds it by more, ModelError as `plan_resources`. A small model is
-    never refused: its samples stay far below the longest that the settings allow.
+    the figures and the settings to change, if it exceeds it by more, DiskFull where the disk has less room than an
+    iteration writes, ModelError as `plan_resources`. A small model is never refused for its memory: its samples stay
+    far below the longest that the settings allow. begun: whether the iteration has written a part of it, so that the
+    disk is not looked at.
     """
     plan = plan_resources(ws, settings, device)
-    short = [one for one in plan.stages if not one.fits]
-    if not short or plan.parameters < SMALL:
-        return ""
-    worst = max(short, key=lambda one: one.shortage)
+    worst = max(plan.stages, key=lambda one: one.shortage)
     share, words = worst.shortage
-    if share <= _CLEAR:
-        return f"stage {worst.stage} {words}: it may not fit"
-    fix = f"set {', '.join(worst.fixes)}" if worst.fixes else "take a smaller model or more memory"
-    raise BadInput(f"stage {worst.stage} {words}", where="`flywheel plan`", fix=fix)
+    if share > _CLEAR and plan.parameters >= SMALL:
+        fix = f"set {', '.join(worst.fixes)}" if worst.fixes else "take a smaller model or more memory"
+        raise BadInput(f"stage {worst.stage} {words}", where="`flywheel plan`", fix=fix)
+    if not begun and not plan.disk.fits:
+        fix = f"set {plan.disk_fix}, or free some space" if plan.disk_fix else "free some space"
+        raise DiskFull(describe_disk(plan.disk), where="`flywheel plan`", fix=fix)
+    return f"stage {worst.stage} {words}: it may not fit" if share > 1 and plan.parameters >= SMALL else ""
+
+
+def describe_disk(disk: DiskPlan) -> str:
+    """Say in words what an iteration writes, and what is free."""
+    parts = {"of models": disk.models, "of trajectories": disk.data, "of saved state": disk.state}
+    told = ", ".join(f"{format_size(size)} {what}" for what, size in parts.items())
+    base = f", {format_size(disk.fetched)} of the base to fetch" if disk.fetched else ""
+    copies = f"{told}{base}, and DVC's copy of the first two"
+    return f"an iteration writes {format_size(disk.needs)} ({copies}), {format_size(disk.free)} are free"
 
 
 def format_size(size: int) -> str:
@@ -196,11 +259,12 @@ def _stage_names(settings: Settings) -> list[str]:
     return ["rollout", "ct", "sft", *(f"rl-{name}" for name in settings.synthesis.domains), "merge", "evaluate"]
 
 
-def _disk_bytes(folder: Path, model: ModelShape) -> int:
+def _disk_bytes(folder: Path) -> int:
+    """Return the size of the weight files; 0: they are not fetched yet."""
     try:
         return sum(file.stat().st_size for file in checkpoint.list_weight_files(folder))
     except ModelError:
-        return HALF * model.parameters  # weights that are not fetched yet, in bfloat16 as most are
+        return 0
 
 
 def _patch_limits(folder: Path) -> tuple[int, int] | None:
@@ -215,12 +279,13 @@ def _patch_limits(folder: Path) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class _Planner:
-    """Plan the stages. limits: fewest and most pixels of a screen, or None. disk_bytes: size of the weight files. auto:
-    the memory of the device that `auto` selects."""
+    """Plan the stages. limits: fewest and most pixels of a screen, or None. disk_bytes: size of the weight files.
+    to_fetch: bytes of them that are fetched first. auto: the memory of the device that `auto` selects."""
 
     model: ModelShape
     limits: tuple[int, int] | None
     disk_bytes: int
+    to_fetch: int
     auto: DeviceMemory
 
     def with_fixes(self, stage: str, settings: Settings) -> StagePlan:
@@ -252,8 +317,45 @@ class _Planner:
             return StagePlan(stage, "cpu", parts, sum(parts.values()), self._memory("cpu"))
         return self._training(stage, settings)
 
+    def trained(self, settings: Settings) -> list[int]:
+        return [count_trained(self.model, getattr(settings, name), settings.adapter)[0] for name in ("ct", "sft", "rl")]
+
+    def disk(self, ws: Workspace, settings: Settings) -> DiskPlan:
+        own = settings.adapter.method != "none"
+        size = SINGLE * (count_trained(self.model, settings.sft, settings.adapter)[1] if own else self.model.parameters)
+        domains, rl = len(settings.synthesis.domains), settings.rl
+        episodes = settings.synthesis.train_tasks * settings.rollout.n_rollouts
+        episodes += settings.synthesis.eval_tasks * settings.evaluation.n_trials + 2 * settings.promotion.tasks
+        episodes += domains * rl.steps * rl.tasks_per_step * rl.group_size
+        return DiskPlan(
+            models=size * (3 + domains),
+            data=int(episodes * _TURNS * settings.sandbox.width * settings.sandbox.height * _PIXEL),
+            state=size + 2 * SINGLE * max(self.trained(settings)),
+            fetched=self.to_fetch,
+            free=shutil.disk_usage(ws.root).free,
+        )
+
+    def server(self, settings: Settings) -> ServerMemory | None:
+        """Plan the server that shares the trainers' GPU; None: there is none."""
+        policy = settings.policy
+        if policy.backend != "openai" or not policy.sleeps_while_training or self.auto.kind != "cuda":
+            return None
+        largest = self.limits[1] if self.limits else policy.max_pixels
+        return plan_server(self.model, policy, settings.adapter, largest)
+
+    def server_plan(self, settings: Settings) -> ServerPlan | None:
+        found, has = self.server(settings), self.auto.bytes
+        if found is None:
+            return None
+        keeps = max(self._train(name, settings).resident for name in _stage_names(settings) if name.startswith("rl-"))
+        most = math.floor(100 * (has - keeps) / has) / 100
+        rows = max(0, int(most * has - found.least + found.kv_row) // found.kv_row)
+        return ServerPlan(found, math.ceil(100 * found.least / has) / 100, most, rows)
+
     def answering(self, settings: Settings, *, swaps: bool = False) -> AnsweringMemory:
         policy = settings.policy
+        if self.server(settings):
+            policy = policy.model_copy(update={"dtype": "bfloat16"})
         return plan_answering(self.model, policy, self._kind(policy.device), self.disk_bytes, swaps=swaps)
 
     def _kind(self, device: str) -> Device:
@@ -266,13 +368,19 @@ class _Planner:
 
     def _answers(self, stage: str, settings: Settings) -> StagePlan:
         found, kind = self.answering(settings), self._kind(settings.policy.device)
+        if server := self.server(settings):
+            parts = {"process": PROCESS["cuda"], "server": server.least}  # CUDA's context of a trainer that is at rest
+            note = "the server with one request; the trainer's process keeps CUDA's context"
+            return StagePlan(stage, "cuda", parts, sum(parts.values()), self.auto.bytes, note=note)
         parts = {name: size for name, size in found.row().items() if name not in ("peak", "kv_token")}
         note = "on the server of policy.endpoint" if settings.policy.backend == "openai" else ""
         return StagePlan(stage, kind, parts, 0 if note else found.peak, self._memory(kind), note=note)
 
-    def _training(self, stage: str, settings: Settings) -> StagePlan:
-        name = stage.partition("-")[0]
-        chosen, policy = getattr(settings, name), settings.policy
+    def _train(self, stage: str, settings: Settings, *, padded: bool = False) -> TrainingMemory:
+        name, policy = stage.partition("-")[0], settings.policy
+        chosen = getattr(settings, name)
+        if padded:
+            chosen = chosen.model_copy(update={"pack_tokens": 0})
         kind = self._kind(chosen.device)
         rl = chosen if isinstance(chosen, RlSettings) else None
         patch, merge = self.model.vision.patch, self.model.vision.merge
@@ -293,34 +401,35 @@ class _Planner:
             beside=min(os.cpu_count() or 1, 8) if small else 1,
         )
         work = largest_workload(self.model, chosen, **sizes)
-        value = rl is not None and rl.algorithm == "ppo"
-        held = rl is not None and policy.holds_form
-        found = plan_training(
+        return plan_training(
             self.model,
             work,
             chosen,
             settings.adapter,
             kind,
-            value_model=value,
-            held_to_form=held,
+            value_model=rl is not None and rl.algorithm == "ppo",
+            held_to_form=rl is not None and policy.holds_form,
             disk_bytes=self.disk_bytes,
         )
-        padded = plan_training(
-            self.model,
-            largest_workload(self.model, chosen.model_copy(update={"pack_tokens": 0}), **sizes),
-            chosen.model_copy(update={"pack_tokens": 0}),
-            settings.adapter,
-            kind,
-        )
-        parts = {name: size for name, size in found.row().items() if name != "peak"}
-        parts["activations_padded"] = padded.activations
+
+    def _training(self, stage: str, settings: Settings) -> StagePlan:
+        chosen, policy = getattr(settings, stage.partition("-")[0]), settings.policy
+        found, kind, in_rl = self._train(stage, settings), self._kind(chosen.device), stage.startswith("rl-")
+        parts = {name: size for name, size in found.row().items() if name not in ("peak", "resident")}
+        parts["activations_padded"] = self._train(stage, settings, padded=True).activations
         needs, note = found.peak, ""
         if kind == "cpu":
             needs *= -(-chosen.processes // settings.cluster.training_nodes)
-        if rl and policy.backend == "transformers" and self._kind(policy.device) == kind:
+        if in_rl and policy.backend == "transformers" and self._kind(policy.device) == kind:
             answers = self.answering(settings, swaps=True)
             parts["policy"] = answers.peak - answers.process
             needs, note = needs + parts["policy"], "with the policy that plays beside it"
+        if kind == "cuda" and (server := self.server(settings)):
+            trains, plays = needs + server.asleep, found.resident + server.least
+            parts["host"] += server.host
+            parts["server"], needs, note = server.asleep, trains, "with the server asleep"
+            if in_rl and plays > trains:
+                parts["server"], needs, note = server.least, plays, "while the server plays, with what RL keeps then"
         host = self.auto.host if kind == "cuda" else 0
         return StagePlan(stage, kind, parts, needs, self._memory(kind), host, note=note)
 

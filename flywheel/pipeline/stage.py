@@ -435,10 +435,11 @@ def clear_staging(ctx: StageContext) -> None:
 
 
 def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
-    """Run a whole stage in this process, one shard after the other; return the result of `publish_stage_result`.
+    """Run a whole stage in this process, one shard after the other;
+    return manifests, metrics and counts of what it wrote.
 
-    Shards that an interrupted run finished are not done again. Raises what `plan`, `InProcessWorker.do_shard` and
-    `publish_stage_result` do.
+    Shards that an interrupted run finished are not done again. Raises DataError, ModelError, DiskFull and what else
+    `plan`, `InProcessWorker.do_shard` and `publish_stage_result` raise.
     """
     results = {}
     shards = stage.plan(ctx)

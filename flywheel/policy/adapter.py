@@ -238,12 +238,17 @@ def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
 
 def check_adapter_form(folder: Path, chosen: AdapterSettings) -> None:
     """Check that training can continue with the adapter in `folder`. chosen: block `adapter`. Raises ModelError where
-    rank, alpha, rslora or dora differ, and as `read_adapter_config`."""
+    rank, alpha, rslora, dora or targets differ, and as `read_adapter_config` and `read_adapter_tensors`."""
     found = checkpoint.read_adapter_config(folder)
     for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("use_rslora", "rslora"), ("use_dora", "dora")):
         if (found.get(field) or False) != (wanted := getattr(chosen, name)):
             what = f"the adapter has {name} {found.get(field) or False}, adapter.{name} is {wanted}"
             raise ModelError(what, where=folder, fix=_OTHER)
+    names = [_short(name) for name in read_adapter_tensors(folder)]
+    has = [target for target, begins in _TARGETS.items() if any(re.match(begins, name) for name in names)]
+    if set(has) != set(chosen.targets):
+        what = f"the adapter is of {', '.join(has) or 'other layers'}, adapter.targets are {', '.join(chosen.targets)}"
+        raise ModelError(what, where=folder, fix=_OTHER)
 
 
 def _short(name: str) -> str:

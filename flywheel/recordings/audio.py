@@ -1,4 +1,4 @@
-"""Read sound files as speech samples, check that they are whole, and cut them into utterances."""
+"""Read sound files as speech samples, check that they are whole, and find where somebody speaks."""
 
 from __future__ import annotations
 

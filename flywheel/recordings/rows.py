@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.actions import Click, Drag, LeftDouble, ParseError, RightSingle, replace_surrogates
+from flywheel.agent.actions import Click, Drag, LeftDouble, LeftTriple, ParseError, RightSingle, replace_surrogates
 from flywheel.agent.grammar import Grammar, format_response
 from flywheel.agent.parsing.parser import action_fields, parse_demonstrated_action
 from flywheel.agent.prompt import decode_screenshot
@@ -237,7 +237,7 @@ def _steps(session: RecordedSession, identity: str, thoughts: Sequence[str], gra
     return steps
 
 
-_CLICKS = Click | LeftDouble | RightSingle
+_CLICKS = Click | LeftDouble | LeftTriple | RightSingle
 _POINTING = _CLICKS | Drag
 
 
@@ -314,6 +314,7 @@ def _at(session: RecordedSession, seconds: float) -> datetime:
 
 
 IMPORTED_DOMAIN = "imported"
+HUMAN = "human"  # author and policy of a demonstration that does not say that it is an agent's
 
 
 def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
@@ -343,9 +344,9 @@ def _demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Ing
         level=1,
         instruction=one.instruction,
         source="import",
-        author="human",
+        author=one.facts.get("author", HUMAN),
         sample=0,
-        policy_version="human",
+        policy_version=one.facts.get("agent", HUMAN),
         status="truncated" if one.completed is False else "completed",
         steps=len(steps),
         reward=None if one.completed is None else float(one.completed),
@@ -378,11 +379,11 @@ def _step(one: Demonstration, number: int, identity: str, grammar: Grammar) -> S
     return Step(
         identity,
         number,
-        "human",
+        one.facts.get("author", HUMAN),
         step.thought,
         raw_text=format_response(step.thought, done.get("action", step.action)),
         parse_error=fault or None,
-        weight_version="human",
+        weight_version=one.facts.get("agent", HUMAN),
         image_sha256=step.screen or None,
         observation=step.observation,
         tool_result=step.result or None,

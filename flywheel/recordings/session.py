@@ -26,8 +26,14 @@ from flywheel.utils.files import sha256_file
 from flywheel.utils.json_text import describe_first_fault, iter_json_lines, parse_foreign_json
 
 # Values of `kind` that the recorder writes. `drop` ends a `drag`; with `stop` the annotator ends the recording.
-EVENT_KINDS = "click, double, right, hover, drag, drop, key, down, up, type, scroll, navigate, back, stop"
-_POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle, "hover": act.Hover}
+EVENT_KINDS = "click, double, triple, right, hover, drag, drop, key, down, up, type, scroll, navigate, back, stop"
+_POINTED = {
+    "click": act.Click,
+    "double": act.LeftDouble,
+    "triple": act.LeftTriple,
+    "right": act.RightSingle,
+    "hover": act.Hover,
+}
 _POINTED_KINDS = {action: kind for kind, action in _POINTED.items()}
 _DIRECTIONS = ("up", "down", "left", "right")
 
@@ -99,7 +105,7 @@ def _submits(event: InputEvent, previous: RecordedAction | None) -> bool:
 
 def _action(event: InputEvent, index: int) -> Action:
     match event.kind:
-        case "click" | "double" | "right" | "hover":
+        case "click" | "double" | "triple" | "right" | "hover":
             return _POINTED[event.kind](_point(event, index))
         case "drag":
             point = _point(event, index)
@@ -150,8 +156,8 @@ def action_to_events(
 
     later = round(time_s + seconds, 3)
     match action:
-        case act.Click(point) | act.LeftDouble(point) | act.RightSingle(point) | act.Hover(point):
-            return [first(_POINTED_KINDS[type(action)], point, text=label)]
+        case act.Click() | act.LeftDouble() | act.LeftTriple() | act.RightSingle() | act.Hover():
+            return [first(_POINTED_KINDS[type(action)], action.point, text=label)]
         case act.Drag(start, end):
             return [first("drag", start, text=label), InputEvent(later, "drop", end.x, end.y)]
         case act.Hotkey(keys):

@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from flywheel.config import Settings
 from flywheel.envs.base import Task, Verdict
@@ -89,7 +89,7 @@ class ScorerSet:
     """Hold the scorers of every domain; all are opened when one is first asked for.
 
     settings: `routing.scorers`, and the scorers' own. Raises BadInput for a name that no scorer has; every method also
-    where a scorer refuses its settings.
+    where a scorer refuses its settings, or its module is not one as `Scorer` asks.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -103,8 +103,7 @@ class ScorerSet:
     @cached_property
     def _scorers(self) -> dict[str, Scorer]:
         chosen = {name for of_domain in self._of_domain.values() for name in of_domain}
-        modules = {name: importlib.import_module(f"{scorers.__name__}.{name}") for name in sorted(chosen)}
-        return {name: module.open_scorer(self._settings) for name, module in modules.items()}
+        return {name: _open_scorer(name, self._settings) for name in sorted(chosen)}
 
     def for_domain(self, domain: str) -> tuple[Scorer, ...]:
         """Return the scorers of `domain`, in the settings' order; the default ones for a name that has none."""
@@ -130,6 +129,17 @@ class ScorerSet:
         a verdict without a score, with the reason.
         """
         return tuple(_run_scorer(scorer, case) for scorer in self.for_domain(case.task.domain))
+
+
+def _open_scorer(name: str, settings: Settings) -> Scorer:
+    module = importlib.import_module(f"{scorers.__name__}.{name}")
+    if not hasattr(module, "open_scorer"):
+        raise BadInput("it has no function open_scorer", where=module.__file__, fix="let it return the scorer")
+    scorer = module.open_scorer(settings)
+    if unknown := sorted(set(scorer.needs) - set(get_args(Need))):
+        fix = f"it may need {', '.join(get_args(Need))}"
+        raise BadInput(f"scorer {name} needs what there is not: {', '.join(unknown)}", where=module.__file__, fix=fix)
+    return scorer
 
 
 def _run_scorer(scorer: Scorer, case: ScoringInput) -> Verdict:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flywheel.agent.actions import Action, Finished, ParseError, Point
-from flywheel.agent.grammar import NO_SCREEN, Grammar, format_response
+from flywheel.agent.grammar import format_response
 from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.config import PolicySettings
 from flywheel.envs import registry
@@ -28,7 +28,7 @@ from flywheel.envs.base import Env, Observation, StepResult, Task, apply_verifie
 from flywheel.envs.registry import EnvProvider
 from flywheel.envs.suites import catalogue
 from flywheel.envs.suites.oracle import next_expert_step
-from flywheel.rollout.episode import Episode, observation_text
+from flywheel.rollout.episode import Episode, observation_grammar, observation_text
 from flywheel.rollout.starts import SOLVER
 from flywheel.store.schema import Step, make_trajectory_id
 from flywheel.utils.errors import DataError, EnvError
@@ -178,7 +178,7 @@ async def correct_episode(
             result, played = await env.step(own), played + 1
             continue
         before, result, played = result, await env.step(action), played + 1
-        done = action_fields(action, _grammar(policy, seen))
+        done = action_fields(action, observation_grammar(policy, seen))
         sha256 = None
         if seen.screenshot is not None:
             sha256 = hashlib.sha256(seen.screenshot).hexdigest()
@@ -260,13 +260,9 @@ class ReplayDiffers(DataError):
     """A step that was carried out again does not show the screen that was stored."""
 
 
-def _grammar(policy: PolicySettings, seen: Observation) -> Grammar:
-    return Grammar.of(policy, NO_SCREEN if seen.screenshot is None else (seen.width, seen.height))
-
-
 def _stored_action(step: Step, seen: Observation, policy: PolicySettings) -> Action | ParseError:
     """Parse the action of a stored step, as the rollout did. seen: what it was chosen on."""
-    return parse_response(step.raw_text or "", _grammar(policy, seen)).action
+    return parse_response(step.raw_text or "", observation_grammar(policy, seen)).action
 
 
 def _check_same_screen(step: Step, seen: Observation) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from flywheel.agent.actions import ParsedResponse, ParseError, Type
+from flywheel.agent.actions import ParsedResponse, ParseError, Type, TypeAt
 from flywheel.agent.grammar import NO_SCREEN, Grammar, format_response, norm1000_space
 from flywheel.agent.history import EpisodeMemory, PastStep, StepHistory, Summarizer
 from flywheel.agent.parsing.parser import action_fields, parse_response
@@ -96,7 +96,7 @@ class PromptHistory:
                 action=action,
                 tool_result=step.tool_result or "",
                 action_type=step.action_type or "",
-                typed=self._typed(action) if step.action_type == "type" else "",
+                typed=self._typed(action) if step.action_type in ("type", "type_at") else "",
                 url=step.url or "",
                 parse_error=step.parse_error or "",
                 observation=step.observation,
@@ -116,7 +116,7 @@ class PromptHistory:
         # What numbers mean does not matter to a text, so any space does.
         grammar = Grammar(self._policy.template, norm1000_space())
         found = parse_response(format_response("", action), grammar).action
-        return found.content if isinstance(found, Type) else ""
+        return found.content if isinstance(found, Type | TypeAt) else ""
 
 
 # Episodes.
@@ -256,8 +256,7 @@ class _Recorder:
 
     def grammar(self, seen: Observation) -> Grammar:
         """Return the grammar for the screen that the policy sees."""
-        size = NO_SCREEN if seen.screenshot is None else (seen.width, seen.height)
-        return Grammar.of(self.settings.policy, size)
+        return observation_grammar(self.settings.policy, seen)
 
     def repeat(self, prefix: Sequence[PrefixStep], parent_id: str | None) -> None:
         """Add the steps up to the episode's start, as if the policy had taken them. Log-probabilities are left out:
@@ -371,6 +370,11 @@ def observation_text(seen: Observation) -> str | None:
     if not seen.text and seen.screenshot is not None:
         return None
     return seen.text.encode("utf-8", "replace").decode()
+
+
+def observation_grammar(policy: PolicySettings, seen: Observation) -> Grammar:
+    """Return the grammar of an action that is chosen on what is `seen`. policy: block `policy`."""
+    return Grammar.of(policy, NO_SCREEN if seen.screenshot is None else (seen.width, seen.height))
 
 
 async def _within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T:

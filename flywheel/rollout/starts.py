@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flywheel.agent.actions import ParseError
-from flywheel.agent.grammar import NO_SCREEN, Grammar, format_response, grammar_without_thinking
+from flywheel.agent.grammar import Grammar, format_response, grammar_without_thinking
 from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.config import PolicySettings
 from flywheel.envs.base import Env, StepResult, Task
-from flywheel.rollout.episode import CHOSEN_FIELDS, BoundCall, PrefixStep, observation_text
+from flywheel.rollout.episode import CHOSEN_FIELDS, BoundCall, PrefixStep, observation_grammar, observation_text
 from flywheel.store.schema import Step
 from flywheel.utils.errors import EnvError
 
@@ -149,9 +149,7 @@ class SharedStart:
         return steps
 
     def _grammar(self, result: StepResult) -> Grammar:
-        seen = result.observation
-        size = NO_SCREEN if seen.screenshot is None else (seen.width, seen.height)
-        return grammar_without_thinking(Grammar.of(self._policy, size))
+        return grammar_without_thinking(observation_grammar(self._policy, result.observation))
 
     def _fails(self, why: str) -> EnvError:
         return EnvError(f"a group's start was reached before, and now it is not: {why}", where=self._task.task_id)

@@ -1,8 +1,11 @@
-"""Read and write the labels that people give to trajectories (`reviews/<reviewer>.jsonl`).
+"""Read and write the labels that people give to trajectories (`reviews/<reviewer>.jsonl`), and who is to give one.
 
 People label at any time, also trajectories of closed iterations, so labels are not a partition that a stage writes and
 DVC records. Each reviewer has a file that only grows: two people never write the same file, and git merges them. The
 catalogue reads the files with each query (`label_history_sql`); the view `labels` has the labels that count.
+
+A sample may have an owner, who alone labels it until that is done. Who gave it to whom is a line in
+`reviews/owners/<who gave it>.jsonl`; the newest line of a trajectory counts.
 """
 
 from __future__ import annotations
@@ -11,9 +14,12 @@ import json
 import os
 import re
 import unicodedata
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from flywheel.config.workspace import Workspace
 from flywheel.store.routing_decisions import NOT_SOLVED, SOLVED
@@ -82,15 +88,16 @@ def normalise_reviewer(name: str) -> str:
     return key
 
 
-def append_label(ws: Workspace, label: Label) -> None:
+def append_label(ws: Workspace, label: Label, seen: Collection[str] | None = None) -> None:
     """Append a label to its reviewer's file, completely or not at all.
 
-    label: with the reviewer as typed; the key is stored. Waits up to 10 seconds for other writers. Raises BadInput for
-    a reviewer, label, comment, trajectory or queue that is not valid; DiskFull; DataError after the 10 seconds, or
-    where the line was not written completely; OSError where the file is a link.
+    label: with the reviewer as typed; the key is stored. seen: keys of the others whose labels of the trajectory the
+    reviewer knows to be there; None: any. Waits up to 10 seconds for other writers. Raises BadInput for a reviewer,
+    label, comment, trajectory or queue that is not valid, for a sample that another person owns, and where somebody
+    who is not in `seen` has labelled it; DiskFull; DataError after the 10 seconds, for a damaged file, or where the
+    line was not written completely; OSError where the file is a link.
     """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
-    path = labels_folder(ws) / f"{label.reviewer.replace(' ', '_')}.jsonl"
     if label.label not in LABELS:
         raise BadInput(f"no label {label.label[:60]!r}", fix=did_you_mean(label.label[:60], LABELS))
     if (length := len(label.comment)) > MAX_COMMENT_CHARACTERS:
@@ -98,18 +105,115 @@ def append_label(ws: Workspace, label: Label) -> None:
         raise BadInput(what, fix="shorten it")
     if not _NAME.fullmatch(label.trajectory_id) or len(label.queue) > 40:
         raise BadInput("no trajectory has such a name", where=label.trajectory_id[:80])
+    with _writing(ws):
+        owner = read_sample_owners(ws).get(label.trajectory_id)
+        if owner and owner.owner != label.reviewer:
+            raise BadInput(f"{owner.owner} is to label this sample", fix="label another one, or take it over first")
+        others = set(reviewers_of(ws, label.trajectory_id)) - {label.reviewer} if seen is not None else set()
+        if new := sorted(others.difference(seen or ())):
+            what = f"{' and '.join(new)} labelled this sample while you looked at it"
+            raise BadInput(what, fix="give your label again if it is to be one more, or go on to the next")
+        _append_lines(ws, _file_of(labels_folder(ws), label.reviewer), [asdict(label)])
+
+
+def reviewers_of(ws: Workspace, trajectory_id: str) -> list[str]:
+    """Return the keys of the reviewers who labelled a trajectory, in order. Raises DataError for a damaged file."""
+    lines = (line for path in labels_folder(ws).glob("*.jsonl") for line in _read_lines(ws, path))
+    return sorted({line["reviewer"] for line in lines if line["trajectory_id"] == trajectory_id})
+
+
+@dataclass(frozen=True)
+class SampleOwner:
+    """Say who is to label a trajectory. owner: key of the person; "": nobody. by: key of the person who said so. at:
+    when, ISO 8601 with a zone. iteration: of the trajectory."""
+
+    trajectory_id: str
+    iteration: int
+    owner: str
+    by: str
+    at: str
+
+
+def read_sample_owners(ws: Workspace) -> dict[str, SampleOwner]:
+    """Return trajectory_id -> its owner, of the samples that their owners have not labelled yet. Raises DataError for a
+    damaged file."""
+    newest: dict[str, SampleOwner] = {}
+    for path in _owners_folder(ws).glob("*.jsonl"):
+        for line in _read_lines(ws, path):
+            one = SampleOwner(**line)
+            before = newest.get(one.trajectory_id)
+            if before is None or datetime.fromisoformat(before.at) <= datetime.fromisoformat(one.at):
+                newest[one.trajectory_id] = one
+    done = {(name, key) for name in {one.owner for one in newest.values() if one.owner} for key in _labelled(ws, name)}
+    return {key: one for key, one in newest.items() if one.owner and (one.owner, key) not in done}
+
+
+def assign_samples(ws: Workspace, samples: Mapping[str, int], owner: str, *, by: str, take_over: bool = False) -> None:
+    """Give samples to an owner, or release them, all of them or none.
+
+    samples: trajectory_id -> its iteration. owner: the person who is to label them, as typed; "" releases them. by: the
+    person who says so. take_over: also those of a third person. Waits up to 10 seconds for other writers. Raises
+    BadInput for a name that is not valid, for a sample that the owner has labelled, and without `take_over` for one
+    that another person owns; otherwise as `append_label`.
+    """
+    by, owner = normalise_reviewer(by), normalise_reviewer(owner) if owner else ""
+    with _writing(ws):
+        there = read_sample_owners(ws)
+        theirs = [there[key] for key in samples if key in there and there[key].owner not in (by, owner)]
+        if theirs and not take_over:
+            what = f"{theirs[0].owner} is to label {theirs[0].trajectory_id}"
+            more = f" and {len(theirs) - 1} more are others'" if len(theirs) > 1 else ""
+            raise BadInput(what + more, fix="take samples of nobody, or take them over")
+        if owner and (labelled := sorted(samples.keys() & _labelled(ws, owner))):
+            raise BadInput(f"{owner} has labelled {labelled[0]} already", fix="give them to somebody else")
+        at = datetime.now(UTC).isoformat()
+        lines = [asdict(SampleOwner(key, iteration, owner, by, at)) for key, iteration in samples.items()]
+        _append_lines(ws, _file_of(_owners_folder(ws), by), lines)
+
+
+def _owners_folder(ws: Workspace) -> Path:
+    return labels_folder(ws) / "owners"
+
+
+def _file_of(folder: Path, reviewer: str) -> Path:
+    return folder / f"{reviewer.replace(' ', '_')}.jsonl"
+
+
+def _labelled(ws: Workspace, reviewer: str) -> set[str]:
+    lines = _read_lines(ws, _file_of(labels_folder(ws), reviewer))  # `ada b` and `ada_b` share a file
+    return {line["trajectory_id"] for line in lines if line.get("reviewer") == reviewer}
+
+
+def _read_lines(ws: Workspace, path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a reviewer's file; [] where there is none. Raises DataError for a damaged one."""
     try:
-        line = json.dumps(asdict(label), ensure_ascii=False).encode() + b"\n"
+        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.strip()]
+        if all(isinstance(line, dict) and isinstance(line["trajectory_id"], str) for line in lines):
+            return lines
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError):
+        pass
+    raise DataError("a line cannot be read", where=ws.relative(path), fix=_FIX_DAMAGED_LINE)
+
+
+def _writing(ws: Workspace):
+    return file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels")
+
+
+def _append_lines(ws: Workspace, path: Path, lines: Collection[Mapping[str, Any]]) -> None:
+    try:
+        data = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
     except UnicodeEncodeError:
         raise BadInput("the comment has half a character", fix="type it again") from None
-    path.parent.mkdir(exist_ok=True)
-    with file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels"), disk_full_errors(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_full_errors(path):
         # O_NOFOLLOW: a link would lead out of the folder.
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(file).st_size
             cut = size and os.pread(file, 1, size - 1) != b"\n"  # after a loss of power: keep the new line readable
-            data = b"\n" + line if cut else line
+            data = b"\n" + data if cut else data
             if os.write(file, data) < len(data):
                 os.ftruncate(file, size)
                 raise DataError("the label was not written whole", where=ws.relative(path), fix="say it again")

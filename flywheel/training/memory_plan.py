@@ -21,6 +21,7 @@ SINGLE, HALF = 4, 2  # bytes of a float32 and of a bfloat16 number
 # Bytes of a number in NF4: 4 bits; a block of 64 numbers has a scale of one byte, 256 blocks have a float32 scale.
 _NF4 = 0.5 + 1 / 64 + SINGLE / (64 * 256)
 _LOGITS = 1 << 24  # logits that are in memory at once (`policy_forward.py`)
+_WIDE = 1 << 24  # numbers of a weight that are widened to float32 at once (`monkey_patch.py`)
 _SCREEN_CACHE = 256 * MIB  # `policy_forward.SCREEN_CACHE_BYTES`
 _BLOCK = 64  # tokens that buffers of keys and values grow by (`inference/cache.py`)
 SMALL = 100_000_000  # parameters below which a CPU makes passes in parallel (`policy/devices.py`)
@@ -269,7 +270,8 @@ def largest_workload(
 @dataclass(frozen=True)
 class TrainingMemory:
     """Hold the memory of a training process on its device. step, loading, saving: peaks of a gradient step, of loading,
-    and of saving the state; `peak` is the largest. host: the machine's memory, where the device is a GPU."""
+    and of saving the state; `peak` is the largest. resident: what stays there between gradient steps. host: the
+    machine's memory, where the device is a GPU."""
 
     process: int
     weights: int
@@ -283,6 +285,7 @@ class TrainingMemory:
     step: int
     loading: int
     saving: int
+    resident: int
     host: int = 0
 
     @property
@@ -355,7 +358,8 @@ def plan_training(
     # The output embedding's gradient is separate until the input embedding's is added; each chunk of logits adds to it.
     table, widest = (SINGLE * n if whole else 0 for n in (model.embedding, max(i * o for i, o in model.linears)))
     heads = table * (2 if work.responses > rows else 1)
-    passing = work.beside * (activations + max(logits, _layer_temporary(model, work, half)) + heads)
+    wide = SINGLE * min(_WIDE, model.embedding) if loaded < SINGLE * model.parameters and not half else 0
+    passing = work.beside * (activations + max(logits, _layer_temporary(model, work, half)) + heads + wide)
     if work.passes > 1:  # with one pass, its activations are freed by the time that all gradients exist
         passing += gradients * (work.beside + 1 if work.beside > 1 else 1) + widest
     stepping = gradients + table
@@ -379,7 +383,9 @@ def plan_training(
         step=fixed + most,
         loading=PROCESS[device] + loaded + (_mapped(disk_bytes, loaded) if on_cpu else 0),
         saving=fixed + optimizer + (own if on_cpu else 0),
-        host=0 if on_cpu else PROCESS["cpu"] + moved + max(loaded + disk_bytes, own) + screens,
+        resident=fixed,
+        # The weights leave this memory for the GPU before screens are read.
+        host=0 if on_cpu else PROCESS["cpu"] + max(loaded + disk_bytes, moved + own + screens),
     )
 
 
@@ -521,3 +527,47 @@ def plan_answering(
     return AnsweringMemory(
         PROCESS[device], weights, token, cache, (3 * policy.cache_mb * MIB) // 4, max(prefill, growing), loading
     )
+
+
+# A vLLM server, by the code of vLLM 0.33: level 1 of its sleep mode unmaps weights, keys and values, adapter slots and
+# CUDA graphs, and copies all but keys and values to the machine's memory. CUDA's context and what is allocated outside
+# of its pools stay. The next two sizes and `_SERVER_HOST` are allowances, which were not measured here.
+_ASLEEP = 1536 * MIB
+_GRAPHS = 1024 * MIB  # CUDA graphs, and the sampler's buffers
+_SERVER_HOST = 2 * PROCESS["cpu"] + (4096 * MIB)  # two processes, and pictures as encoded (`--mm-processor-cache-gb`)
+
+
+@dataclass(frozen=True)
+class ServerMemory:
+    """Hold the memory of a vLLM server, in bfloat16. adapter: its slot for one (`--max-loras 1`). working: the largest
+    pass over prompts and screens, and graphs. kv_row: keys and values of a request at its longest. asleep: what stays
+    on the GPU in sleep mode. host: the machine's memory meanwhile."""
+
+    weights: int
+    adapter: int
+    working: int
+    kv_row: int
+    asleep: int
+    host: int
+
+    @property
+    def least(self) -> int:
+        """Return the GPU memory with which it answers one request at a time."""
+        return self.asleep + self.weights + self.adapter + self.working + self.kv_row
+
+
+def plan_server(
+    model: ModelShape, policy: PolicySettings, adapter: AdapterSettings, largest_screen: int
+) -> ServerMemory:
+    """Compute the memory of a vLLM server of this model.
+
+    policy: block `policy`. adapter: block `adapter`; its rank is the server's `--max-lora-rank`. largest_screen: pixels
+    of the largest picture that the checkpoint takes, with which vLLM measures itself at its start.
+    """
+    seen, weights = model.vision, HALF * model.parameters
+    slot = HALF * sum(model.adapter_parameters(adapter).values()) if adapter.method != "none" else 0
+    working = HALF * _PREFILL * (3 * model.inner + 4 * model.width)
+    working += HALF * (largest_screen // seen.patch**2) * (2 * seen.inner + 7 * seen.width)
+    row = HALF * model.kv_numbers * (policy.max_context_tokens + policy.max_new_tokens)
+    host = weights + slot + _GRAPHS + _SERVER_HOST
+    return ServerMemory(weights, slot, working + _GRAPHS, row, _ASLEEP, host)

@@ -78,7 +78,7 @@ def merge_checkpoints(
     adapters = [folder for folder in folders if checkpoint.is_adapter(folder)]
     if adapters and (whole := next((folder for folder in folders if folder not in adapters), None)):
         fix = "make it whole first: flywheel model merge-adapter"
-        raise ModelError(f"an adapter, and {whole} is a whole checkpoint", where=adapters[0], fix=fix)
+        raise ModelError(f"it is an adapter, and {whole} is a whole checkpoint", where=adapters[0], fix=fix)
     if adapters:
         remove_unfinished(out.parent, out.name)
         from flywheel.training.adapter_merging import merge_adapters  # imports transformers, seconds of a core

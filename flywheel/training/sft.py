@@ -126,7 +126,7 @@ class SupervisedTrainer(engines.TrainState):
         parts = self.reader.split_into_micro_batches(items, self.settings, self.engine.shares)
         parts = engines.pad_microbatches_across_ranks(parts, self.engine)
         (loss, probability), _ = engines.take_gradient_step(
-            self.engine, parts, loss_of, rate, what=f"step {number + 1}", where=self.name
+            self.engine, parts, loss_of, rate, what=f"step {number + 1}", where=self.name, rate_name=f"{self.name}.lr"
         )
         return loss, probability
 

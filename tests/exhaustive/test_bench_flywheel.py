@@ -221,7 +221,7 @@ def test_rl_alone_trains_on_its_own_tasks_from_the_last_promoted_model(runs, tmp
     asked = {}
     monkeypatch.setattr(rl, "train_rl", lambda *given, **named: asked.update(given=given, **named))
     monkeypatch.setattr(rl.manifest, "read_promotion", lambda ws, number: {"model": f"models/{number}"})
-    monkeypatch.setattr(rl.checkpoint, "resolve", lambda name, root: root / name)
+    monkeypatch.setattr(rl.checkpoint, "resolve_checkpoint", lambda name, root: root / name)
     for number in ("000", "001", "002"):
         (tmp_path / "ws" / "iterations" / number).mkdir(parents=True)
         (tmp_path / "ws" / "iterations" / number / "promotion.json").touch()

@@ -8,15 +8,18 @@ there, which takes a minute each: only where FLYWHEEL_TEST_SERVERS is set.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import sqlite3
 
 import pytest
 import pytest_asyncio
+import yaml
 
-from flywheel.agent.actions import Click, Drag, Hotkey, Navigate, Point, Type, Wait
+from flywheel.agent.actions import Click, Drag, Hotkey, Navigate, Point, Type, TypeAt, Wait
 from flywheel.config import SandboxSettings
+from flywheel.envs.base import Verdict
 from flywheel.envs.browser.pages import manifest, packages
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
@@ -117,6 +120,33 @@ async def focus_text(env, said):
     yield Click(await middle(env, "#tt"))
 
 
+async def circle_center(env, said):
+    yield Click(await middle(env, "svg circle"))
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def beside_the_center(env, said):
+    yield Click(await middle(env, "svg circle", at=0.7))
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def nowhere(env, said):
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def find_midpoint(env, said):
+    one, other = [await middle(env, f"svg circle:nth-of-type({number})") for number in (1, 2)]
+    yield Click(Point((one.x + other.x) / 2, (one.y + other.y) / 2))
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def use_colorwheel(env, said):
+    colour = await env.tab.evaluate(f"ui_utils.colorNameToHex({json.dumps(said.split()[1])})")
+    yield TypeAt(await middle(env, "#col"), colour.lstrip("#"), clear=True)
+    yield Click(await middle(env, "#query"))  # closes the picker
+    yield Click(await middle(env, "#subbtn"))
+
+
 async def click_checkboxes(env, said):
     names = said.removeprefix("Select ").removesuffix(" and click Submit.")
     for name in [] if names == "nothing" else names.split(", "):
@@ -182,6 +212,7 @@ PLAYERS = {
     ("miniwob", "login-user"): login_user,
     ("miniwob", "focus-text"): focus_text,
     ("miniwob", "click-checkboxes"): click_checkboxes,
+    ("miniwob", "use-colorwheel"): use_colorwheel,
     ("reveal", "page"): next_slides,
     ("click-docs", "page"): search,
     ("jquery-ui", "page"): drag_to_top,
@@ -212,6 +243,76 @@ async def test_every_variant_of_miniwob_opens_with_an_instruction(lease, variant
         result = await env.reset(make_page_task(manifest, variant, 5, "eval"), 5)
     assert len(result.info["state"]["instruction"]) > 10
     assert result.info["score"] == 0
+
+
+async def play(env, task, player):
+    result = await env.reset(task, task.seed)
+    async for action in player(env, result.info["state"]["instruction"]):
+        if not result.terminated:
+            result = await env.step(action)
+    return result
+
+
+def package_reward(manifest):
+    """The module of the package that says what its rewards mean."""
+    path = packages.find_served_folder(manifest).parent / "reward.py"
+    spec = importlib.util.spec_from_file_location("miniwob_reward", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_a_graded_reward_solves_a_task_from_its_threshold_on(lease):
+    """The raw reward is kept, and the package's own rule says the same of it."""
+    manifest, env_of = await lease("miniwob")
+    theirs = package_reward(manifest)
+    async with env_of() as env:
+        for seed in (0, 1, 2):
+            task = make_page_task(manifest, "circle-center", seed, "eval")
+            assert task.threshold == 0.8
+            midpoint = make_page_task(manifest, "find-midpoint", seed, "eval")
+            assert Verdict((await play(env, midpoint, find_midpoint)).reward, midpoint.threshold).v
+            for player, solves, score in (
+                (circle_center, True, (0.8, 0.999)),
+                (beside_the_center, False, (0.4, 0.79)),
+                (nowhere, False, (0.0, 0.0)),
+            ):
+                last = await play(env, task, player)
+                raw = last.info["state"]["reward"]
+                assert last.terminated
+                assert score[0] <= last.info["score"] == last.reward == max(raw, 0.0) <= score[1], player
+                assert Verdict(last.reward, task.threshold).v is solves
+                said = theirs.get_thresholded_reward({"done": True, "raw_reward": raw}, task.threshold)
+                assert (said == 1.0) is solves
+                assert Verdict(last.reward, 1.0).v is False, "nobody reaches 1 here"
+            assert raw == -1.0
+
+
+async def test_a_reward_that_time_takes_away_can_be_asked_for_by_a_threshold(sandbox, lease, tmp_path):
+    shipped, env_of = await lease("miniwob")
+    said = yaml.safe_load(shipped.path.read_text())
+    said |= {"name": "timed", "variants": ["click-test"], "reward": "WOB_REWARD_GLOBAL"}
+    said |= {"threshold": 0.5, "step_ms": 2000}  # of the page's ten seconds
+    said["reset"] = said["reset"].replace("core.EPISODE_MAX_TIME = 1e9; ", "")
+    (tmp_path / "timed.yaml").write_text(yaml.safe_dump(said))
+    timed = manifest.load_page_manifest(tmp_path / "timed.yaml")
+    async with ManifestPages({"timed": timed}) as opened:
+        sandbox[0].opened["timed"] = opened
+        async with env_of() as env:
+            task = make_page_task(timed, "click-test", 3, "eval")
+            for waits, least, most, solves in ((0, 0.9, 0.999, True), (3, 0.3, 0.45, False), (6, 0.0, 0.0, False)):
+
+                async def late(env, said, waits=waits):
+                    for _ in range(waits):
+                        yield Wait()
+                    if waits < 5:
+                        yield Click(await middle(env, "#subbtn"))
+
+                last = await play(env, task, late)
+                assert last.terminated
+                assert least <= last.reward <= most
+                assert Verdict(last.reward, task.threshold).v is solves
+        del sandbox[0].opened["timed"]
 
 
 @pytest.mark.smoke

@@ -279,7 +279,7 @@ def test_an_adapter_of_another_kind_is_refused_by_name(trained, samples, tmp_pat
         ({"rank": 8}, "rank 4, adapter.rank is 8"),
         ({"alpha": 16}, "alpha 8, adapter.alpha is 16"),
         ({"rslora": True}, "rslora False, adapter.rslora is True"),
-        ({"targets": ["language_model", "merger"]}, "the settings alone adapts model.visual.", "merge-adapter"),
+        ({"targets": ["language_model", "merger"]}, "adapter.targets are language_model, merger", "merge-adapter"),
     ):
         chosen = LORA.model_copy(update=change)
         refused(lambda: train(trained, tmp_path, samples, adapter=chosen), *words)  # noqa: B023

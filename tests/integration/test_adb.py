@@ -140,6 +140,28 @@ async def test_what_is_typed_is_what_is_written(text):
     assert phone.text == text
 
 
+async def test_text_goes_to_the_field_at_its_point_whole_or_not_at_all():
+    phone = FakeAndroid()
+    phone.app = "com.android.settings"
+
+    async def do(action):
+        return await android_env.perform_android_action(there, action, SCREEN, {}, False)
+
+    async with AdbServer({"one": phone}) as server:
+        there = await found(server)
+        assert await do(act.TypeAt(at(FIELD), "wlan\n")) == ""
+        assert phone.commands[-3:] == [f"input tap {FIELD[0]} {FIELD[1]}", "input text wlan", "input keyevent 66"]
+        done = list(phone.commands)
+        for action, told in (
+            (act.TypeAt(at(FIELD), "x", clear=True), "a phone cannot empty a field and type in one action"),
+            (act.TypeAt(Point(1.0, 0.5), "x"), "the point is outside the viewport"),
+            (act.LeftTriple(at(FIELD)), "a phone has no left_triple"),
+        ):
+            assert await do(action) == told
+        assert phone.commands == done
+        assert (await do(act.TypeAt(at(FIELD), "é"))).startswith("tapped, and then: not typed")
+
+
 async def test_every_character_is_typed_where_the_keyboard_is_installed():
     text = "Grüße, 你好 ☕ 👩‍👩‍👧"
     with_it, without = FakeAndroid(KEYBOARD), FakeAndroid()

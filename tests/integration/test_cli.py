@@ -129,14 +129,11 @@ tell()
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    by_day(
-        [
-            (["run"], "run iteration 001 of "),
-            (["query", "select count(*) from trajectories"], "count_star()"),
-            (["status"], "every stage is recorded in DVC and unchanged"),
-        ],
-        2,
-    ),
+    [
+        (["run"], "run iteration 001 of "),
+        (["query", "select count(*) from trajectories"], "count_star()"),
+        (["status"], "every stage is recorded in DVC and unchanged"),
+    ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_command_loads_no_more_than_it_works_with(words, said, workspace, three_iterations, tmp_path):

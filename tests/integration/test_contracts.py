@@ -319,6 +319,7 @@ def held_out(ws):
 
 TABLE_OFFENCES = {
     "one_route": twice("routes", "route"),
+    "scored_once": twice("scores", "score"),
     "stores_follow_routes": without_one("ct", "route"),
     "no_evaluation_task": held_out,
 }

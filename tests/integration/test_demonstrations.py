@@ -51,6 +51,37 @@ async def test_what_an_expert_does_in_a_terminal_is_learnt_as_a_persons(tmp_path
     assert encoder.tokenizer.decode(first.response).startswith("Thought: I search all files.\nAction: terminal(")
 
 
+def test_three_clicks_and_a_text_at_its_point_are_learnt_whole(tmp_path):
+    """In the words of the default run's model, though its prompt offers neither."""
+    told = (
+        "pyautogui.click(x=0.5, y=0.25, clicks=3)",
+        '{"action": "type", "coordinate": [0.5, 0.25], "text": "mug", "delete_existing_text": true}',
+        '{"name": "type_text_at", "args": {"x": 0.5, "y": 0.25, "text": "mug", "press_enter": true,'
+        ' "clear_before_typing": false}}',
+    )
+    steps = tuple(DemonstratedStep(one, "", "I act.", observation="a field") for one in told)
+    one = Demonstration("some", "x", "", "Write mug.", "some", "write", "train", True, steps)
+    rows = ingested(one, tmp_path)
+    assert [(step.action_type, step.x, step.y) for step in rows.steps] == [
+        ("left_triple", 0.5, 0.25),
+        ("type_at", 0.5, 0.25),
+        ("type_at", 0.5, 0.25),
+    ]
+    encoder = Encoder.from_folder(Path(__file__).parents[2] / "models" / "base")
+    learnt = build_agent_examples([rows.trajectory], rows.steps, {}, encoder, Settings().policy)
+    point = "point='<point>50 25</point>'"
+    for example, action in zip(
+        learnt,
+        (
+            f"left_triple({point})",
+            f"type_at({point}, content='mug', clear='true')",
+            f"type_at({point}, content='mug\\n')",
+        ),
+        strict=True,
+    ):
+        assert encoder.tokenizer.decode(example.response).startswith(f"Thought: I act.\nAction: {action}")
+
+
 def test_a_step_without_anything_to_see_or_to_read_is_told(tmp_path):
     steps = (DemonstratedStep("terminal(command='ls')", ""),)
     one = Demonstration("flywheel", "x", "", "List it.", "chores", "find", "train", True, steps)

@@ -109,7 +109,9 @@ def test_the_image_has_what_the_setup_would_install(project):
     dockerfile, setup = (project / "Dockerfile").read_text(), (project / "scripts" / "setup").read_text()
     (installed,) = re.findall(r"apt-get install -y --no-install-recommends ([^\\]+)", dockerfile)
     run = re.sub(r'^if \[ "\$level" = test \]; then\n.*?^fi\n', "", setup, flags=re.M | re.S)
-    asked = set(re.findall(r"""(?:(?:\|\||;|^ +) ?apt |^browser=|^needs_font \S+ )([a-z0-9-]+)""", run, flags=re.M))
+    asked = set(
+        re.findall(r"""(?:(?:\|\||;|^ +) ?apt |^browser=|^needs_(?:font|library) \S+ )([a-z0-9-]+)""", run, flags=re.M)
+    )
     assert set(installed.split()) == asked - {"python3", "python3-venv", "chromium"}  # the image's; instead of headless
     assert re.search(r"^FROM python:3\.\d+\.\d+-slim-\w+$", dockerfile, flags=re.M)
     assert re.search(r"^USER (?!root)\w+$", dockerfile, flags=re.M)

@@ -17,12 +17,14 @@ from flywheel.agent.actions import (
     Finished,
     Hotkey,
     LeftDouble,
+    LeftTriple,
     Navigate,
     Point,
     Press,
     Release,
     RightSingle,
     Type,
+    TypeAt,
     Wait,
 )
 from flywheel.envs.computer.desktop import Desktop, UnsupportedAction, translate_action
@@ -172,6 +174,29 @@ async def test_hands_do_what_hands_do():
         assert "here " in "\n".join(lines)
         assert not lines[0].startswith("here"), "the click did not arrive"
         assert [line for line in lines if line.endswith("K") or line.startswith("K")]
+
+
+@desktops.needed
+async def test_three_clicks_select_a_line_and_text_goes_to_its_point():
+    text = "".join(f"some words of line {number}\n" for number in range(40))
+    async with desktops.opened({"notes.txt": text}, [["mousepad", "notes.txt"]]) as desktop:
+        await desktop.do(LeftTriple(Point(0.1, 0.5)))
+        await desktop.do(Type("all of it"))
+        await desktop.do(Hotkey(("ctrl", "s")))
+        lines = desktop.machine.home.read("notes.txt", 2**16).decode().splitlines()
+        assert len(lines) == 40
+        assert [line for line in lines if not line.startswith("some words")] == ["all of it"]
+        note, _ = await desktop.do(TypeAt(Point(0.1, 0.7), "here "))
+        outside, _ = await desktop.do(TypeAt(Point(0.1, 1.0), "nowhere"))
+        await desktop.do(Hotkey(("ctrl", "s")))
+        after = desktop.machine.home.read("notes.txt", 2**16).decode().splitlines()
+        assert (note, "outside" in outside, len(after)) == ("", True, 40)
+        (changed,) = [number for number, (one, other) in enumerate(zip(lines, after, strict=True)) if one != other]
+        assert changed > lines.index("all of it")
+        assert after[changed].replace("here ", "") == lines[changed]
+        await desktop.do(TypeAt(Point(0.1, 0.5), "alone", clear=True))
+        await desktop.do(Hotkey(("ctrl", "s")))
+        assert desktop.machine.home.read("notes.txt", 2**16).decode().strip() == "alone"
 
 
 @desktops.needed

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +25,7 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.recordings.ingest import ingest_session
 from flywheel.store import partitions
-from flywheel.store.interop import agentnet, exports, mind2web
+from flywheel.store.interop import agentnet, exports, mind2web, osworld
 from flywheel.store.interop.demonstration import Demonstration, RefusedRecord, save_demonstration
 from flywheel.utils.errors import DataError
 
@@ -164,6 +165,7 @@ CODES = (
     "pyautogui.write(message='blue mug')",
     "pyautogui.hotkey(['ctrl', 's'])",
     "computer.tripleClick(x=0.5, y=0.5)",
+    "pyautogui.middleClick(x=0.5, y=0.5)",
     "computer.terminate(status='success')",
 )
 
@@ -176,11 +178,20 @@ def ingested(one: Demonstration, folder: Path):
 def test_agentnet_becomes_steps_in_the_grammar_of_the_workspace(tmp_path):
     (one,) = agentnet.read_agentnet(*agentnet_files(tmp_path, *CODES))
     rows = ingested(one, tmp_path / "recordings")
-    assert [step.action_type for step in rows.steps] == ["click", "drag", "type", "hotkey", None, "finished"]
+    assert [step.action_type for step in rows.steps] == [
+        "click",
+        "drag",
+        "type",
+        "hotkey",
+        "left_triple",
+        None,
+        "finished",
+    ]
     assert rows.steps[0].action == "click(point='<point>16 27</point>')"
     assert (rows.steps[0].x, rows.steps[0].y) == pytest.approx((0.1632, 0.2711))
     assert rows.steps[0].raw_text == "Thought: Thought 0.\nAction: click(point='<point>16 27</point>')"
-    assert "triple" in rows.steps[4].parse_error  # kept as it was said, and not learnt
+    assert (rows.steps[4].x, rows.steps[4].y) == (0.5, 0.5)
+    assert "middle" in rows.steps[5].parse_error  # kept as it was said, and not learnt
     assert [step.image_sha256 for step in rows.steps] == list(one.screens)
     told = rows.trajectory
     assert (told.source, told.author, told.status, told.reward) == ("import", "human", "completed", 1.0)
@@ -300,6 +311,52 @@ def test_a_task_of_mind2web_with_a_wrong_row_is_refused_with_its_field(tmp_path,
     assert why in bad.why
 
 
+def osworld_run(folder: Path, split: str) -> Demonstration:
+    """What an agent did in one of OSWorld's tasks, as its harness writes it."""
+    task = folder / "gpt" / "os" / "t0"
+    task.mkdir(parents=True)
+    for name, colour in (("step_0.png", "red"), ("step_1.png", "green"), ("step_2.png", "white")):
+        (task / name).write_bytes(screen(colour if split == "train" else "blue"))
+    lines = [
+        {"step_num": k, "action_timestamp": split, "action": action, "screenshot_file": f"step_{k}.png"}
+        for k, action in enumerate(("pyautogui.click(100, 50)", "DONE"), 1)
+    ]
+    (task / "traj.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (task / "result.txt").write_text("1.0\n")
+    (task / "instruction.txt").write_text(f"put the {split} window on the other side")
+    (one,) = osworld.read_osworld([folder], split=split)
+    return one
+
+
+def test_a_page_taller_than_the_window_is_cut_to_the_part_that_holds_the_target(tmp_path):
+    """Each row of pixels of the page tells its own height: 8 to a shade of red, 256 shades to a shade of green."""
+    rows = np.arange(9000)
+    page = np.zeros((9000, 400, 3), np.uint8)
+    page[..., 0], page[..., 1] = (rows // 8 % 256)[:, None], (rows // 2048)[:, None]
+    encoded = io.BytesIO()
+    Image.fromarray(page).save(encoded, "PNG")
+    boxes = ("100,50,40,20", "0,1000,20,20", "200,8990,40,8", "-1,-1,-1,-1")
+    path = mind2web_file(tmp_path / "train-0.parquet", *({"op": "CLICK", "box": box} for box in boxes))
+    table = pq.read_table(path).to_pylist()
+    whole = {"bytes": encoded.getvalue(), "path": "page.png"}
+    pq.write_table(pa.Table.from_pylist([{**row, "screenshot": whole} for row in table]), path)
+    (refused,) = mind2web.read_mind2web([path])
+    assert "the screen is too large: 400 x 9000 pixels" in refused.why
+    (one,) = mind2web.read_mind2web([path], window_height=1000)
+    found = ingested(one, tmp_path / "recordings").steps
+    for step, (x, y) in zip(found, ((120, 60), (10, 1010), (220, 8994), (None, 0)), strict=True):
+        with Image.open(io.BytesIO(one.screens[step.image_sha256])) as window:
+            assert window.size == (400, 1000)
+            if x is None:
+                assert (step.action_type, window.getpixel((0, 0))) == (None, (0, 0, 0))
+                continue
+            assert step.x == pytest.approx(x / 400, abs=1e-4)
+            red, green, _ = window.getpixel((x, round(step.y * 1000)))
+            assert abs(green * 2048 + red * 8 - y) <= 8
+    assert [step.y for step in found] == [0.06, 0.01, 0.994, None]
+    assert one.facts["window_height"] == 1000
+
+
 def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_not(tmp_path):
     ws, settings = synthetic.workspace(tmp_path / "ws")
     synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
@@ -308,7 +365,8 @@ def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_
     (copied,) = agentnet.read_agentnet(
         *agentnet_files(tmp_path, *CODES[:1], task_id="copy", instruction="buy the BLUE mug")  # an evaluation task's
     )
-    both = [ingested(one, tmp_path / "recordings") for one in (good, held, copied)]
+    agents = [osworld_run(tmp_path / split, split) for split in ("train", "eval")]
+    both = [ingested(one, tmp_path / "recordings") for one in (good, held, copied, *agents)]
     for table, rows in (
         ("trajectories", [vars(one.trajectory) for one in both]),
         ("tasks", [one.task_row for one in both]),
@@ -330,6 +388,8 @@ def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_
     assert stored[names[0]]["source"] == "import"
     assert "held out for evaluation" in aside[names[1]]
     assert "the instruction of held" in aside[names[2]]
+    assert (stored[names[3]]["source"], stored[names[3]]["policy_version"]) == ("import", "gpt")
+    assert "held out for evaluation" in aside[names[4]]
     links = partitions.read_partition(ws, "lineage", 1, "route").to_pylist()
     assert ("agentnet:20240927235321_5855063d", "imported from") in {
         (row["parent"], row["relation"]) for row in links if row["child"] == names[0]
@@ -356,3 +416,16 @@ def test_the_command_imports_once_and_tells_what_is_lost(tmp_path):
     assert "1 of them lack steps that the data set numbers" in CliRunner().invoke(main, wanted).output
     lines.write_text("[]\n")
     assert CliRunner().invoke(main, wanted).exit_code == 1
+
+
+def test_the_command_imports_results_of_osworld_as_evaluation_tasks_unless_told_otherwise(tmp_path):
+    (tmp_path / "params.yaml").write_text("seed: 7\n")
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    osworld_run(tmp_path / "results", "train")
+    wanted = ["data", "import", "osworld", str(tmp_path / "results"), "-w", str(tmp_path)]
+    first = CliRunner().invoke(main, wanted)
+    assert first.exit_code == 0, first.output
+    assert "imported 1 trajectories" in first.output
+    assert "evaluation tasks, which are never trained on" in first.output
+    other = CliRunner().invoke(main, [*wanted, "--split", "train"])  # the same run, as another kind of task
+    assert "is there already, and holds other steps or facts" in other.output

@@ -10,7 +10,7 @@ import pytest
 from explorer_store import SCRIPT, explorer, rollouts
 from PIL import Image
 from processes import PATIENCE_S
-from synthetic_rows import image_row
+from synthetic_rows import image_row, task, trajectory
 
 from flywheel.config.workspace import Workspace
 from flywheel.store.partitions import write_partition
@@ -321,3 +321,36 @@ def test_what_is_no_number_in_a_row_is_null(ws):
     with explorer(ws) as (_, client):
         rows = json.loads(client.get("/api/trajectories?where=trajectory_id:is:t1r0").text)["rows"]
         assert rows[0]["score"] is None
+
+
+# -- a family ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_began_within_a_trajectory_is_told_from_each_of_the_family(ws):
+    """A failure that was corrected from its step 2, and two episodes of RL that began within the correction."""
+    rollouts(ws, 1)
+    asked = task("k0", "sites", "shop")
+    corrected = {"source": "correction", "author": "solver", "parent_id": "t1r0"}
+    made = [trajectory("c0", asked, start_step=2, **corrected), trajectory("c1", asked, start_step=1, **corrected)]
+    write_partition(ws, "trajectories", 1, "correct", made)
+    rl = [trajectory(f"g{n}", asked, parent_id="c0", start_step=4 - n) for n in range(2)]
+    lost = trajectory("l0", asked, parent_id="gone", start_step=3)
+    write_partition(ws, "trajectories", 2, "rl-sites", [*rl, lost])
+    with explorer(ws) as (_, client):
+
+        def family(name: str) -> list[tuple]:
+            rows = client.get(f"/api/trajectories/{name}").json()["family"]
+            return [(row["trajectory_id"], row["parent_id"], row["start_step"], row["iteration"]) for row in rows]
+
+        whole = [
+            ("t1r0", None, None, 1),
+            ("c1", "t1r0", 1, 1),
+            ("c0", "t1r0", 2, 1),
+            ("g1", "c0", 3, 2),
+            ("g0", "c0", 4, 2),
+        ]
+        assert [family(name) for name in ("t1r0", "c0", "c1", "g0", "g1")] == [whole] * 5
+        assert family("t1r1") == [], "a sample of the same task is no relative"
+        assert family("l0") == [("gone", None, None, None), ("l0", "gone", 3, 2)]
+        listed = client.get("/api/trajectories?where=parent_id:is:c0&sort=start_step").json()["rows"]
+        assert [row["trajectory_id"] for row in listed] == ["g1", "g0"]

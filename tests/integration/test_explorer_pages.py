@@ -12,6 +12,7 @@ from explorer_store import explorer, held_out, rollouts
 from explorer_tabs import SIZES, open_page, serious
 from night import by_day
 from playwright.sync_api import Page, expect
+from synthetic_rows import task, trajectory
 from waiting import until
 
 from flywheel.config.workspace import Workspace
@@ -278,6 +279,24 @@ def test_tasks_gained_and_lost_lead_to_their_episodes(browser, ws):
         tab.context.close()
 
 
+def test_a_family_is_a_tree_that_leads_to_each_of_it(browser, ws):
+    rollouts(ws, 1)
+    made = {"source": "correction", "author": "solver", "parent_id": "t1r0", "start_step": 2, "steps": 6}
+    write_partition(ws, "trajectories", 1, "correct", [trajectory("c0", task("k0", "sites", "shop"), **made)])
+    with explorer(ws) as (server, _):
+        tab = open_page(browser, server)
+        tab.goto(f"{server.url}/trajectories/t1r0")
+        tree = tab.locator(".tree")
+        expect(tree.locator("[aria-current]")).to_have_text("t1r0")
+        expect(tree.get_by_role("listitem").nth(1)).to_contain_text("from step 2, correction, iteration 001, correct")
+        assert serious(tab) == []
+        tree.get_by_role("link", name="c0", exact=True).click()
+        expect(tree.locator("[aria-current]")).to_have_text("c0")
+        expect(tree.get_by_role("link", name="Compare with t1r0")).to_have_attribute("href", "/compare?a=c0&b=t1r0")
+        assert tab.faults == []
+        tab.context.close()
+
+
 def test_a_query_is_written_completed_run_drawn_exported_and_shared(browser, tab, served):
     tab.goto(f"{served.url}/sql")
     editor = tab.get_by_role("textbox", name="SQL")
@@ -302,9 +321,9 @@ def test_a_query_is_written_completed_run_drawn_exported_and_shared(browser, tab
     expect(tab.get_by_text("6 rows,")).to_be_visible()
     expect(tab.get_by_role("gridcell", name="settings").first).to_be_visible()
     tab.get_by_role("button", name="Picture").click()
-    expect(tab.get_by_role("img", name="level by world")).to_be_visible()
-    tab.get_by_label("up").select_option("samples")
     expect(tab.get_by_role("img", name="samples by world")).to_be_visible()
+    tab.get_by_label("up").select_option("level")
+    expect(tab.get_by_role("img", name="level by world")).to_be_visible()
     assert serious(tab) == []
     with tab.expect_download() as saved:
         tab.get_by_role("button", name="Export CSV").click()

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 import routed_iterations
+from click.testing import CliRunner
 from explorer_store import explorer, rollouts
 from night import by_day
 from reviews import waiting
 from synthetic_rows import task, trajectory
 
+from flywheel.cli import main
 from flywheel.config.workspace import Workspace
 from flywheel.evaluation import promotion_review
 from flywheel.maintenance import route_review
@@ -23,7 +25,7 @@ from flywheel.store import labels, routing_decisions
 from flywheel.store.partitions import write_partition
 from flywheel.store.versioning import dvc_files
 from flywheel.ui.explorer.auth import MAX_REQUEST_BYTES
-from flywheel.utils.files import write_text
+from flywheel.utils.files import write_json, write_text
 
 ROUTED = {f"t{k}r{n}" for k in (1, 2) for n in range(6)}
 TELLING = ("success", "score", "scorer", "scores", "destination", "reason", "samples", "twins", "others", "reward")
@@ -144,6 +146,94 @@ def test_two_label_an_item_and_a_third_decides_where_they_disagree(client):
     assert {row["scorer"] for row in told["scorers"]} == {"verifier", "all together"}
 
 
+def give(
+    client: httpx.Client, *names: str, owner: str = "ada", reviewer: str = "ada", **more: object
+) -> httpx.Response:
+    body = {"trajectory_ids": list(names), "owner": owner, "reviewer": reviewer, **more}
+    return client.post("/api/review/owners", json=body)
+
+
+def test_samples_are_shared_out_and_drawn_by_who_has_them(ws, client):
+    def states(reviewer: str, **asked: object) -> dict[str, tuple[str, str]]:
+        rows = drawn(client, reviewer=reviewer, iteration=1, **asked)
+        return {row["trajectory_id"]: (row["state"], row["owner"]) for row in rows}
+
+    assert give(client, "t1r0", "t1r1", owner="Bo").status_code == 204
+    assert give(client, "t1r2").status_code == 204
+    assert states("bo")["t1r0"] == ("open", "bo")
+    assert states("ada") == states("eve") | {"t1r2": ("open", "ada")}
+    assert states("eve")["t1r2"] == ("theirs", "ada")
+    for whose, reviewer, found in (
+        ("mine", "bo", {"t1r0", "t1r1"}),
+        ("Bo", "ada", {"t1r0", "t1r1"}),
+        ("mine", "eve", set()),
+        ("nobody", "ada", {"t1r3", "t1r4", "t1r5"}),
+    ):
+        assert set(states(reviewer, whose=whose)) == found, (whose, reviewer)
+    asked = {"reviewer": "ada", "iteration": 1, "whose": "nobody"}
+    told = client.get("/api/review/queue", params=asked).json()
+    assert told["candidates"]["random"] == 3
+    assert told["owners"] == [{"owner": "ada", "n": 1}, {"owner": "bo", "n": 2}]
+    item = client.get("/api/review/items/t1r0?reviewer=eve").json()
+    assert (item["owner"], item["me"], item["seen"]) == ("bo", "eve", [])
+
+    answer = say(client, "t1r0", "solved", "eve")
+    assert (answer.status_code, "bo is to label this sample" in answer.json()["error"]) == (400, True)
+    assert give(client, "t1r0", owner="eve", reviewer="eve").status_code == 400
+    assert give(client, "t1r0", "t1r3", owner="eve", reviewer="eve", take_over=True).status_code == 204
+    assert say(client, "t1r0", "solved", "eve").status_code == 204
+    assert states("bo")["t1r0"] == ("open", ""), "what is labelled is anybody's again: a second label is wanted"
+    assert give(client, "t1r3", owner="", reviewer="eve").status_code == 204
+    assert states("ada")["t1r3"] == ("open", "")
+    for body, status, said in (
+        ({"owner": "../x"}, 400, "no name of a reviewer"),
+        ({"reviewer": ""}, 400, "the reviewer has no name"),
+        ({"trajectory_ids": ["none"]}, 404, "there is no trajectory none here"),
+        ({"trajectory_ids": []}, 400, "what was sent cannot be read: trajectory_ids"),
+    ):
+        answer = client.post(
+            "/api/review/owners", json={"trajectory_ids": ["t1r4"], "owner": "bo", "reviewer": "bo", **body}
+        )
+        assert (answer.status_code, answer.json()["error"][: len(said)]) == (status, said)
+
+
+def test_a_label_given_at_the_same_time_is_told_before_a_second_counts(client):
+    assert say(client, "t1r0", "solved", "bo").status_code == 204
+    answer = say(client, "t1r0", "solved", "ada", seen=[])
+    assert (answer.status_code, "bo labelled this sample while you looked at it" in answer.json()["error"]) == (
+        400,
+        True,
+    )
+    assert client.get("/api/review/items/t1r0?reviewer=ada").json()["seen"] == ["bo"]
+    assert say(client, "t1r0", "solved", "ada", seen=["bo"]).status_code == 204
+
+
+def test_the_command_shares_out_the_same_samples(ws, client, monkeypatch):
+    for path in (ws.params, ws.root / "dvc.yaml"):
+        write_text(path, "")
+    monkeypatch.setattr("flywheel.pipeline.iterations.newest_iteration", lambda ws: 2)
+
+    def typed(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["review", "owners", *words, "-w", str(ws.root)])
+        return result.exit_code, result.output
+
+    assert typed() == (0, "nobody is given samples\n")
+    assert typed("--assign", "Bo", "--next", "4", "--reviewer", "Ada") == (0, "4 samples: bo\n")
+    mine = names(client, reviewer="bo", whose="mine")
+    assert (len(mine), all(name.startswith("t2") for name in mine)) == (4, True), "of the newest iteration"
+    assert typed("t1r0", "--assign", "Eve", "--reviewer", "Ada")[0] == 0
+    assert typed() == (0, "bo: 4 to label\neve: 1 to label\n5 in all\n")
+    assert typed(mine[0], "--assign", "Eve", "--reviewer", "Ada")[0] == 2
+    assert typed(mine[0], "--release", "--reviewer", "Bo") == (0, "1 samples: nobody\n")
+    assert typed(mine[0], "t1r0") == (0, f"{mine[0]}: nobody\nt1r0: eve\n")
+    for words in (
+        ("--assign", "Bo"),
+        ("t1r1", "--next", "2", "--assign", "Bo"),
+        ("t1r1", "--assign", "B", "--release"),
+    ):
+        assert typed(*words)[0] == 2, words
+
+
 # -- blind -------------------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +300,8 @@ def test_nobody_else_writes(ws, client):
     """Not by an address, not by a form of another page, not without a login, not from another origin."""
     waiting(ws, 3600)
     body = {"trajectory_id": "t1r0", "label": "solved", "reviewer": "ada", "promote": True}
-    for path in ("/api/review/labels", "/api/promotions/1"):
+    body |= {"trajectory_ids": ["t1r0"], "owner": "ada", "name": "all", "sql": "FROM tasks", "author": "ada"}
+    for path in ("/api/review/labels", "/api/promotions/1", "/api/review/owners", "/api/queries"):
         assert client.get(path, params=body).status_code in (200, 404, 405)
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
             answer = client.post(path, content=json.dumps(body), headers={"content-type": kind})
@@ -226,6 +317,7 @@ def test_nobody_else_writes(ws, client):
         for method in ("PUT", "PATCH", "DELETE"):
             assert client.request(method, path, json=body).status_code == 405
     assert not labels.labels_folder(ws).exists()
+    assert not (ws.root / "queries").exists()
     assert promotion_review.read_review(ws, 1) is None
 
 
@@ -283,6 +375,30 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
         assert client.get("/api/promotions").json() == []
         assert len(promotion_review.read_review(ws, 1).history) == 2
         assert client.post("/api/promotions/9", json={"promote": True, "reviewer": "Eve"}).status_code == 400
+
+
+def test_each_decision_is_listed_with_those_before_it_and_why_it_stands(ws):
+    waiting(ws, 3600)
+    with explorer(ws) as (_, client):
+        (row,) = client.get("/api/decisions").json()
+        assert (row["iteration"], row["promoted"], row["said"]) == (1, None, [])
+        assert "is not decided yet" in row["obstacle"]
+        rows = [("rule always", "promote", "the rule promotes always"), ("ada", "keep", "sites")]
+        said = [
+            {"subject": "m", "kind": "promotion", "reviewer": who, "decision": what, "comment": why}
+            | {"at": datetime(2026, 11, 30, 10, n, tzinfo=UTC)}
+            for n, (who, what, why) in enumerate(rows)
+        ]
+        write_partition(ws, "reviews", 1, "promote", said)
+        made = {"model": "models/base", "digest": "d0", "promoted": False, "reason": "ada overrode the rule always"}
+        write_json(ws.promotion(1), made)
+        write_text(dvc_files.dvc_lock_path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
+        (row,) = client.get("/api/decisions").json()
+        assert (row["promoted"], row["reason"], row["model"]) == (False, made["reason"], "models/base")
+        assert [(one["reviewer"], one["decision"], one["comment"]) for one in row["said"]] == rows
+        assert "the model that iteration 001 made is not here" in row["obstacle"]
+        case = client.get("/api/promotions/1").json()
+        assert (case["open"], case["decisions"]) == (False, []), "what it rests on is shown of a decided one too"
 
 
 # -- before an iteration trains ----------------------------------------------------------------------------------------

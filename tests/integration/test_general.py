@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from flywheel.envs.screens.scene import extract_texts, format_div
 from flywheel.envs.tasks import grounding
 from flywheel.envs.tasks.grounding import make_grounding_examples
 from flywheel.training.pretrain.pretrainer import is_correct_answer, success_rate
+from flywheel.utils.errors import BadInput
 
 SAMPLES = 120 if NIGHT else 24
 
@@ -224,3 +226,16 @@ def test_the_interval_is_wilsons():
     assert success_rate([True] * 8 + [False] * 2) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
     assert success_rate([False] * 20)["low"] == 0
     assert Point(0.5, 0.5) == layouts.SceneBox(102, 102, 20, 20).centre
+
+
+def test_a_driver_that_lacks_a_library_is_named_with_what_to_install(tmp_path, monkeypatch):
+    """Playwright alone would tell of a closed connection, once an iteration has begun."""
+    assert chromium.check_playwright_driver().startswith("v")
+    node = tmp_path / "driver" / "node"
+    node.parent.mkdir()
+    node.write_text("#!/bin/sh\necho 'libatomic.so.1: cannot open shared object file' >&2\nexit 127\n")
+    node.chmod(0o755)
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(chromium.importlib.util, "find_spec", lambda name: found)
+    with pytest.raises(BadInput, match=r"driver does not start: libatomic.so.1.*apt-get install libatomic1"):
+        chromium.check_playwright_driver()

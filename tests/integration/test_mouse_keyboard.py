@@ -12,6 +12,7 @@ from flywheel.agent.actions import (
     Drag,
     Hotkey,
     LeftDouble,
+    LeftTriple,
     Navigate,
     Point,
     Press,
@@ -19,6 +20,7 @@ from flywheel.agent.actions import (
     RightSingle,
     Scroll,
     Type,
+    TypeAt,
 )
 from flywheel.envs.browser.driver.tab import BrowserTab
 
@@ -77,6 +79,60 @@ async def test_every_press_of_the_mouse_arrives_where_it_was_meant(stage):
         ["click", 100, 50, 0, 2, True],
         ["dblclick", 100, 50, 0, 2, True],
     ]
+
+
+async def test_three_clicks_select_a_paragraph_where_two_select_a_word(stage):
+    tab = await stage.open(
+        _LOG
+        + """<p style=margin:0>one two three</p><p style=margin:0>four</p><script>
+        on("click dblclick", (e) => [e.type, e.detail]);
+    </script>"""
+    )
+    selected = "String(getSelection()).trim()"
+    word = Point(0.05, 0.05)
+    await act(tab, LeftTriple(word))
+    assert await tab.evaluate(selected) == "one two three"
+    assert await log(tab) == [["click", 1], ["click", 2], ["dblclick", 2], ["click", 3]]
+    await act(tab, LeftDouble(word))
+    assert await tab.evaluate(selected) == "one"
+
+
+_TWO_FIELDS = """<input id=first value=old autofocus style="position:absolute;top:0;left:0;width:190px">
+    <input id=second value=old style="position:absolute;top:100px;left:0;width:190px">"""
+_TWO_VALUES = "[first.value, second.value, document.activeElement.id]"
+
+
+async def test_what_is_typed_at_a_point_goes_to_the_field_there(stage):
+    tab = await stage.open(
+        _TWO_FIELDS
+        + """<script>second.onkeydown = (e) => { if (e.key === "Enter") document.title = "sent " + second.value }
+    </script>"""
+    )
+    await act(tab, at(20, 10))
+    assert await act(tab, TypeAt(Point(0.9, 0.55), " new")) == ""
+    assert await tab.evaluate(_TWO_VALUES) == ["old", "old new", "second"]
+    assert await act(tab, TypeAt(Point(0.1, 0.05), "other", clear=True)) == ""
+    assert await tab.evaluate(_TWO_VALUES) == ["other", "old new", "first"]
+    assert await act(tab, TypeAt(Point(0.1, 0.55), "last\n", clear=True)) == ""
+    assert await tab.evaluate("[second.value, document.title]") == ["last", "sent last"]
+
+
+async def test_a_field_that_a_click_opens_takes_what_is_typed_at_its_point(stage):
+    tab = await stage.open(
+        """<p style="margin:0;height:50px">open</p><script>document.querySelector("p").onclick = () => {
+            setTimeout(() => { document.body.innerHTML = "<input id=i>"; i.focus(); }, 0) }</script>"""
+    )
+    assert await act(tab, TypeAt(Point(0.1, 0.1), "late")) == ""
+    assert await tab.evaluate("i.value") == "late"
+
+
+async def test_nothing_is_typed_where_the_point_is_outside_or_its_click_opens_a_dialog(stage):
+    tab = await stage.open(_TWO_FIELDS + "<script>second.onmousedown = () => alert('wait')</script>")
+    assert "outside" in await act(tab, TypeAt(Point(0.1, 1.0), "x", clear=True))
+    told = await act(tab, TypeAt(Point(0.1, 0.55), "x"))
+    assert told.startswith("clicked, and then: not done, since a dialog had opened")
+    await tab.close_dialogs()
+    assert await tab.evaluate("[first.value, second.value]") == ["old", "old"]
 
 
 async def test_a_drag_moves_with_the_button_held(stage):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import damaged
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -55,6 +56,27 @@ def test_trying_a_page_tells_all_and_draws_it(tmp_path):
     ):
         assert part in said
     assert said.splitlines()[-1] == "counter: it works"
+
+
+def test_the_instruction_that_is_told_is_that_of_the_variant(tmp_path):
+    lay(tmp_path / "counter", variants=["once", "twice"], instruction="Click {variant}.")
+    assert "Click twice." in tried(tmp_path / "counter", "--variant", "twice", "--no-check")[1]
+
+
+def test_a_dialog_over_the_first_screen_is_told_since_nothing_was_read(tmp_path):
+    lay(tmp_path / "counter")
+    (tmp_path / "counter" / "index.html").write_text("<script>alert('hello')</script>" + PAGE)
+    said = tried(tmp_path / "counter", "--no-check")[1]
+    assert "dialog             alert: hello" in said
+    assert "until it is answered, nothing of the page is read" in said
+    assert "reward " not in said.partition("random play")[0]
+
+
+def test_a_few_damaged_pages_end_in_no_traceback_hang_or_loss(tmp_path):
+    (case,) = damaged.cases(4, 5, 120.0, tmp_path, ["page_try"])
+    told = json.loads(case.line())
+    assert told["met"], told
+    assert (told["accepted"], told["refused"]) == (1, 3)
 
 
 def test_trying_a_wrong_page_ends_in_one_line_and_in_status_1(tmp_path):

@@ -271,6 +271,20 @@ async def test_a_long_press_marks_a_fields_text_and_typing_replaces_it(phone):
     assert field["value"] == "café ☕ 票"
 
 
+async def test_text_goes_to_the_field_at_its_point_and_other_hands_are_refused_by_name(phone):
+    page = await phone.step(OpenApp("Mail"))
+    field = place(page, "search")
+    page = await phone.step(act.TypeAt(field, "opera"))
+    typed = next(one for one in page.info["state"]["elements"] if one["name"] == "search")
+    assert (typed["value"], page.info.get("note")) == ("opera", None)
+    for action, told in (
+        (act.TypeAt(field, "x", clear=True), "a phone cannot empty a field and type in one action"),
+        (act.LeftTriple(field), "a phone has no left_triple"),
+    ):
+        after = await phone.step(action)
+        assert (after.info["note"], after.observation) == (told, page.observation)
+
+
 async def script(phone, expression: str):
     return (await phone.tab.page.send("Runtime.evaluate", {"expression": expression}))["result"].get("value")
 

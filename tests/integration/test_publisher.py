@@ -16,12 +16,18 @@ import torch
 from night import by_day
 from policy_servers import Misbehaving, checkpoints, context, make_adapter, says, serving
 
-from flywheel.config import PolicySettings, parse_settings
+from flywheel.config import AdapterSettings, PolicySettings, parse_settings
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client import publishers
 from flywheel.policy.client.endpoint import PolicyEndpoint
-from flywheel.policy.client.publishers import CannotPublish, ServePublisher, VllmPublisher, put_servers_to_sleep
+from flywheel.policy.client.publishers import (
+    CannotPublish,
+    ServePublisher,
+    VllmPublisher,
+    check_adapter_server,
+    put_servers_to_sleep,
+)
 from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
@@ -227,7 +233,14 @@ class LoraVllm(Vllm):
     the adapter that was loaded first."""
 
     loaded: dict[str, str] = field(default_factory=dict)
-    config: dict = field(default_factory=lambda: {"lora_config": {}, "model_config": {"enable_sleep_mode": True}})
+    config: dict = field(
+        default_factory=lambda: {
+            "lora_config": {"max_lora_rank": 16},
+            "model_config": {"enable_sleep_mode": True},
+            "cache_config": {"gpu_memory_utilization": 0.5},
+        }
+    )
+    environment: dict = field(default_factory=lambda: {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": True})
     asleep: bool = False
     old: str = ""
 
@@ -235,7 +248,10 @@ class LoraVllm(Vllm):
         super().__post_init__()
         for route, change in {
             "GET /v1/models": lambda body: {"data": self._rows()},
-            "GET /server_info?config_format=json": lambda body: {"vllm_config": self.config},
+            "GET /server_info?config_format=json": lambda body: {
+                "vllm_config": self.config,
+                "vllm_env": self.environment,
+            },
             "POST /sleep?level=1&mode=wait": lambda body: setattr(self, "asleep", True),
             "POST /wake_up": lambda body: setattr(self, "asleep", False),
             "GET /is_sleeping": lambda body: {"is_sleeping": self.asleep},
@@ -348,6 +364,40 @@ async def test_parts_for_the_vision_tower_want_a_server_that_takes_them(lora, ad
     lora.config["lora_config"]["enable_tower_connector_lora"] = True
     await publisher_of(lora).publish(adapters[3])
     assert list(lora.loaded.values()) == [str(adapters[3])]
+
+
+@pytest.mark.parametrize(
+    ("block", "value", "adapter", "words"),
+    [
+        ("lora_config", None, {}, r"begun without LoRA.*--enable-lora"),
+        ("lora_config", {"max_lora_rank": 8}, {}, r"rank 8 at most, adapter\.rank is 16.*--max-lora-rank 16"),
+        ("lora_config", {"max_lora_rank": 16}, {"targets": ["merger"]}, r"would leave out.*--enable-tower-connector"),
+        ("lora_config", {"max_lora_rank": 16}, {"dora": True}, r"no DoRA.*adapter\.dora"),
+        ("model_config", {"enable_sleep_mode": False}, {}, r"without sleep mode.*--enable-sleep-mode"),
+        ("cache_config", {"gpu_memory_utilization": 0.92}, {}, r"takes 0\.92 .*rest of 0\.7.*utilization 0\.7"),
+        ("environment", {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": False}, {}, r"no adapters while it runs.*UPDATING=True"),
+    ],
+)
+def test_a_server_begun_otherwise_than_adapters_need_is_named_before_anything_begins(
+    lora, block, value, adapter, words
+):
+    chosen = AdapterSettings(method="lora", rank=16, **adapter)
+    policy = PolicySettings(backend="openai", endpoint=lora.server.url, sleeps_while_training=True)
+    check_adapter_server(policy, AdapterSettings(method="lora", rank=16), 0.7)
+    if block == "environment":
+        lora.environment = value
+    else:
+        lora.config[block] = value
+    with pytest.raises(CannotPublish, match=words):
+        check_adapter_server(policy, chosen, 0.7)
+
+
+def test_a_server_that_does_not_tell_how_it_was_begun_is_taken_unless_it_must_sleep(lora):
+    del lora.server.routes["GET /server_info?config_format=json"]
+    policy = PolicySettings(backend="openai", endpoint=lora.server.url)
+    check_adapter_server(policy, AdapterSettings(method="lora", rank=99), None)
+    with pytest.raises(CannotPublish, match=r"no such route.*--enable-sleep-mode"):
+        check_adapter_server(policy.model_copy(update={"sleeps_while_training": True}), AdapterSettings(), 0.7)
 
 
 # -- a server that sleeps ---------------------------------------------------------------------------------------------

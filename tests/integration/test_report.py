@@ -219,7 +219,7 @@ def test_an_empty_workspace_says_what_to_type(tmp_path):
     told = Page(pages.write_report(ws).read_text())
     assert "Nothing has run yet" in told.text
     assert "flywheel run" in told.text
-    assert cli_console.build_summary_table(ws).row_count == 0
+    assert cli_console.build_summary_tables(ws, 80)[0].row_count == 0
 
 
 def test_a_turn_under_way_is_shown_as_far_as_it_is(tmp_path):
@@ -228,7 +228,7 @@ def test_a_turn_under_way_is_shown_as_far_as_it_is(tmp_path):
     told = Page(pages.write_report(ws).read_text())
     assert "1 iteration of the flywheel" in told.text
     assert "not conserved" not in told.text, "what is not yet routed is not lost"
-    assert cli_console.build_summary_table(ws).row_count == 1
+    assert cli_console.build_summary_tables(ws, 80)[0].row_count == 1
 
 
 def test_text_from_data_is_escaped(ws, tmp_path):
@@ -272,33 +272,53 @@ def test_an_unknown_trajectory_is_bad_input(ws):
         pages.write_trajectory_page(ws, "../t-nothing")
 
 
+_ROW = {
+    "iteration": 12,
+    "tasks": 180,
+    "trajectories": 1440,
+    "recordings": 24,
+    "p_v1": 0.25,
+    "to_sft": 360,
+    "to_ct": 1100,
+    "to_quarantine": 4,
+    "promoted": False,
+    "minutes": 10.5,
+}
+
+
 def test_the_last_screen_has_a_row_an_iteration(ws):
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(cli_console.build_summary_table(ws))
+    console.print(*cli_console.build_summary_tables(ws, console.width), sep="\n")
     lines = [line for line in console.export_text().splitlines() if re.match(r"\s+00\d", line)]
     assert len(lines) == 2
     assert lines[0].split()[8:11] == ["0.20→0.40", "0.25→0.50", "yes"]
 
 
-def test_the_last_screen_cuts_nothing_off_with_the_domains_of_the_main_job(ws, monkeypatch):
-    rows = [
-        {
-            "iteration": 12,
-            "tasks": 180,
-            "trajectories": 1440,
-            "recordings": 24,
-            "p_v1": 0.25,
-            "to_sft": 360,
-            "to_ct": 1100,
-            "to_quarantine": 4,
-            "promoted": False,
-            "minutes": 10.5,
-            "held_out_success": {name: {"before": 0.25, "after": 0.5} for name in ("control", "games", "sites")},
-        }
+def test_more_domains_than_fit_a_line_have_a_table_of_their_own(ws, monkeypatch):
+    names = ("control", "dials", "games", "phones", "sites")
+    success = {name: {"before": 0.25, "after": 0.5} for name in names}
+    (row,) = [{**_ROW, "held_out_success": success}]
+    monkeypatch.setattr(figures, "query_report_iterations", lambda connection: [row])
+    counts, by_domain = cli_console.build_summary_tables(ws, 80)
+    assert [column.header for column in by_domain.columns] == ["iter", *names]
+    (whole,) = cli_console.build_summary_tables(ws, 120)
+    assert [column.header for column in whole.columns] == [
+        *(column.header for column in counts.columns[:8]),
+        *names,
+        "prom",
+        "min",
     ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(counts, by_domain, sep="\n")
+    assert "…" not in console.export_text()
+
+
+def test_the_last_screen_cuts_nothing_off_with_the_domains_of_the_main_job(ws, monkeypatch):
+    success = {name: {"before": 0.25, "after": 0.5} for name in ("control", "games", "sites")}
+    rows = [{**_ROW, "held_out_success": success}]
     monkeypatch.setattr(figures, "query_report_iterations", lambda connection: rows)
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(cli_console.build_summary_table(ws))
+    console.print(*cli_console.build_summary_tables(ws, console.width), sep="\n")
     assert console.export_text().splitlines()[-1].split() == [
         "012",
         "180",

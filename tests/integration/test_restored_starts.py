@@ -34,14 +34,13 @@ class Expert(Scripted):
     weight_version = "expert"
 
     def __init__(self, texts):
-        super().__init__(lambda context, sampling: "")
+        super().__init__(self._next)
         self.texts, self.turns = texts, Counter()
 
-    async def complete(self, context, sampling):
-        text = self.texts[self.turns[sampling.session]]
+    def _next(self, context, sampling):
+        turn = self.turns[sampling.session]
         self.turns[sampling.session] += 1
-        self.answer = lambda context, sampling: text
-        return await super().complete(context, sampling)
+        return self.texts[turn]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -22,6 +22,7 @@ from flywheel.policy.adapter import write_adapter
 from flywheel.policy.checkpoint import checkpoint_digest, find_base_checkpoint
 from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
+from flywheel.store.schema import metric_row
 from flywheel.store.versioning import backup, dvc_files, stage_records
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import write_json, write_text
@@ -114,6 +115,25 @@ def test_where_there_is_nothing_to_go_back_to(still, arguments, what):
     code, told = flywheel(still, "iteration", "rollback", *arguments)
     assert code == 2
     assert what in told
+
+
+# -- outputs of no stage ----------------------------------------------------------------------------------------
+
+
+def test_an_output_that_no_stage_writes_is_told_and_removed(ws):
+    count = "SELECT count(*) AS n FROM metrics WHERE iteration = 1"
+    before = database.query_catalog(ws, count).to_pylist()
+    orphan = partitions.write_partition(ws, "metrics", 1, "judge", [metric_row("seconds", 1.0)]).folder
+    assert database.query_catalog(ws, count).to_pylist() != before
+    told = f"{orphan} is of no stage of its iteration: `flywheel workspace gc --keep 3 --write` removes it"
+    code, faults = flywheel(ws, "workspace", "verify", 1)
+    assert (code, faults.splitlines()[0]) == (1, told)
+    assert told in flywheel(ws, "status", "--all")[1].replace("\n", " ")
+    assert flywheel(ws, "workspace", "gc", "--keep", 3, "--write")[0] == 0
+    assert not ws.resolve(orphan).exists()
+    assert flywheel(ws, "workspace", "verify", 1)[0] == 0
+    assert database.query_catalog(ws, count).to_pylist() == before
+    assert stage_records.changed_stages(ws) == {}
 
 
 # -- diff -------------------------------------------------------------------------------------------------------

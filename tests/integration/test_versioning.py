@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest
 from flywheel.store.versioning import backup, dvc_files, stage_records
 from flywheel.store.versioning.dvc_files import VersioningError
-from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.errors import BadInput, DataError, TrainingError
 from flywheel.utils.files import write_text
 from flywheel.utils.progress import replace_listener
 
@@ -237,6 +238,27 @@ def test_wrong_names_are_refused(ws, settings):
         stage_records.is_stage_done(ws, "rollout", 4)
 
 
+@pytest.mark.parametrize(
+    ("where", "fix", "now", "is_changed_there"),
+    [
+        ("rl.max_logprob_diff_off_policy, rl games, step 2", "lower rl.max_staleness", "{0} in {1}, {2}", True),
+        ("rl.max_logprob_diff_on_policy, rl games, step 2", "use the same weights", "{0} in {1}, {2}", False),
+        ("RL, rl games, step 2", "lower rl.actor_lr", "{0}, {2}", True),
+        ("the cluster, rl games", "raise cluster.acquire_timeout_s", "{0}, {2}", False),
+        ("data/steps/iteration=001/part.parquet, rl games", "see iterations.yaml, params.yaml", "{0}, {2}", False),
+    ],
+)
+def test_an_error_that_names_a_parameter_says_where_an_iteration_has_it(ws, where, fix, now, is_changed_there):
+    """An iteration goes on with the parameters that it began with, so an edit of params.yaml would change nothing."""
+    file = "iterations/001/params.yaml"
+    with pytest.raises(TrainingError) as raised, stage_records.name_params_file_in_errors(ws, 1):
+        raise TrainingError("it stops", where=where, fix=fix)
+    first, _, rest = where.partition(", ")
+    assert raised.value.where == now.format(first, file, rest)
+    assert raised.value.fix.startswith(fix)
+    assert (f"change it in {file}" in raised.value.fix) == is_changed_there
+
+
 def test_prepare_keeps_what_exists(done):
     before = {path: path.read_bytes() for path in done.root.rglob("*.yaml")}
     stage_records.init_dvc_project(done)
@@ -275,6 +297,28 @@ def test_a_stage_that_lacks_an_output_of_this_version_is_done_again(done, settin
     run_stages(done, ("ingest", "synthesize", "rollout", "score"), 2)
     begin_iteration(done, 2, settings)
     assert [stage_records.is_stage_done(done, stage, 2) for stage in ("rollout", "score")] == [True, False]
+
+
+def test_what_a_renamed_stage_wrote_goes_from_the_open_iteration(done, settings, monkeypatch):
+    """Else queries count its rows beside those of the stage under its new name."""
+    render = dag.render_dvc_yaml
+    with monkeypatch.context() as patched:
+        patched.setattr(dag, "render_dvc_yaml", lambda *of: re.sub(r"(stage.| {2})score\b", r"\1judge", render(*of)))
+        begin_iteration(done, 2, settings)
+        run_stages(done, ("ingest", "synthesize", "rollout", "judge"), 2)
+        assert stage_records.find_orphaned_outputs(done, 2) == []
+    others = {path for path in done.data.glob("*/iteration=*/stage=*") if path.name != "stage=judge"}
+    told = []
+    with replace_listener(lambda *line: told.append(line)):
+        begin_iteration(done, 2, settings)
+    assert set(done.data.glob("*/iteration=*/stage=*")) == others
+    assert "removed what no stage of 002 writes: data/metrics/iteration=002/stage=judge" in str(told)
+    assert set(dvc_files.recorded_stages(done, 2)) == {"ingest", "synthesize", "rollout"}
+    assert not [name for name in stage_records.changed_stages(done, [2]) if name.startswith(("ingest", "rollout"))]
+    told.clear()
+    with replace_listener(lambda *line: told.append(line)):
+        begin_iteration(done, 2, settings)
+    assert told == []
 
 
 # -- what is told without DVC is what DVC tells ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.util
 import json
 import os
+import re
 import sys
 import zipfile
 from importlib.machinery import ModuleSpec
@@ -27,6 +28,7 @@ from policy_servers import Misbehaving, checkpoints, make_adapter, says
 from flywheel.config import PolicySettings
 from flywheel.policy.adapter import iter_adapter_modules, read_adapter_tensors
 from flywheel.policy.checkpoint import checkpoint_digest
+from flywheel.policy.client import publishers
 from flywheel.policy.client.endpoint import PolicyEndpoint
 from flywheel.policy.client.publishers import VllmPublisher
 from flywheel.utils.errors import PolicyError
@@ -138,6 +140,19 @@ def test_vllms_reader_takes_our_files(wheel, tmp_path, architecture, rslora):
         assert found.scaling == pytest.approx(16 / (8**0.5 if rslora else 8))
 
 
+def test_the_routes_that_the_publisher_calls_are_there():
+    """What else it calls: to exchange whole weights, and to let the server sleep."""
+    with zipfile.ZipFile(WHEEL) as wheel:
+        there = [wheel.read(name).decode() for name in wheel.namelist() if name.endswith("api_router.py")]
+        worker = wheel.read("vllm/v1/worker/gpu_model_runner.py").decode()
+    found = set(re.findall(r"@router\.(get|post)\(\s*\"(/\w+)\"", "\n".join(there)))
+    called = Path(publishers.__file__).read_text()
+    wanted = {(verb.lower(), path) for verb, path in re.findall(r"\"(GET|POST)\", \"(/\w+)[\"?]", called)}
+    assert len(wanted) > 8
+    assert wanted <= found
+    assert "weights_path" in re.search(r"def reload_weights\(.*?\)", worker, re.DOTALL)[0]
+
+
 class Server:
     """The handlers of vLLM's LoRA routes. enabled, rank: as it was begun."""
 
@@ -201,3 +216,29 @@ async def test_vllms_handlers_take_what_the_publisher_sends(wheel, tmp_path):
         async with publisher._endpoint.client() as client:
             with pytest.raises(PolicyError, match="under the same path"):
                 await publisher._route(client, "POST", "/v1/load_lora_adapter", body)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("config/lora", ["max_lora_rank", "enable_tower_connector_lora"]),
+        ("config/model", ["enable_sleep_mode"]),
+        ("config/cache", ["gpu_memory_utilization"]),
+        ("envs", ["VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_SERVER_DEV_MODE"]),
+    ],
+)
+def test_what_is_asked_of_a_servers_configuration_is_there(module, names):
+    with zipfile.ZipFile(WHEEL) as wheel:
+        tree = ast.parse(wheel.read(f"vllm/{module}.py"))
+    declared = {one.target.id for one in ast.walk(tree) if isinstance(one, ast.AnnAssign) and hasattr(one.target, "id")}
+    assert set(names) <= declared
+
+
+def test_in_sleep_mode_weights_and_adapters_are_copied_and_the_cache_is_dropped():
+    """What `flywheel plan` says of a server on the trainers' GPU."""
+    with zipfile.ZipFile(WHEEL) as wheel:
+        backend = wheel.read("vllm/device_allocator/sleep_mode_backend.py").decode()
+        lora = wheel.read("vllm/v1/worker/lora_model_runner_mixin.py").decode()
+    assert 'offload_tags: tuple[str, ...] = ("runtime", "cudagraph")' in backend
+    assert 'offload_tags = ("weights", *offload_tags)' in backend
+    assert 'use_memory_pool(tag="runtime")' in lora

@@ -151,7 +151,8 @@ class _Drawn:
             score = self.rng.choice((None, 0.0, 0.9, 1.0, 1.0))
             held = self.rng.choice((0.5, 1.0))
             success = None if score is None else score >= held
-            found.append({"scorer": scorer, "score": score, "threshold": held, "success": success})
+            version = self.rng.choice(("1", "1", "2"))
+            found.append({"scorer": scorer, "version": version, "score": score, "threshold": held, "success": success})
         found = [{"trajectory_id": row["trajectory_id"], **one} for one in found]
         self.add("scores", k, stage, *found)
         return found

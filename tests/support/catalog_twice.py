@@ -566,23 +566,25 @@ def reviewer_agreement(w: World) -> list[Row]:
     return found
 
 
-@second("scorer", "domain", "sampling")
+@second("scorer", "version", "domain", "sampling")
 def scorers_vs_humans(w: World) -> list[Row]:
     domains = {key: row["domain"] for key, row in by_place(w, "trajectories").items()}
     settled = {(row["iteration"], row["trajectory_id"]): row for row in human_labels(w)}
     cases = defaultdict(list)
-    for row in [*w["scores"], *({**row, "scorer": "all together"} for row in w["routes"])]:
+    for row in [*w["scores"], *({**row, "scorer": "all together", "version": None} for row in w["routes"])]:
         key = row["iteration"], row["trajectory_id"]
         truth = settled.get(key, {"label": None})
         if truth["label"] in ("solved", "not solved") and row["success"] is not None and key in domains:
             samplings = ("any", "random") if truth["queue"] == "random" else ("any",)
             for domain, sampling in product(("all", domains[key]), samplings):
-                cases[row["scorer"], domain, sampling].append((row["success"], truth["label"] == "solved"))
+                cases[row["scorer"], row["version"], domain, sampling].append(
+                    (row["success"], truth["label"] == "solved")
+                )
     found = []
-    for (scorer, domain, sampling), judged in cases.items():
+    for (scorer, version, domain, sampling), judged in cases.items():
         verified, solved = count(judged, lambda one: one[0]), count(judged, lambda one: one[1])
         both = count(judged, all)
-        about = {"scorer": scorer, "domain": domain, "sampling": sampling, "n": len(judged)}
+        about = {"scorer": scorer, "version": version, "domain": domain, "sampling": sampling, "n": len(judged)}
         counts = {"verified": verified, "solved": solved, "true_positives": both}
         found.append(about | counts | proportion("precision", both, verified) | proportion("recall", both, solved))
     return found
@@ -658,21 +660,22 @@ def disagreements(w: World) -> list[Row]:
     return found
 
 
-@second("iteration", "scorer_a", "scorer_b")
+@second("iteration", "scorer_a", "version_a", "scorer_b", "version_b")
 def scorer_agreement(w: World) -> list[Row]:
     pairs = defaultdict(list)
     judged = [row for row in w["scores"] if row["success"] is not None]
     for (k, _), rows in groups(judged, "iteration", "trajectory_id").items():
         for a, b in combinations(sorted(rows, key=lambda row: row["scorer"]), 2):
-            pairs[k, a["scorer"], b["scorer"]].append((a["success"], b["success"]))
+            pairs[k, a["scorer"], a["version"], b["scorer"], b["version"]].append((a["success"], b["success"]))
     found = []
-    for (k, a, b), said in pairs.items():
+    for (k, a, version_a, b, version_b), said in pairs.items():
         alike, p, q = fmean(x == y for x, y in said), fmean(x for x, _ in said), fmean(y for _, y in said)
         chance = p * q + (1 - p) * (1 - q)
         figures = {"judged": len(said), "agreement": alike, "chance_agreement": chance}
         figures |= {"only_a": said.count((True, False)), "only_b": said.count((False, True))}
         kappa = (alike - chance) / (1 - chance) if abs(1 - chance) > 1e-12 else None
-        found.append({"iteration": k, "scorer_a": a, "scorer_b": b, **figures, "kappa": kappa})
+        about = {"iteration": k, "scorer_a": a, "version_a": version_a, "scorer_b": b, "version_b": version_b}
+        found.append({**about, **figures, "kappa": kappa})
     return found
 
 

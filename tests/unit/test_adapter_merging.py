@@ -362,6 +362,20 @@ def test_a_run_is_refused_before_it_begins_where_the_merged_rank_is_another(spec
         iterations.run_preflight(ws, chosen, 2)
 
 
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"rank": 8}, r"has rank 3, adapter\.rank is 8"),
+        ({"targets": ["merger"]}, r"is of language_model, adapter\.targets are merger"),
+    ],
+)
+def test_an_adapter_to_begin_with_is_held_against_the_settings_before_a_run(specialists, tmp_path, other, words):
+    chosen = Settings.model_validate({"adapter": LORA | other, "policy": {"base": str(specialists[0])}})
+    with pytest.raises(ModelError, match=words):
+        iterations.run_preflight(Workspace(tmp_path), chosen)
+    assert not list(tmp_path.iterdir())
+
+
 # -- commands -----------------------------------------------------------------------------------------------------
 
 

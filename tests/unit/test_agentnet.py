@@ -184,6 +184,7 @@ def test_whatever_is_wrong_with_a_demonstration_on_disk_sets_that_one_aside(tmp_
         ({"completed": "false"}, "completed: Input should be a valid boolean"),
         ({"steps": [{**content["steps"][0], "action": None}]}, "steps.0.action: Input should be a valid string"),
         ({"facts": None}, "facts: "),
+        ({"facts": {"author": 5}}, "does not fit table trajectories"),
         ({"version": 9}, "another version"),
     ):
         path.write_text(json.dumps(content | change))

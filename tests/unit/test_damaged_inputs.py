@@ -11,7 +11,7 @@ from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
 
 
 def test_a_few_of_each_kind_end_in_no_traceback_hang_or_loss(tmp_path):
-    for case in damaged.cases(8, 3, 120.0, tmp_path):
+    for case in damaged.cases(8, 3, 120.0, tmp_path, [name for name in damaged.KINDS if name != "page_try"]):
         told = json.loads(case.line())
         assert told["met"], told
         assert told["accepted"] + told["refused"] == 8

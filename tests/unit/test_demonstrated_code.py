@@ -30,8 +30,9 @@ CALLS = {
     "pyautogui.keyDown('ctrl')": [("down", "ctrl")],
     "pyautogui.keyUp('ctrl')": [("up", "ctrl")],
     "pyautogui.hotkey('ctrl', 'c')": [("down", "ctrl"), ("key", "c"), ("up", "ctrl")],
-    "pyautogui.mouseDown()": ["press the button"],
     "pyautogui.tripleClick()": ["triple"],
+    "pyautogui.click(0.25, 0.5, clicks=3)": [("move", SPOT), "triple"],
+    "pyautogui.mouseDown()": ["press the button"],
 }
 WAITS = ("time.sleep(1)", "# a remark")
 
@@ -43,6 +44,8 @@ def effects(action: Action) -> list:
             return [("move", (point.x, point.y)), "click"]
         case act.LeftDouble(point):
             return [("move", (point.x, point.y)), "double"]
+        case act.LeftTriple(point):
+            return [("move", (point.x, point.y)), "triple"]
         case act.RightSingle(point):
             return [("move", (point.x, point.y)), "right"]
         case act.Hover(point):
@@ -105,6 +108,14 @@ def test_an_answer_is_one_of_its_actions_and_none_that_only_prepares_another(lin
         ("pyautogui.write(message='ab')\npyautogui.press(keys=['enter'])", act.Type("ab\n")),
         ("pyautogui.keyDown('ctrl')\npyautogui.press('c')\npyautogui.keyUp('ctrl')", act.Hotkey(("ctrl", "c"))),
         ("import time\ntime.sleep(1)\npyautogui.click(x=0.25, y=0.5)\ntime.sleep(2)", act.Click(Point(*SPOT))),
+        ("computer.tripleClick(x=0.25, y=0.5)", act.LeftTriple(Point(*SPOT))),
+        ("pyautogui.moveTo(x=0.25, y=0.5)\npyautogui.click(clicks=3)", act.LeftTriple(Point(*SPOT))),
+        ("pyautogui.click(x=0.25, y=0.5, clicks=4)", "times"),
+        ("pyautogui.moveTo(x=0.25, y=0.5))\npyautogui.click()", "nothing readable behind it"),
+        ('{"action": "type", "text": "ab", "point": [0.25, 0.5]}', act.TypeAt(Point(*SPOT), "ab")),
+        ("TYPE(box=[[0.25, 0.5]], text='ab', element_type='field')", act.TypeAt(Point(*SPOT), "ab")),
+        ("input_text(index=3, text='ab')", "into an element by its number"),
+        ('{"action": "write", "content": "ab", "element": "the search field"}', "or its words"),
         (
             "pyautogui.keyDown('ctrl')\npyautogui.click(x=0.25, y=0.5)\npyautogui.keyUp('ctrl')",
             "a key held, then click",

@@ -255,6 +255,7 @@ class Failing(torch.nn.Module):
             return self.model.base_model(**inputs)
 
         forward.get_image_features = self.model.base_model.get_image_features
+        forward.forward = self.model.base_model.forward  # its signature is looked at
         return forward
 
     def get_output_embeddings(self):

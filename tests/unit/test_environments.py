@@ -122,6 +122,29 @@ def test_a_kind_is_one_file(tmp_path, monkeypatch):
         sys.modules.pop(f"{backends.__name__}.cupboards", None)
 
 
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("x = 1", "it registers no back-end"),
+        (
+            "from flywheel.envs.registry import BACKENDS\n"
+            "class Half:\n    def suites(self): return []\nBACKENDS['broken'] = Half()",
+            "its back-end has no method suite, verifier, limits, identity, check, diagnose, open",
+        ),
+    ],
+)
+def test_a_file_that_is_no_kind_is_refused_by_name(source, what, tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text(source)
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    try:
+        with pytest.raises(BadInput, match=what) as told:
+            registry.find_backend("broken")
+        assert "broken.py" in str(told.value)
+    finally:
+        assert BACKENDS.pop("broken", None) is None
+        sys.modules.pop(f"{backends.__name__}.broken", None)
+
+
 def test_a_world_is_of_one_kind(shelves, monkeypatch):
     monkeypatch.setitem(BACKENDS, "other", Shelves("other"))
     with pytest.raises(BadInput, match="other and shelves have a world store"):

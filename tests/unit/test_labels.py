@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -243,3 +244,64 @@ def test_scorers_are_held_against_people_by_domain(ws):
     assert (total["recall_low"], total["recall_high"]) == pytest.approx(wilson_interval(4, 5))
     routed = found["all together", "any", "all"]
     assert (routed["n"], routed["precision"], routed["recall"]) == (1, None, 0.0)
+
+
+def owned(ws, *names: str, owner: str = "Bo", by: str = "Ada", **more) -> None:
+    labels.assign_samples(ws, dict.fromkeys(names, 1), owner, by=by, **more)
+
+
+def owners(ws) -> dict[str, str]:
+    return {name: one.owner for name, one in labels.read_sample_owners(ws).items()}
+
+
+def test_a_sample_has_one_owner_until_it_is_labelled_or_released(ws):
+    owned(ws, "t1", "t2", "t3")
+    assert owners(ws) == {"t1": "bo", "t2": "bo", "t3": "bo"}
+    owned(ws, "t3", owner="", by="Bo")
+    labels.append_label(ws, label("t1", "s", "Bo"))
+    assert owners(ws) == {"t2": "bo"}
+    labels.append_label(ws, label("t1", "s", "Eve"))  # what is done is anybody's again: the second label
+    owned(ws, "t2", owner="bo", by="Eve")  # nothing is taken from anybody
+    with pytest.raises(BadInput, match="bo has labelled t1 already"):
+        owned(ws, "t3", "t1")
+    assert owners(ws) == {"t2": "bo"}, "all of them or none"
+
+
+def test_nobody_labels_or_takes_what_another_owns_without_saying_so(ws):
+    owned(ws, "t1", "t2")
+    with pytest.raises(BadInput, match="bo is to label this sample; label another one, or take it over"):
+        labels.append_label(ws, label("t1", "s", "Eve"))
+    assert labels.reviewers_of(ws, "t1") == []
+    with pytest.raises(BadInput, match="bo is to label t1 and 1 more are others'"):
+        owned(ws, "t1", "t2", "t3", owner="Eve", by="Eve")
+    owned(ws, "t1", owner="Eve", by="Eve", take_over=True)
+    labels.append_label(ws, label("t1", "s", "Eve"))
+    assert owners(ws) == {"t2": "bo"}
+
+
+def test_a_label_that_came_meanwhile_is_told_before_another_one_counts(ws):
+    labels.append_label(ws, label("t1", "s", "Ada"))
+    with pytest.raises(BadInput, match="ada labelled this sample while you looked at it"):
+        labels.append_label(ws, label("t1", "s", "Bo"), seen=[])
+    labels.append_label(ws, label("t1", "s", "Bo"), seen=["ada"])
+    labels.append_label(ws, label("t1", "s", "Bo"), seen=["ada"])  # one's own is no surprise
+    assert labels.reviewers_of(ws, "t1") == ["ada", "bo"]
+
+
+def test_of_two_who_take_a_sample_at_once_one_has_it(ws):
+    def attempt(name: str) -> bool:
+        try:
+            owned(ws, "t1", owner=name, by=name)
+        except BadInput:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, [f"r{n}" for n in range(8)])) == 1
+
+
+def test_a_damaged_line_of_owners_is_named(ws):
+    owned(ws, "t1")
+    (ws.root / "reviews/owners/ada.jsonl").write_text('{"half', encoding="utf-8")
+    with pytest.raises(DataError, match=r"reviews/owners/ada\.jsonl"):
+        labels.read_sample_owners(ws)

@@ -9,11 +9,13 @@ import pytest
 from flywheel.config import AdapterSettings, PolicySettings, RlSettings, SftSettings
 from flywheel.training.memory_plan import (
     MIB,
+    PROCESS,
     ModelShape,
     Workload,
     count_trained,
     largest_workload,
     plan_answering,
+    plan_server,
     plan_training,
 )
 from flywheel.utils.errors import ModelError
@@ -78,6 +80,10 @@ def test_an_adapter_trains_its_own_numbers_alone_on_a_base_in_the_type_that_is_s
     found = plan_training(SEVEN, WORK, SftSettings(), half, "cuda")
     assert found.weights == 2 * SEVEN.parameters + 4 * trained
     assert found.gradients + found.optimizer == 12 * trained
+    wide = plan_training(
+        SEVEN, WORK, SftSettings(), LORA, "cuda"
+    )  # float32: nothing of the base is widened for a product
+    assert (found.step - found.weights) - (wide.step - wide.weights) == 4 * 2**24
     four = plan_training(SEVEN, WORK, SftSettings(), LORA.model_copy(update={"base_dtype": "nf4"}), "cuda")
     assert 0.33 < four.weights / found.weights < 0.4  # the embeddings, and the head, stay as they are
 
@@ -92,6 +98,28 @@ def test_keys_and_values_are_those_of_every_row_at_its_longest():
     found = plan_answering(SEVEN, policy, "cuda")
     assert (found.kv_token, found.cache, found.weights) == (57_344, 16 * 8192 * 57_344, 2 * SEVEN.parameters)
     assert plan_answering(SEVEN, policy, "cuda", swaps=True).loading > found.loading + found.weights
+
+
+def test_a_server_that_sleeps_keeps_neither_weights_nor_cache_on_the_gpu():
+    policy = PolicySettings(max_num_seqs=64, max_context_tokens=15_360, max_new_tokens=512)
+    found = plan_server(SEVEN, policy, LORA, 12_845_056)
+    assert (found.weights, found.kv_row) == (2 * SEVEN.parameters, 15_872 * 57_344)
+    assert found.adapter == 2 * count_trained(SEVEN, SftSettings(), LORA)[1]
+    # 8,192 tokens through 3 x 18,944 + 4 x 3,584 numbers, and 65,536 patches through 2 x 3,420 + 7 x 1,280
+    assert found.working - 1024 * MIB == 2 * 8192 * 71_168 + 2 * 65_536 * 15_800
+    assert found.least - found.asleep == found.weights + found.adapter + found.working + found.kv_row
+    assert found.asleep < found.weights / 8 < found.weights < found.host  # the weights wait in the machine's memory
+    assert plan_server(SEVEN, policy, WHOLE, 12_845_056).adapter == 0
+    more = policy.model_copy(update={"max_num_seqs": 512})  # vLLM lets requests wait where the cache is full
+    assert plan_server(SEVEN, more, LORA, 12_845_056) == found
+
+
+def test_what_waits_in_the_machines_memory_is_the_larger_of_loading_and_screens():
+    few, many = (
+        plan_training(SEVEN, Workload(**vars(WORK) | {"samples": n}), SftSettings(), LORA, "cuda") for n in (1, 9999)
+    )
+    assert few.host - PROCESS["cpu"] == few.weights  # read in this memory first
+    assert many.host - PROCESS["cpu"] == 4 * count_trained(SEVEN, SftSettings(), LORA)[1] + 9999 * 4784 * 1176 * 4
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

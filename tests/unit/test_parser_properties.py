@@ -42,6 +42,7 @@ OF_FIELD = {
     "command": texts,
     "path": texts,
     "tool": texts,
+    "clear": st.booleans(),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import iterations, resource_plan
 from flywheel.pipeline.resource_plan import DeviceMemory, check_resources, plan_resources
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, DiskFull
 
 GIB = 2**30
 
@@ -68,7 +69,8 @@ def test_json_has_every_stage_with_its_parts(workspace):
     assert sft["parts"]["weights"] == 4 * found["parameters"]
     assert (sft["fits"], sft["has"]) == (False, 24 * GIB)
     assert found["kv_token"] == 57_344
-    assert (found["disk"], found["network"]) == (6 * 4 * found["parameters"], 0)
+    assert (found["disk"]["models"], found["network"]) == (6 * 4 * found["parameters"], 0)
+    assert found["disk"]["state"] == 12 * found["parameters"]
 
 
 @pytest.mark.parametrize("typed", ["8XB", "much", "-3GiB", "", "0", "infGiB", "nan"])
@@ -86,8 +88,83 @@ def test_an_adapter_is_what_an_iteration_writes_and_sends(workspace):
     whole = plan_resources(workspace, _settings(workspace), DeviceMemory("cuda", 80 * GIB))
     own = _settings(workspace, **{"adapter.method": "lora", "versioning.remote": "/copy"})
     small = plan_resources(workspace, own, DeviceMemory("cuda", 80 * GIB))
-    assert small.disk == small.network == 6 * 4 * small.trained
-    assert small.disk < whole.disk / 100
+    assert small.disk.models == 6 * 4 * small.trained
+    assert small.network == small.disk.models + small.disk.data
+    assert small.disk.models < whole.disk.models / 100
+
+
+def test_a_disk_without_the_room_is_told_and_refused_with_the_figures(workspace, monkeypatch):
+    monkeypatch.setattr(resource_plan.shutil, "disk_usage", lambda _: SimpleNamespace(free=20 * GIB))
+    words = ("--set", "rl.gradient_checkpointing=true", "--device-memory", "300GiB")
+    code, text = planned(workspace, *words)
+    assert code == 1
+    assert "20.0 GiB are free" in text
+    assert "the disk has not the room: set adapter.method=lora" in text
+    assert planned(workspace, *words, "--set", "adapter.method=lora")[0] == 0
+    large = DeviceMemory("cuda", 300 * GIB)
+    settings = _settings(workspace, **{"rl.gradient_checkpointing": True})
+    # Six models and their copies, 12 bytes a parameter of state, screens and their copies.
+    screens = int((40 * 4 + 40 + 240 + 3 * 4 * 16) * 8 * 224 * 224 * 0.15)
+    needs = (2 * 6 * 4 + 12) * 8_292_166_656 + 2 * screens
+    with pytest.raises(
+        DiskFull, match=rf"writes {needs / GIB:.1f} GiB .* 20\.0 GiB are free.*; set adapter\.method=lora"
+    ):
+        check_resources(workspace, settings, large)
+    monkeypatch.setattr(resource_plan.shutil, "disk_usage", lambda _: SimpleNamespace(free=needs))
+    assert check_resources(workspace, settings, large) == ""
+    monkeypatch.setattr(resource_plan.shutil, "disk_usage", lambda _: SimpleNamespace(free=needs - 1))
+    with pytest.raises(DiskFull):
+        check_resources(workspace, settings, large)
+    assert check_resources(workspace, settings, large, begun=True) == ""
+
+
+SHARED = {
+    "policy.backend": "openai",
+    "policy.endpoint": "http://127.0.0.1:1/v1",
+    "policy.model": "m",
+    "policy.sleeps_while_training": True,
+    "rl.max_staleness": 0,
+    "rl.gradient_checkpointing": True,
+    "adapter.method": "lora",
+    "adapter.base_dtype": "bfloat16",
+}
+
+
+def test_a_server_on_the_same_gpu_counts_asleep_beside_a_step_and_awake_beside_what_rl_keeps(workspace):
+    device = DeviceMemory("cuda", 80 * GIB, 100 * GIB)
+    apart = {
+        stage.stage: stage
+        for stage in plan_resources(
+            workspace, _settings(workspace, **SHARED | {"policy.sleeps_while_training": False}), device
+        ).stages
+    }
+    plan = plan_resources(workspace, _settings(workspace, **SHARED), device)
+    found, server = {stage.stage: stage for stage in plan.stages}, plan.server
+    assert found["sft"].needs == apart["sft"].needs + server.memory.asleep
+    assert found["sft"].parts["host"] == apart["sft"].parts["host"] + server.memory.host
+    rl = found["rl-games"]
+    keeps = sum(rl.parts[name] for name in ("process", "weights", "optimizer", "value_model", "screens"))
+    assert rl.needs == max(apart["rl-games"].needs + server.memory.asleep, keeps + server.memory.least)
+    assert found["rollout"].needs == rl.parts["process"] + server.memory.least
+    # The share that is told leaves RL what it keeps, and a hundredth more would not; so with the least one.
+    assert server.most * 80 * GIB + keeps <= 80 * GIB < (server.most + 0.01) * 80 * GIB + keeps
+    assert server.least * 80 * GIB >= server.memory.least > (server.least - 0.01) * 80 * GIB
+    assert server.rows * server.memory.kv_row <= server.most * 80 * GIB - server.memory.least + server.memory.kv_row
+
+
+def test_a_card_on_which_both_sides_do_not_fit_is_told_with_what_to_set(workspace):
+    words = [word for name, value in SHARED.items() for word in ("--set", f"{name}={str(value).lower()}")]
+    code, text = planned(workspace, "--device-memory", "80GiB", *words)
+    assert code == 0, text
+    assert "--gpu-memory-utilization 0." in text
+    code, text = planned(workspace, "--device-memory", "36GiB", *words)
+    assert code == 1
+    assert "(none is both)" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("rl-games needs "))
+    assert line.endswith("the GPU has 36.0 GiB: set adapter.base_dtype=nf4")
+    code, text = planned(workspace, "--device-memory", "16GiB", *words)
+    (line,) = (line for line in text.splitlines() if line.startswith("rollout needs "))
+    assert line.endswith("no setting makes it fit")
 
 
 def test_a_run_that_cannot_fit_is_refused_and_one_that_nearly_does_is_told(workspace):

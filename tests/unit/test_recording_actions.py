@@ -16,6 +16,7 @@ words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1,
 actions = st.one_of(
     st.builds(act.Click, points),
     st.builds(act.LeftDouble, points),
+    st.builds(act.LeftTriple, points),
     st.builds(act.RightSingle, points),
     st.builds(act.Hover, points),
     st.builds(act.Drag, points, points),

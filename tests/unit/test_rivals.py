@@ -12,7 +12,7 @@ from flywheel.utils.errors import DataError
 OLD, NEW = {"model": "models/a", "digest": "a"}, {"model": "models/b", "digest": "b"}
 
 
-def test_outcomes_are_kept_and_taken_up_only_under_the_same_measure(ws):
+def test_outcomes_are_kept_and_taken_up_only_under_the_same_measure(ws, monkeypatch):
     about = gate.held_out_key(Settings(), ["k1", "k2"])
     solved = gate.solved_share_by_task([EvalResult("k1", "games", 1.0, True), EvalResult("k2", "games", 0.0, False)])
     gate.write_outcomes(ws, 4, about, {"a": solved})
@@ -23,8 +23,12 @@ def test_outcomes_are_kept_and_taken_up_only_under_the_same_measure(ws):
         gate.held_out_key(warmer, ["k1", "k2"]),
         gate.held_out_key(Settings(), ["k1"]),
         gate.held_out_key(Settings(seed=8), ["k1", "k2"]),
+        gate.held_out_key(parse_settings({"routing": {"threshold": 0.5}}, where="test"), ["k1", "k2"]),
     ):
         assert gate.read_comparable_outcomes(ws, 4, other) == {}
+    with monkeypatch.context() as patched:
+        patched.setattr("flywheel.rewards.scorers.verifier.VerifierScorer.version", "2 of a test")
+        assert gate.read_comparable_outcomes(ws, 4, gate.held_out_key(Settings(), ["k1", "k2"])) == {}
     gate.write_outcomes(ws, 5, "", {})  # an iteration that kept none
     assert gate.read_comparable_outcomes(ws, 5, about) == {}
     with pytest.raises(DataError, match=r"iterations/006/held_out\.json"):

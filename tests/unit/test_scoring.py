@@ -77,6 +77,26 @@ def test_what_is_imported_is_judged_by_nobody(tmp_path):
     assert [row["trajectory_id"] for row in partitions.read_partition(ws, "scores", 1, "score").to_pylist()] == ["t1"]
 
 
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("x = 1", "it has no function open_scorer"),
+        (
+            "class One:\n    name, version, needs = 'odd', '1', frozenset({'stepz'})\n"
+            "def open_scorer(_):\n    return One()",
+            "scorer odd needs what there is not: stepz",
+        ),
+    ],
+)
+def test_a_file_that_is_no_scorer_is_refused_by_name(source, what, tmp_path, monkeypatch):
+    (tmp_path / "odd.py").write_text(source)
+    monkeypatch.setattr(scorers, "__path__", [*scorers.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{scorers.__name__}.odd", raising=False)
+    with pytest.raises(BadInput, match=what):
+        _ = ScorerSet(Settings.model_validate({"routing": {"scorers": {"default": ["odd"]}}})).versions
+    sys.modules.pop(f"{scorers.__name__}.odd", None)
+
+
 def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp_path):
     ws, chosen, rows, outcome, lines = scored(
         tmp_path,

@@ -46,11 +46,24 @@ def test_each_line_that_is_told_is_read_as_its_action(grammar):
     assert tuple(told) == prompt.ACTION_SPACES[grammar.actions] + functions
 
 
+def test_what_the_prompts_offer_beyond_the_usual():
+    """The prompt and the mask of the default run stay as they are."""
+    offered = {(grammar.form, grammar.actions) for grammar in FORMS if "triple" in prompt.format_instructions(grammar)}
+    calls = {form for form, _ in offered} - {"tool_call"}
+    assert offered == {(form, "computer") for form in calls} | {("tool_call", "computer"), ("tool_call", "browser")}
+    assert calls
+    for grammar in FORMS:
+        signatures = " ".join(prompt.list_action_signatures(grammar))
+        assert ("left_triple" in signatures) == (grammar.actions == "computer")
+        assert "type_at" not in signatures
+
+
 # What the signature's actions are called with.
 _SPOT, _KEYS = ("coordinate",), ("keys",)
 NEEDS = {
     "left_click": _SPOT,
     "double_click": _SPOT,
+    "triple_click": _SPOT,
     "right_click": _SPOT,
     "click": _SPOT,
     "mouse_move": _SPOT,

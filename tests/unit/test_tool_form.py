@@ -27,6 +27,17 @@ def call(arguments: str, name: str = "computer_use") -> str:
     [
         (act.Click(at(935, 406)), COMPUTER, call('{"action": "left_click", "coordinate": [935, 406]}')),
         (act.LeftDouble(at(0, 999)), COMPUTER, call('{"action": "double_click", "coordinate": [0, 999]}')),
+        (act.LeftTriple(at(0, 999)), COMPUTER, call('{"action": "triple_click", "coordinate": [0, 999]}')),
+        (
+            act.TypeAt(at(5, 6), "a", clear=True),
+            COMPUTER,
+            call('{"action": "type", "coordinate": [5, 6], "text": "a", "delete_existing_text": true}'),
+        ),
+        (
+            act.TypeAt(at(5, 6), "a"),
+            MOBILE,
+            call('{"action": "type", "coordinate": [5, 6], "text": "a"}', "mobile_use"),
+        ),
         (act.Hover(at(5, 6)), COMPUTER, call('{"action": "mouse_move", "coordinate": [5, 6]}')),
         (act.RightSingle(at(5, 6)), COMPUTER, call('{"action": "right_click", "coordinate": [5, 6]}')),
         (
@@ -119,6 +130,8 @@ def test_slips(text):
         ('{"action": "type", "text": "</tool_call>"}', act.Type("</tool_call>")),
         ('{"action": "type", "text": "\\ud83d\\ude42\\ud800"}', act.Type("🙂\ufffd")),
         ('{"action": "type", "text": 42}', act.Type("42")),
+        ('{"action": "type", "text": "a", "coordinate": []}', act.Type("a")),
+        ('{"action": "type", "text": "a", "coordinate": [1, 2], "clear": false}', act.TypeAt(at(1, 2), "a")),
         ('{"action": "key", "keys": ["Ctrl+C"]}', act.Hotkey(("ctrl", "c"))),
         ('{"action": "key", "text": "ctrl+shift+t"}', act.Hotkey(("ctrl", "shift", "t"))),
         ('{"action": "scroll", "pixels": -3}', act.Scroll(Point(0.5, 0.5), "down")),

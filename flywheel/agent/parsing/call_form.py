@@ -39,7 +39,9 @@ def _plain_form(kind: type[Action]) -> tuple[re.Pattern[str], type[Action], tupl
 
 
 _PLAIN_FORMS = {
-    name: _plain_form(kind) for kind, name in act.ACTION_NAMES.items() if kind not in (act.WriteFile, act.ToolCall)
+    name: _plain_form(kind)
+    for kind, name in act.ACTION_NAMES.items()
+    if kind not in (act.WriteFile, act.ToolCall, act.TypeAt)
 }
 
 
@@ -100,7 +102,7 @@ def _point(x: str, y: str, space: CoordinateSpace) -> Point | None:
 
 _MODULE = "|".join(sorted(normalise.CODE_LIBRARIES))
 CALL_START = re.compile(rf"(?:({_MODULE})\.)?([A-Za-z_]\w{{0,40}})[ \t]*[(（]", re.IGNORECASE)
-_MORE = re.compile(r"\w")
+_MORE = re.compile(r"[)）\]}'\"\s]*\w")
 _BETWEEN = re.compile(r"(?:[\s`;,*]|#[^\n]*)*(?:action[ \t*]*[:：])?(?:[\s`*;]|#[^\n]*)*", re.IGNORECASE)
 _WORD = re.compile(r"[^\s(]{0,41}")
 _END = re.compile(r"[\s,，]*[)）]")
@@ -250,7 +252,7 @@ def _join_move(point: Any, said: RawCall, then: RawCall) -> RawCall:
     if name == "drag" and fold_name(then.name) in ("drag_to", "dragto"):
         target = values.pop("point", values.get("end_point"))
         return RawCall("drag", {"start_point": point, "end_point": target}, said.at)
-    if name in ("click", "left_double", "right_single", "scroll") and "point" not in values:
+    if name in ("click", "left_double", "left_triple", "right_single", "scroll") and "point" not in values:
         return RawCall(name, {**values, "point": point}, said.at)
     raise unsupported_action(f"a move of the mouse, then {fold_name(then.name)}", then.at)
 
@@ -395,7 +397,7 @@ def format_call(action: Action, grammar: Grammar) -> str:
     if type(action) not in act.ACTION_NAMES:
         raise TypeError(f"not an action: {action!r}")
     names = {"keys": "key"} | (_BOX_NAMES if grammar.form in ("ui_tars_1_5", "ui_tars_1_0") else {})
-    given = {} if action == act.Finished("") else vars(action)
+    given = {} if action == act.Finished("") else {k: value for k, value in vars(action).items() if value is not False}
     arguments = [f"{names.get(name, name)}='{_argument(name, value, grammar)}'" for name, value in given.items()]
     return f"{act.ACTION_NAMES[type(action)]}({', '.join(arguments)})"
 
@@ -403,6 +405,8 @@ def format_call(action: Action, grammar: Grammar) -> str:
 def _argument(name: str, value: Any, grammar: Grammar) -> str:
     if isinstance(value, Point):
         return _spot(value, grammar)
+    if value is True:
+        return "true"
     if name in ("key", "keys"):
         value = " ".join(lexing.spell_keys((value,) if name == "key" else value))
     return lexing.escape_text(value)
@@ -429,7 +433,7 @@ def _spot(point: Point, grammar: Grammar) -> str:
 #     ```DONE```     ```WAIT```     ```FAIL```                                               OSWorld's prompts
 
 _POINTED = re.compile(
-    r"(CLICK|LONG_PRESS|DOUBLE_CLICK|RIGHT_CLICK|TAP)[ \t]*:?[ \t]*((?:<point>)?[\[(][^\n<]{1,100}[\])](?:</point>)?)"
+    r"((?:DOUBLE_|TRIPLE_|RIGHT_)?CLICK|LONG_PRESS|TAP)[ \t]*:?[ \t]*((?:<point>)?[\[(][^\n<]{1,100}[\])](?:</point>)?)"
 )
 _TYPED = re.compile(r"(TYPE|SCROLL|OPEN_APP|OPEN|ANSWER|NAVIGATE)[ \t]*:?[ \t]*\[")
 _ALONE = re.compile(

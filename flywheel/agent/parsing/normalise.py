@@ -182,6 +182,7 @@ _FIELDS: dict[str, Callable[[CallArguments], Any]] = {
     "keys": CallArguments.keys,
     "key": _one_key,
     "content": lambda arguments: arguments.text("content"),
+    "clear": lambda arguments: lexing.to_flag(arguments.values.get("clear")),
     "app_name": lambda arguments: arguments.text("app_name", "content"),
     "command": lambda arguments: arguments.text("command", "content"),
     "code": lambda arguments: arguments.text("code", "content"),
@@ -360,8 +361,8 @@ def _finish_click(name: str, values: dict[str, Any], call: RawCall) -> str:
     clicks = lexing.to_number(values.pop("clicks", 1))
     if button in LEFT_BUTTONS and clicks == 1:
         return name
-    if name == "click" and button in LEFT_BUTTONS and clicks == 2:
-        return "left_double"
+    if name == "click" and button in LEFT_BUTTONS and clicks in (2, 3):
+        return "left_double" if clicks == 2 else "left_triple"
     if name in ("click", "right_single") and button in RIGHT_BUTTONS and clicks == 1:
         return "right_single"
     raise unsupported_action(f"{name} with button {button[:20]}, {describe_value(clicks)} times", call.at)
@@ -443,10 +444,19 @@ def _finish_type(name: str, values: dict[str, Any], call: RawCall) -> str:
         if any(len(one) != 1 for one in content):
             raise unsupported_action("to press keys one after the other", call.at)
         values["content"] = "".join(content)
-    if lexing.to_flag(values.pop("clear", False)):
-        raise unsupported_action("to clear a field and type in one action", call.at)
+    if not {"index", "element_id"}.isdisjoint(call.values) or (call.values.get("element") and "point" not in values):
+        raise unsupported_action("to type into an element by its number or its words", call.at)
+    gemini = fold_name(call.name) == "type_text_at"  # clears unless it says otherwise
+    if gemini and "submit" not in values:  # it is true in Gemini's documentation, and false in its reference code
+        raise ambiguous_text("type_text_at without press_enter", call.at)
+    clear = lexing.to_flag(values.pop("clear", gemini))
     if lexing.to_flag(values.pop("submit", False)) and "content" in values:
         values["content"] = to_text(values["content"], call.at).rstrip("\n") + "\n"
+    if name == "type_at" or any(values.get(one) not in (None, [], "") for one in ("point", "start_point")):
+        values |= {"clear": True} if clear else {}
+        return "type_at"
+    if clear:
+        raise unsupported_action("to clear a field without its place and type in one action", call.at)
     return name
 
 
@@ -461,11 +471,11 @@ def _finish_open(name: str, values: dict[str, Any], call: RawCall) -> str:
 
 
 FINISH_RULES: dict[str, Callable[[str, dict[str, Any], RawCall], str]] = {
-    **dict.fromkeys(("click", "left_double", "right_single", "long_press"), _finish_click),
+    **dict.fromkeys(("click", "left_double", "left_triple", "right_single", "long_press"), _finish_click),
     "drag": _finish_drag,
     "scroll": _finish_scroll,
     **dict.fromkeys(("hotkey", "press", "release"), _finish_key),
-    "type": _finish_type,
+    **dict.fromkeys(("type", "type_at"), _finish_type),
     "open_app": _finish_open,
     "finished": _finish_end,
 }
@@ -550,8 +560,6 @@ def _refuse_extra(name: str, values: Mapping[str, Any], takes: frozenset[str], a
     for extra, value in values.items():
         if extra in takes or value in ([], "", False, "False", "false"):
             continue
-        if name == "type" and extra == "point":
-            raise unsupported_action("to click and type in one action", at)
         raise unsupported_action(f"{name} with {extra} {describe_value(value)[:20]}", at)
 
 

@@ -84,11 +84,16 @@ def _value(written: str) -> str:
 #
 # Calls of the computer tools of OpenAI and Anthropic, and objects that hold an action and its arguments side by side,
 # are read too. What Qwen's tools have no word for (addresses, keys held down, SDK functions) is written in their manner
-# and explained in the prompt. Actions of theirs that the action set lacks (middle_click, triple_click) are refused.
+# and explained in the prompt. Actions of theirs that the action set lacks (middle_click) are refused.
 
 SCROLL_PIXELS = 500  # written with a scroll; the environment decides how far
 WAIT_SECONDS = 1
-_POINTED = {act.LeftDouble: "double_click", act.RightSingle: "right_click", act.Hover: "mouse_move"}
+_POINTED = {
+    act.LeftDouble: "double_click",
+    act.LeftTriple: "triple_click",
+    act.RightSingle: "right_click",
+    act.Hover: "mouse_move",
+}
 _FUNCTIONS = frozenset({"terminal", "python", "read_file", "write_file", "list_files", "call_tool"})
 _NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
 # Names that no MCP tool may have: those of the actions.
@@ -220,7 +225,7 @@ def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
     match action:
         case act.Click(point):
             return {"action": "click" if mobile else "left_click", "coordinate": at(point)}
-        case act.LeftDouble(point) | act.RightSingle(point) | act.Hover(point):
+        case act.LeftDouble(point) | act.LeftTriple(point) | act.RightSingle(point) | act.Hover(point):
             return {"action": _POINTED[type(action)], "coordinate": at(point)}
         case act.LongPress(point):
             return {"action": "long_press", "coordinate": at(point), "time": WAIT_SECONDS}
@@ -241,6 +246,9 @@ def _arguments(action: Action, grammar: Grammar) -> dict[str, Any]:
             return {"action": name, "keys": lexing.spell_keys((key,))}
         case act.Type(content):
             return {"action": "type", "text": content}
+        case act.TypeAt(point, content, clear):
+            given = {"action": "type", "coordinate": at(point), "text": content}
+            return given | ({"delete_existing_text": True} if clear else {})
         case act.OpenApp(app):
             return {"action": "open", "text": app}
         case act.Navigate(content):

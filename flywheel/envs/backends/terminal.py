@@ -1,4 +1,7 @@
-"""Register `terminal`: a machine with a shell, Python and files, read as text. Settings: `sandbox.kinds.terminal`."""
+"""Register `terminal`: `computer` without a desktop, a machine with a shell, Python and files that is read as text.
+
+Settings: `sandbox.kinds.terminal`.
+"""
 
 from __future__ import annotations
 

@@ -291,8 +291,8 @@ async def check_page(
                         program = ServerPrograms(manifest).find(manifest.server.command[0])
                         if not why and (unseen := ", ".join(isolation.list_unseen_settings(program))):
                             say("not seen", f"{unseen}, of the package of {program.name}: see server.reads")
-                    _report_state(manifest, first, say)
-                    _check_first_screen(first, picture, say, trial)
+                    _report_state(task, first, say, trial)
+                    _check_first_screen(task, first, picture, say, trial)
                     await _play_at_random(env, task, say, trial)
                 finally:
                     _report_page_errors(env, pages.missed(manifest.name), say, trial)
@@ -369,16 +369,21 @@ def _sum_up(results: Sequence[PartResult], none: str) -> str:
     return f"holds: {', '.join(one.part for one in results)}" if results else none
 
 
-def _report_state(manifest: PageManifest, first: StepResult, say: ReportLine) -> None:
+def _report_state(task: Task, first: StepResult, say: ReportLine, trial: PageCheck) -> None:
     state = first.info["state"]
-    say("instruction", state.get("instruction") or manifest.instruct(manifest.variants[0]))
-    say("reward", f"{state['reward']:g} (0 is scored at {state['floor']:g}, 1 at {state['success']:g})")
+    if dialog := state.get("dialog"):
+        say("dialog", f"{dialog['kind']}: {dialog['message'][:200]}")
+        trial.doubtful.append("a dialog is open at the beginning: until it is answered, nothing of the page is read")
+        return
+    say("instruction", state.get("instruction") or task.instruction)
+    solved = "" if task.threshold == 1 else f", solved from a score of {task.threshold:g}"
+    say("reward", f"{state['reward']:g} (0 is scored at {state['floor']:g}, 1 at {state['success']:g}{solved})")
     say("end", str(state["terminated"]).lower())
     for name, value in state["values"].items():
         say(f"state.{name}", str(value)[:200])
 
 
-def _check_first_screen(first: StepResult, picture: Path | None, say: ReportLine, trial: PageCheck) -> None:
+def _check_first_screen(task: Task, first: StepResult, picture: Path | None, say: ReportLine, trial: PageCheck) -> None:
     shot = first.observation
     if picture is not None:
         picture.parent.mkdir(parents=True, exist_ok=True)
@@ -387,7 +392,7 @@ def _check_first_screen(first: StepResult, picture: Path | None, say: ReportLine
     colours = Image.open(io.BytesIO(shot.screenshot)).convert("RGB").getcolors(2)
     if colours is not None and len(colours) == 1:
         trial.doubtful.append("the first screen is of one colour: give `ready`, or a longer settle_ms")
-    if first.info["score"] >= 1:
+    if first.info["score"] >= task.threshold:
         trial.wrong.append("success: the task is solved before anything is done; compare reward and success")
     elif first.terminated:
         trial.wrong.append("end: it is true before anything is done; reset the page, or mend end")

@@ -105,6 +105,7 @@ def _text(content: str) -> list[DesktopAct]:
 _TRANSLATIONS: dict[type, Callable[[Any, Callable[[Point], DesktopAct]], list[DesktopAct]]] = {
     act.Click: lambda action, move: [move(action.point), *_clicks(1)],
     act.LeftDouble: lambda action, move: [move(action.point), *_clicks(2)],
+    act.LeftTriple: lambda action, move: [move(action.point), *_clicks(3)],
     act.RightSingle: lambda action, move: [move(action.point), *_clicks(1, "right")],
     act.Hover: lambda action, move: [move(action.point)],
     act.Drag: _drag,
@@ -173,12 +174,14 @@ class Desktop:
         """
         note = ""
         try:
-            steps = translate_action(action, self.width, self.height)
+            parts = [translate_action(part, self.width, self.height) for part in act.split_action(action)]
         except UnsupportedAction as cannot:
-            steps, note = [], str(cannot)
+            parts, note = [[]], str(cannot)
         after_ms = self.wait_ms if isinstance(action, act.Wait) else self.after_ms
-        body = {"acts": steps, "after_ms": after_ms, "within_ms": self.within_ms}
-        return note, await self.machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
+        for steps in parts:  # a click may move the focus: the screen rests before something is typed
+            body = {"acts": steps, "after_ms": after_ms, "within_ms": self.within_ms}
+            shot = await self.machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
+        return note, shot
 
     async def state(self) -> dict:
         """Return the answer of `GET /desktop/state`: size and windows. Programs in the machine can change them.

@@ -1,4 +1,5 @@
-"""Take screenshots by mss, at once or when the screen has come to rest."""
+"""Take screenshots by mss, at once or when the screen has come to rest: on the controlled machine, where the server's
+folder alone is, not flywheel."""
 
 from __future__ import annotations
 

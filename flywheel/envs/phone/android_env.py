@@ -201,6 +201,13 @@ async def perform_android_action(
             await phone.shell(f"input swipe {_pixels(start, screen)} {_pixels(end, screen)} {_SWIPE_MS}")
         case act.Type(content):
             return await _type_text(phone, content, keyboard)
+        case act.TypeAt(clear=False):
+            tap, typing = act.split_action(action)
+            await perform_android_action(phone, tap, screen, apps, keyboard)
+            note = await perform_android_action(phone, typing, screen, apps, keyboard)
+            return note and f"tapped, and then: {note}"
+        case act.TypeAt():
+            return "a phone cannot empty a field and type in one action"
         case act.OpenApp(name):
             return await _open_app(phone, name, apps)
         case act.PressHome():

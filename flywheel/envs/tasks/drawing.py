@@ -99,6 +99,7 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
     BadInput for packages that are not fetched, where the manifest gives no checksum of them.
     """
     slot = (manifest.name, variant, manifest.level, seed)
+    threshold = manifest.threshold
     return Task(
         _hash_task_id(*slot),
         domain or manifest.domain,
@@ -108,7 +109,7 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
         max_steps=manifest.max_steps,
         split=split,
         verifier=PAGE_VERIFIER,
-        threshold=1.0,
+        threshold=threshold.get(variant, 1.0) if isinstance(threshold, dict) else threshold,
         checksum=page_checksum(manifest),
     )
 
@@ -130,7 +131,7 @@ def page_checksum(manifest: PageManifest) -> str:
     for name, path in manifest.scripts.items():
         found = packages.hash_served_folder(path) if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
         files += f"\n{name} {found}"
-    content = manifest.model_dump_json(exclude={"path"})
+    content = manifest.model_dump_json(exclude={"path"} | ({"threshold"} if manifest.threshold == 1 else set()))
     return hashlib.sha256(f"{content}\n{files}".encode()).hexdigest()
 
 

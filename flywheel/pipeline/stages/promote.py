@@ -25,22 +25,22 @@ def _work(ctx: StageContext, folder: Path) -> dict:
     # Checked again, since tables were written after `route`.
     contracts.check_table_contracts(ctx.ws, ctx.iteration, INCOMING)
     rule = ctx.settings.promotion
-    if rule.rule == "always":
-        return {"promoted": True, "reason": "the rule promotes always"}
+    decided = promotion_review.read_review(ctx.ws, ctx.iteration)
     rows = ctx.read_rows("metrics", "evaluate")
     judged, said = gate.parse_gate_metrics(rows, rule), gate.explain_gate_metrics(rows, rule)
     explanation = ". ".join(filter(None, (*said, gate.explain_disagreement(rows, rule))))
-    if rule.rule == "review":
-        return _reviewed(ctx, explanation)
+    if rule.rule == "review" or (decided and decided.overrides):
+        return _reviewed(ctx, decided, explanation)
+    if rule.rule == "always":
+        return {"promoted": True, "reason": "the rule promotes always"}
     if not judged:
         return {"promoted": False, "reason": "its weights are those of the model that it would replace"}
     return {"promoted": all(found.verdict == "pass" for found in judged.values()), "reason": explanation}
 
 
-def _reviewed(ctx: StageContext, said: str) -> dict:
+def _reviewed(ctx: StageContext, decided: promotion_review.PromotionDecision | None, said: str) -> dict:
     """Return the reviewer's decision, with the gate's explanation `said` in its reason. Raises FlywheelError without
     one."""
-    decided = promotion_review.read_review(ctx.ws, ctx.iteration)
     if decided is None:
         raise FlywheelError(
             "a reviewer has to decide this promotion",
@@ -48,6 +48,8 @@ def _reviewed(ctx: StageContext, said: str) -> dict:
             fix=f"type {promotion_review.review_command(ctx.iteration)}",
         )
     reason = f"{decided.reviewer}: {decided.comment or 'no comment'}"
+    if decided.overrides:
+        reason = f"{decided.reviewer} overrode {decided.overrides}: {decided.comment}"
     return {"promoted": decided.promote, "reason": f"{reason} ({said})" if said else reason}
 
 
@@ -65,9 +67,12 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     decided = promotion_review.read_review(ctx.ws, ctx.iteration)
     rule = ctx.settings.promotion.rule
     made_by = [(one.reviewer, one.promote, one.comment, one.at) for one in (decided.history if decided else ())]
-    if rule != "review":
+    by_rule = []
+    if decided and decided.overrides:  # what the rule had decided stays
+        by_rule = [row for row in ctx.read_rows("reviews", "promote") if row["reviewer"].startswith("rule ")]
+    elif rule != "review":
         made_by.append((f"rule {rule}", result["promoted"], result["reason"], datetime.now(UTC).isoformat()))
-    reviews = [
+    reviews = by_rule + [
         {
             "subject": ctx.ws.relative(merged),
             "kind": "promotion",

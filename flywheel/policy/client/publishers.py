@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from flywheel.config import PolicySettings
+from flywheel.config import AdapterSettings, PolicySettings
 from flywheel.policy.adapter import read_adapter_tensors
 from flywheel.policy.checkpoint import (
     checkpoint_digest,
@@ -80,6 +80,9 @@ _SLEEP = "start vllm with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1"
 _DEV_MODE = "start vllm with VLLM_SERVER_DEV_MODE=1"
 _LORA = "start vllm with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
 _TOWER = "start vllm with --enable-tower-connector-lora and VLLM_SERVER_DEV_MODE=1, or set adapter.targets without it"
+_TAKES_TOWER = "enable_tower_connector_lora"
+_LEFT_OUT = "the adapter has parts for the vision tower or the merger, which the server would leave out"
+_SLEEPLESS = "the server was begun without sleep mode"
 # Parts of vLLM's messages where it refuses an adapter, and the remedy of each.
 _REFUSALS = (
     ("LoRA is not enabled", _LORA),
@@ -99,7 +102,8 @@ class VllmPublisher(ServePublisher):
     request may run meanwhile: vLLM reads an evicted adapter from its folder again, which may have other weights then.
 
     Whole checkpoints need VLLM_SERVER_DEV_MODE=1, and vLLM's routes to exchange weights on disk
-    (vllm/entrypoints/rl/online and serve/dev, 0.32): /pause?mode=wait waits for running requests and holds new ones;
+    (vllm/entrypoints/rl/online and serve/dev, 0.33): /pause?mode=wait waits for running requests and holds new ones, or
+    answers them with 503 (from 0.33 on), so that our own wait here;
     /collective_rpc runs the workers' `reload_weights` with a path; /reset_prefix_cache drops keys and values of the old
     weights; /update_weight_version names the new ones, and /weight_info returns that name; /resume is called in any
     case. Versions without /update_weight_version and /weight_info (before 0.32) work too, but then only the publisher
@@ -188,16 +192,61 @@ class VllmPublisher(ServePublisher):
         parts: vLLM would leave them out silently."""
         if not any(".visual." in name for name in await asyncio.to_thread(read_adapter_tensors, folder)):
             return
-        lora = (await self._configuration(client, _TOWER)).get("lora_config") or {}
-        if not lora.get("enable_tower_connector_lora"):
-            what = "the adapter has parts for the vision tower or the merger, which the server would leave out"
-            raise CannotPublish(what, where=self._endpoint.root, fix=_TOWER)
+        if not (await self._configuration(client, _TOWER))["lora_config"].get(_TAKES_TOWER):
+            raise CannotPublish(_LEFT_OUT, where=self._endpoint.root, fix=_TOWER)
+
+    async def check_start(self, adapter: AdapterSettings, largest_share: float | None) -> None:
+        """Check that the server was started to take adapters, and to sleep, before anything is trained for it.
+
+        adapter: block `adapter`. largest_share: of the memory of the GPU that it shares; None: it need not sleep. What
+        a server without VLLM_SERVER_DEV_MODE has is seen only as it is given an adapter. Raises CannotPublish with the
+        flag to start it with, PolicyTimeout after `PUBLISH_S`, PolicyError where it cannot be reached.
+        """
+        async with self._endpoint.client() as client:
+            try:
+                told = await self._configuration(client, _SLEEP)
+            except CannotPublish:
+                if largest_share is None:
+                    return
+                raise
+        lora, whole = told["lora_config"], adapter.method == "none"
+        most, share = lora.get("max_lora_rank"), told["cache_config"].get("gpu_memory_utilization")
+        unlike = (
+            (not whole and not lora, "the server was begun without LoRA", _LORA),
+            (
+                not whole and told["vllm_env"].get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") is False,
+                "the server takes no adapters while it runs",
+                _LORA,
+            ),
+            (
+                not whole and isinstance(most, int) and adapter.rank > most,
+                f"the server takes adapters of rank {most} at most, adapter.rank is {adapter.rank}",
+                f"start vllm with --max-lora-rank {adapter.rank} or more, or lower adapter.rank",
+            ),
+            (not whole and adapter.dora, "vllm takes no DoRA", "set adapter.dora to false"),
+            (
+                not whole and set(adapter.targets) != {"language_model"} and not lora.get(_TAKES_TOWER),
+                _LEFT_OUT,
+                _TOWER,
+            ),
+            (largest_share is not None and not told["model_config"].get("enable_sleep_mode"), _SLEEPLESS, _SLEEP),
+            (
+                largest_share is not None and isinstance(share, float) and share > largest_share,
+                f"the server takes {share} of its GPU's memory, and training needs the rest of {largest_share}",
+                f"start vllm with --gpu-memory-utilization {largest_share}",
+            ),
+        )
+        for is_so, what, fix in unlike:
+            if is_so:
+                raise CannotPublish(what, where=self._endpoint.root, fix=fix)
 
     async def _configuration(self, client: httpx.AsyncClient, fix: str) -> dict[str, Any]:
-        """Return the configuration that the server was started with, by vLLM's blocks and names. fix: for the error."""
+        """Return the configuration that the server was started with, by vLLM's blocks and names, its environment as
+        `vllm_env`; a block that it does not have is empty. fix: for the error."""
         told = await self._route(client, "GET", "/server_info?config_format=json", fix=fix)
-        found = told.get("vllm_config") if isinstance(told, dict) else None
-        return found if isinstance(found, dict) else {}
+        told = told if isinstance(told, dict) else {}
+        found = {**(told.get("vllm_config") or {}), "vllm_env": told.get("vllm_env")}
+        return {name: found.get(name) or {} for name in ("lora_config", "model_config", "cache_config", "vllm_env")}
 
     async def sleep(self) -> None:
         """Let the server finish its requests and free the GPU's memory (vLLM's sleep mode, level 1: the weights move to
@@ -207,9 +256,9 @@ class VllmPublisher(ServePublisher):
         PolicyError where it does not sleep, or cannot be reached.
         """
         async with self._endpoint.client() as client:
-            model = (await self._configuration(client, _SLEEP)).get("model_config") or {}
-            if not model.get("enable_sleep_mode"):  # it would report that it sleeps, and keep its memory
-                raise CannotPublish("the server was begun without sleep mode", where=self._endpoint.root, fix=_SLEEP)
+            told = await self._configuration(client, _SLEEP)
+            if not told["model_config"].get("enable_sleep_mode"):  # it would report that it sleeps, and keep its memory
+                raise CannotPublish(_SLEEPLESS, where=self._endpoint.root, fix=_SLEEP)
             await self._route(client, "POST", "/sleep?level=1&mode=wait", fix=_SLEEP)
             if not await self._sleeps(client):
                 raise PolicyError("the server does not sleep", where=self._endpoint.root, fix="see its log")
@@ -254,6 +303,21 @@ async def put_servers_to_sleep(policy: PolicySettings) -> None:
     `VllmPublisher.sleep`."""
     if policy.sleeps_while_training:
         await asyncio.gather(*(VllmPublisher(PolicyEndpoint(server)).sleep() for server in policy.servers))
+
+
+def check_adapter_server(policy: PolicySettings, adapter: AdapterSettings, largest_share: float | None) -> None:
+    """Check the server at `policy.endpoint`, if it is a vLLM, as `VllmPublisher.check_start` does, and raise as that.
+
+    policy: block `policy`, with one server. Must not be called from a running event loop."""
+    endpoint = PolicyEndpoint(policy)
+
+    async def ask() -> None:
+        async with endpoint.client() as client:
+            model = await endpoint.find(client, PUBLISH_S)
+        if model.owner != "flywheel" or policy.sleeps_while_training:
+            await VllmPublisher(endpoint).check_start(adapter, largest_share)
+
+    asyncio.run(ask())
 
 
 def is_same_checkpoint(root: str, folder: Path, version: str) -> bool:

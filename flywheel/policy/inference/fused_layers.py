@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -111,6 +112,8 @@ class TextPass:
 
 def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
     """Return a function with the signature of `TextPass` that runs the library's layers, for any Qwen-VL model."""
+    known = inspect.signature(model.base_model.forward).parameters
+    cache = "cache" if "cache" in known else "past_key_values"  # before transformers 5.24
 
     def run(
         ids: Tensor, positions: Tensor, mask: Tensor | None, held: KVCache, screens: Sequence[ScreenFeatures] = ()
@@ -119,8 +122,8 @@ def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
-            past_key_values=held,
             use_cache=True,
+            **{cache: held},
             **({"mm_encoder_outputs": to_encoder_outputs(screens)} if screens else {}),
         ).last_hidden_state
 

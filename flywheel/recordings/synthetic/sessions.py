@@ -1,4 +1,7 @@
-"""Make the shipped sessions: an oracle plays the worlds and thinks aloud in synthetic speech."""
+"""Make sessions, the shipped ones among them: an oracle plays the worlds and thinks aloud in synthetic speech.
+
+`python -m flywheel.recordings.synthetic.sessions` makes more of them.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ CREATE VIEW learning_curves AS
     WHERE (iteration, stage, domain, name) IN
         (SELECT (iteration, stage, domain, name) FROM metrics GROUP BY ALL HAVING count(*) > 1)
     ORDER BY iteration, stage, domain, name, step;
-COMMENT ON VIEW learning_curves IS 'Figures that run along a curve: losses, rewards, entropies';
+COMMENT ON VIEW learning_curves IS 'Figures that run along a curve of two points or more: losses, rewards, entropies';
 COMMENT ON COLUMN learning_curves.step IS 'of the optimiser or of PPO';
 COMMENT ON COLUMN learning_curves.n IS 'cases that the value rests on; `low`, `high`: its 95% interval';
 
@@ -129,7 +129,7 @@ CREATE VIEW parameters AS
     ), named AS (
         SELECT iteration, place, line,
             last_value(nullif(regexp_extract(line, '^(\w+):', 1), '') IGNORE NULLS) OVER so_far AS block,
-            last_value(CASE WHEN line ~ '\w+:.*' THEN '' ELSE nullif(regexp_extract(line, '^  (\w+):', 1), '') END
+            last_value(CASE WHEN regexp_full_match(line, '\w+:.*') THEN '' ELSE nullif(regexp_extract(line, '^  (\w+):', 1), '') END
                 IGNORE NULLS) OVER so_far AS own
         FROM lines WHERE line <> '' AND line[1] NOT IN ('#', '.')
         WINDOW so_far AS (PARTITION BY iteration ORDER BY place)

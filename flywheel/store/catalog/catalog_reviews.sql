@@ -76,23 +76,24 @@ CREATE VIEW scorers_vs_humans AS
         FROM human_labels h JOIN trajectories t USING (iteration, trajectory_id)
         WHERE h.label IN ('solved', 'not solved')),
     said AS (
-        SELECT iteration, trajectory_id, scorer, success FROM scores
-        UNION ALL SELECT iteration, trajectory_id, 'all together', success FROM routes),
+        SELECT iteration, trajectory_id, scorer, version, success FROM scores
+        UNION ALL SELECT iteration, trajectory_id, 'all together', NULL, success FROM routes),
     judged AS (
-        SELECT scorer, domain, unnest(if(queue = 'random', ['any', 'random'], ['any'])) AS sampling, success, truly
+        SELECT scorer, version, domain, unnest(if(queue = 'random', ['any', 'random'], ['any'])) AS sampling, success, truly
         FROM said JOIN settled USING (iteration, trajectory_id) WHERE success IS NOT NULL),
     counts AS (
-        SELECT scorer, coalesce(domain, 'all') AS domain, sampling, count(*) AS n,
+        SELECT scorer, version, coalesce(domain, 'all') AS domain, sampling, count(*) AS n,
             count(*) FILTER (WHERE success AND truly) AS true_positives, count(*) FILTER (WHERE success) AS verified,
             count(*) FILTER (WHERE truly) AS solved
-        FROM judged GROUP BY GROUPING SETS ((scorer, sampling), (scorer, sampling, domain)))
-    SELECT scorer, domain, sampling, n, verified, solved, true_positives, true_positives / nullif(verified, 0) AS precision,
+        FROM judged GROUP BY GROUPING SETS ((scorer, version, sampling), (scorer, version, sampling, domain)))
+    SELECT scorer, version, domain, sampling, n, verified, solved, true_positives, true_positives / nullif(verified, 0) AS precision,
         wilson_low(true_positives, verified) AS precision_low, wilson_high(true_positives, verified) AS precision_high,
         true_positives / nullif(solved, 0) AS recall, wilson_low(true_positives, solved) AS recall_low, wilson_high(true_positives, solved) AS recall_high
-    FROM counts ORDER BY sampling DESC, scorer, domain = 'all' DESC, domain;
+    FROM counts ORDER BY sampling DESC, scorer, version, domain = 'all' DESC, domain;
 COMMENT ON VIEW scorers_vs_humans IS
     'How far scorers say V = 1 where people say solved. It rests on trajectories on which two or more people agree, or that were decided; those of which they cannot tell are left out';
 COMMENT ON COLUMN scorers_vs_humans.scorer IS '`all together`: the verdict that trajectories are routed by';
+COMMENT ON COLUMN scorers_vs_humans.version IS 'of the scorer, whose versions are not mixed; null for all together';
 COMMENT ON COLUMN scorers_vs_humans.domain IS '`all` for all of them';
 COMMENT ON COLUMN scorers_vs_humans.sampling IS
     'random: those that were drawn at random alone, which stand for all but recordings that the verdict confirms; any: all, where those that scorers dispute, or of rare stores, weigh more';

@@ -35,7 +35,8 @@ COMMENT ON COLUMN disagreements.success IS 'verdict by scorer';
 COMMENT ON COLUMN disagreements.score IS 'score by scorer';
 
 CREATE VIEW scorer_agreement AS
-    SELECT a.iteration, a.scorer AS scorer_a, b.scorer AS scorer_b, count(*) AS judged, avg((a.success = b.success)::INT) AS agreement,
+    SELECT a.iteration, a.scorer AS scorer_a, a.version AS version_a, b.scorer AS scorer_b, b.version AS version_b,
+        count(*) AS judged, avg((a.success = b.success)::INT) AS agreement,
         count(*) FILTER (WHERE a.success AND NOT b.success) AS only_a, count(*) FILTER (WHERE b.success AND NOT a.success) AS only_b,
         avg(a.success::INT) * avg(b.success::INT) + (1 - avg(a.success::INT)) * (1 - avg(b.success::INT)) AS chance_agreement,
         (agreement - chance_agreement) / nullif(1 - chance_agreement, 0) AS kappa
@@ -43,6 +44,8 @@ CREATE VIEW scorer_agreement AS
         ON (a.iteration, a.trajectory_id) = (b.iteration, b.trajectory_id) AND a.scorer < b.scorer
     WHERE a.success IS NOT NULL AND b.success IS NOT NULL GROUP BY ALL ORDER BY ALL;
 COMMENT ON VIEW scorer_agreement IS 'How far two scorers judge the same trajectories alike';
+COMMENT ON COLUMN scorer_agreement.version_a IS 'of `scorer_a`; one that scored part of an iteration again with another has a row of each';
+COMMENT ON COLUMN scorer_agreement.version_b IS 'of `scorer_b`';
 COMMENT ON COLUMN scorer_agreement.agreement IS 'share of the trajectories with the same verdict';
 COMMENT ON COLUMN scorer_agreement.only_a IS 'verified by `scorer_a`, not by `scorer_b`';
 COMMENT ON COLUMN scorer_agreement.kappa IS 'Cohen''s: 1 is full agreement, 0 what chance alone would give';

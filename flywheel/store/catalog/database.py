@@ -704,12 +704,12 @@ def _describe_tables(
     connection: duckdb.DuckDBPyConnection, names: Sequence[str], comments: Mapping[str, str]
 ) -> Iterator[str]:
     for name in names:
-        comment = comments[name]
+        comment = f"{comments[name]}.\n" if comments[name] else ""
         meanings = dict(connection.execute(_SQL["list_columns"], [name]).fetchall())
         columns = _describe_query(connection, f"FROM {name}")
         rows = [f"| `{column}` | {kind} | {meanings.get(column, '')} |" for column, kind in columns]
         table = "\n".join(["| column | type | |", "|---|---|---|", *rows, ""])
-        yield f"### {name}\n{comment}.\n\n{table}"
+        yield f"### {name}\n{comment}\n{table}"
 
 
 def _describe_macros(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:

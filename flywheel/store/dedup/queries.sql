@@ -6,7 +6,7 @@
 -- point at one place: of them only the verb is hashed, once a query.
 CREATE OR REPLACE TEMP MACRO place(v) AS coalesce(greatest(0, least(floor(v * {nowhere}), {nowhere} - 1)), {nowhere})::UBIGINT;
 CREATE OR REPLACE TEMP MACRO told(action_type, action, x, x2, y2) AS concat_ws(' ', action_type, CASE
-    WHEN action_type IN ('click', 'left_double', 'right_single', 'hover', 'drag', 'long_press') THEN ''
+    WHEN action_type IN ('click', 'left_double', 'left_triple', 'right_single', 'hover', 'drag', 'long_press') THEN ''
     WHEN action IS NULL THEN 'no action'
     WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
     ELSE trim(regexp_replace(lower(action), '(\s|\\n)+', ' ', 'g')) END,

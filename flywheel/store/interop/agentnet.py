@@ -25,6 +25,7 @@ from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import (
     DEMONSTRATION_GRAMMAR,
     MAX_CHARACTERS,
+    MAX_SCREEN_BYTES,
     DemonstratedStep,
     Demonstration,
     RefusedRecord,
@@ -35,7 +36,6 @@ from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
 DATASET, LICENCE = "agentnet", "mit"
 NOT_HELD = demonstration.FORMATS["not_held"][DATASET]
 _FACTS = ("alignment_score", "efficiency_score", "task_difficulty", "natural_language_task", "actual_task")
-_LARGEST = 64 * 2**20  # most bytes of a screen
 # What `zipfile` raises for a member that is damaged (besides OSError), encrypted or of an unknown compression.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
 _Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
@@ -82,7 +82,7 @@ def read_agentnet(
     """
     if not path.is_file():
         raise BadInput("no such file", where=path, fix="name the data set's .jsonl")
-    with _Screens(images) as picture:
+    with ScreenArchive(images) as picture:
         for number, line in iter_json_lines(path):
             try:
                 yield _demonstration(_Record.model_validate(parse_foreign_json(line)), picture, licence, max_side)
@@ -123,7 +123,7 @@ def _demonstration(record: _Record, picture: Callable[[str, str], bytes], licenc
     )
 
 
-class _Screens:
+class ScreenArchive:
     """Find and read screens in a zip or a folder. A path matches a file's path where one ends with the other."""
 
     def __init__(self, images: Path) -> None:
@@ -154,8 +154,8 @@ class _Screens:
 
     def _read(self, name: str, task: str) -> bytes:
         one = self._find(name, task)
-        if (one.stat().st_size if self._zip is None else one.file_size) > _LARGEST:
-            raise ValueError(f"its screen {name} is larger than {_LARGEST // 2**20} MiB")
+        if (one.stat().st_size if self._zip is None else one.file_size) > MAX_SCREEN_BYTES:
+            raise ValueError(f"its screen {name} is larger than {MAX_SCREEN_BYTES // 2**20} MiB")
         if self._zip is None:
             return one.read_bytes()
         try:

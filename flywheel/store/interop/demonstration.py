@@ -21,9 +21,12 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from flywheel.agent.actions import Action, Hotkey, ParseError, Type
 from flywheel.agent.grammar import Grammar, norm1_space
+from flywheel.agent.parsing.parser import parse_demonstrated_action, serialise_action
 from flywheel.agent.prompt import screenshot_size
 from flywheel.store import images
+from flywheel.store.interop.input_events import ReducedAction
 from flywheel.store.schema import TABLES
 from flywheel.utils.errors import BadInput, DataError, FlywheelError
 from flywheel.utils.files import atomic_folder, write_json
@@ -33,6 +36,9 @@ DEMONSTRATION_FILE = "demonstration.json"  # a folder with this file is a demons
 DEMONSTRATION_GRAMMAR = Grammar("point", norm1_space(), "computer")
 FORMATS = yaml.safe_load(resources.files("flywheel.store.interop").joinpath("formats.yaml").read_text("utf-8"))
 MAX_CHARACTERS = 20_000  # most of a text of another data set: an instruction, a thought, an action
+MAX_SCREEN_BYTES = 64 * 2**20
+NO_SCREEN = ""  # of a step whose screen was not kept
+WITHOUT_SCREEN = "the screen before it was not kept"
 _VERSION = 1
 _HELD = ConfigDict(extra="forbid", strict=True)  # for files on disk
 _FIX_IMPORT_AGAIN = "remove the folder and import it again"
@@ -64,9 +70,9 @@ class Demonstration:
 
     dataset, id: its source. licence: as its publisher names it. instruction: the task in words. world, template: the
     kind of task. split: `eval` for what its publisher holds out, which is never trained on. completed: whether the task
-    was done; None where the data set does not say. facts: further JSON values to keep. screens: encoded files by
-    sha256. seed: of the task, where one of flywheel's own worlds drew it: two tasks may then have the same instruction
-    and differ.
+    was done; None where the data set does not say. facts: further JSON values to keep; `author` and `agent` say who
+    acted where it was no person. screens: encoded files by sha256. seed: of the task, where one of flywheel's own
+    worlds drew it: two tasks may then have the same instruction and differ.
     """
 
     __pydantic_config__ = _HELD
@@ -148,6 +154,54 @@ def check_screen(encoded: bytes, what: str, max_side: int) -> str:
     except BadInput as error:
         raise ValueError(f"{what}: {error.what}; {error.fix}") from None
     return images.image_digest(encoded)
+
+
+def make_demonstrated_step(action: Action | ParseError, said: str, screen: str, thought: str = "") -> DemonstratedStep:
+    """Make a step of an action, or of the reason why there is none that can be learnt.
+
+    said: the action in the data set's own words, kept where there is none. screen: sha256, or NO_SCREEN: such a step is
+    shown in prompts, and not learnt. thought: text.
+    """
+    fault = action.reason if isinstance(action, ParseError) else ""
+    if not fault:
+        said = serialise_action(action, DEMONSTRATION_GRAMMAR)
+        again = parse_demonstrated_action(said, DEMONSTRATION_GRAMMAR)
+        if isinstance(again, ParseError) or (isinstance(action, Hotkey | Type) and again != action):
+            fault = "the grammar cannot write it"
+    unseen = screen == NO_SCREEN
+    fault = WITHOUT_SCREEN if unseen else fault
+    return DemonstratedStep(said, screen, thought, fault=fault, observation=WITHOUT_SCREEN if unseen else None)
+
+
+def make_session_demonstration(
+    dataset: str, id_: str, licence: str, instruction: str, made: Sequence[ReducedAction], frames: Sequence[bytes],
+    max_side: int, facts: Mapping[str, Any],
+) -> Demonstration:  # fmt: skip
+    """Make the demonstration of a recorder's session.
+
+    dataset, id_, licence, instruction: as of a Demonstration. made: its actions. frames: the screen before each, b""
+    where there is none. max_side: longest side of a screen, in pixels. facts: further values; empty ones are left out.
+    Raises ValueError for a frame that training would refuse.
+    """
+    screens: dict[str, bytes] = {}
+    steps = []
+    for number, (one, frame) in enumerate(zip(made, frames, strict=True)):
+        screen = check_screen(frame, f"the screen of action {number}", max_side) if frame else NO_SCREEN
+        screens |= {screen: frame} if frame else {}
+        steps.append(make_demonstrated_step(one.action, one.said, screen))
+    return Demonstration(
+        dataset=dataset,
+        id=id_,
+        licence=licence,
+        instruction=instruction,
+        world=dataset,
+        template="desktop",
+        split="train",
+        completed=None,
+        steps=tuple(steps),
+        facts={name: value for name, value in facts.items() if value},
+        screens=screens,
+    )
 
 
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:

@@ -2,11 +2,13 @@
 
 Rows of one `annotation_id` are one task, in the order of `target_action_index`. The point of an action is the middle of
 its target's box. TYPE becomes two steps, the click on the field and the text. Of SELECT, the click on the field is a
-step; the choice has no known place and cannot be learnt. https://huggingface.co/datasets/osunlp/Multimodal-Mind2Web
+step; the choice has no known place and cannot be learnt. A screen is the whole page, often taller than any browser's
+window: it may be cut to the window that holds the target. https://huggingface.co/datasets/osunlp/Multimodal-Mind2Web
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from flywheel.agent.actions import Action, Click, Hotkey, Hover, Point, Type
 from flywheel.agent.parsing.parser import serialise_action
-from flywheel.agent.prompt import MAX_SIDE, screenshot_size
+from flywheel.agent.prompt import MAX_SIDE, decode_screenshot, screenshot_size
 from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import (
     DEMONSTRATION_GRAMMAR,
@@ -35,6 +37,7 @@ _NEEDED = (
     *("annotation_id", "confirmed_task", "website", "domain", "subdomain", "operation"),
     *("pos_candidates", "screenshot", "target_action_index", "target_action_reprs"),
 )
+_TALLEST = 65_535  # pixels of a page that is cut: the most of a JPEG
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
 
@@ -73,15 +76,15 @@ _ROWS = TypeAdapter(list[_Row])
 
 
 def read_mind2web(
-    paths: Sequence[Path], licence: str = LICENCE, max_side: int = MAX_SIDE
+    paths: Sequence[Path], licence: str = LICENCE, max_side: int = MAX_SIDE, window_height: int | None = None
 ) -> Iterator[Demonstration | RefusedRecord]:
     """Yield each task of Multimodal-Mind2Web as a demonstration, or as a RefusedRecord; one is in memory at a time.
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
     of its first file begins with `test`, else "train". licence: stored with each demonstration. max_side: longest side
-    of a screen, in pixels (policy.max_image_side). A task whose rows are damaged is refused. It is a generator; at the
-    first task it raises BadInput for a missing file, DataError for one that is not of this format or has a damaged
-    column of ids.
+    of a screen, in pixels (policy.max_image_side). window_height: pixels to which a taller page is cut; None: it stays
+    whole. A task whose rows are damaged is refused. It is a generator; at the first task it raises BadInput for a
+    missing file, DataError for one that is not of this format or has a damaged column of ids.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:
@@ -93,7 +96,7 @@ def read_mind2web(
             by_file.setdefault(path, []).append(row)
         try:
             read = _ROWS.validate_python([row for one in by_file.items() for row in _rows(*one)])
-            yield _demonstration(read, rows[0][0], licence, max_side)
+            yield _demonstration(read, rows[0][0], licence, max_side, window_height)
         except Exception as error:  # any error concerns this task only
             yield RefusedRecord.from_error(f"{rows[0][0].name}, task {name}", error)
 
@@ -122,7 +125,9 @@ def _rows(path: Path, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
         first += count
 
 
-def _demonstration(rows: list[_Row], path: Path, licence: str, max_side: int) -> Demonstration:
+def _demonstration(
+    rows: list[_Row], path: Path, licence: str, max_side: int, window_height: int | None
+) -> Demonstration:
     rows.sort(key=lambda row: row.target_action_index)
     numbers = [row.target_action_index for row in rows]
     missing = demonstration.find_missing_steps(numbers)
@@ -133,11 +138,17 @@ def _demonstration(rows: list[_Row], path: Path, licence: str, max_side: int) ->
     screens: dict[str, bytes] = {}
     steps: list[DemonstratedStep] = []
     for row in rows:
-        encoded = row.screenshot.encoded
-        name = demonstration.check_screen(encoded, f"the screen of action {row.target_action_index}", max_side)
+        encoded, what = row.screenshot.encoded, f"the screen of action {row.target_action_index}"
+        name = demonstration.check_screen(encoded, what, _TALLEST if window_height else max_side)
+        place, (width, height) = _target(row.pos_candidates or (), encoded), screenshot_size(encoded, _TALLEST)
+        if window_height and height > window_height:
+            encoded, place = _cut_page(encoded, place, window_height)
+            height = window_height
+            name = demonstration.check_screen(encoded, what, max_side)
         screens[name] = encoded
-        steps += _steps(row, name, encoded)
+        steps += _steps(row, name, Point(round(place[0] / width, 4), round(place[1] / height, 4)) if place else None)
     facts = {"website": first.website, "actions": len(rows), "first_action": numbers[0]}
+    facts |= {"window_height": window_height} if window_height else {}
     return Demonstration(
         dataset=DATASET,
         id=first.annotation_id,
@@ -153,9 +164,24 @@ def _demonstration(rows: list[_Row], path: Path, licence: str, max_side: int) ->
     )
 
 
-def _steps(row: _Row, screen: str, encoded: bytes) -> Iterator[DemonstratedStep]:
+def _cut_page(
+    encoded: bytes, place: tuple[float, float] | None, height: int
+) -> tuple[bytes, tuple[float, float] | None]:
+    """Return the window of a page that holds `place`, (x, y) in pixels, as a PNG of `height` pixels, and `place` in it.
+
+    Windows lie one below another, and the last ends where the page does: with `place` in the middle of each, a model
+    would learn to click there. Without a place it is the first.
+    """
+    page = decode_screenshot(encoded, _TALLEST)
+    x, y = place or (0.0, 0.0)
+    top = min(int(y) // height * height, page.height - height)
+    kept = io.BytesIO()
+    page.crop((0, top, page.width, top + height)).save(kept, "PNG")
+    return kept.getvalue(), (x, y - top) if place else None
+
+
+def _steps(row: _Row, screen: str, point: Point | None) -> Iterator[DemonstratedStep]:
     kind, value = row.operation.op, row.operation.value or ""
-    point = _target(row.pos_candidates or (), encoded)
     if point is None:
         yield DemonstratedStep(row.target_action_reprs, screen, fault="its target has no place on the screen")
         return
@@ -176,15 +202,15 @@ def _steps(row: _Row, screen: str, encoded: bytes) -> Iterator[DemonstratedStep]
         raise ValueError(f"unknown operation {kind[:80]}")
 
 
-def _target(candidates: Sequence[Mapping[str, Any]], encoded: bytes) -> Point | None:
-    """Return the middle of the target's box in fractions of the screen; None where it has no box, or lies outside."""
+def _target(candidates: Sequence[Mapping[str, Any]], encoded: bytes) -> tuple[float, float] | None:
+    """Return the middle (x, y) of the target's box in pixels; None where it has no box, or lies outside."""
     found = sorted(candidates, key=lambda one: (not one.get("is_original_target"), not one.get("is_top_level_target")))
-    width, height = screenshot_size(encoded, 2**31)
+    width, height = screenshot_size(encoded, _TALLEST)
     for one in found:
         attributes = _json(one["attributes"])
         box = attributes.get("bounding_box_rect", "")
         left, top, wide, high = (float(part) for part in box.split(",")) if box.count(",") == 3 else (-1.0,) * 4
-        x, y = (left + wide / 2) / width, (top + high / 2) / height
-        if min(left, top, wide, high) >= 0 and x < 1 and y < 1:
-            return Point(round(x, 4), round(y, 4))
+        x, y = left + wide / 2, top + high / 2
+        if min(left, top, wide, high) >= 0 and x < width and y < height:
+            return x, y
     return None

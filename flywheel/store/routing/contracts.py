@@ -1,4 +1,7 @@
-"""Read the data contracts (`contracts.yaml`), check an iteration's rows and stores against them, show the results."""
+"""Read the data contracts (`contracts.yaml`), check against them, show the results.
+
+`route` checks an iteration's rows and stores, `promote` and rerouting check the stores again.
+"""
 
 from __future__ import annotations
 

@@ -120,11 +120,11 @@ def build_training_stores(
 
     `publish_training_stores` moves them to the workspace. settings: the iteration's. read: (table, stage) of all
     incoming partitions of `ws`; where `staged` has one too, that one is read. page: whether to write the contracts'
-    results to `report/docs` of `ws`. It writes `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates` and the
-    signatures that later iterations need to find duplicates. Raises DataError for a partition, manifest or screen that
-    is missing or damaged, for a damaged list of decisions or pruned outputs, where nothing came in, and as
-    `write_training_stores`; ContractBroken where too many rows break a contract, or the stores break one that spans
-    tables; FlywheelError as `check_table_contracts`; DiskFull.
+    results to `report/docs` of `ws`. Returns counts, and the manifests of what was written. It writes `routes`, `sft`,
+    `ct`, `quarantine`, `lineage`, `duplicates` and the signatures that later iterations need to find duplicates. Raises
+    DataError for a partition, manifest or screen that is missing or damaged, for a damaged list of decisions or pruned
+    outputs, where nothing came in, and as `write_training_stores`; ContractBroken where too many rows break a contract,
+    or the stores break one that spans tables; FlywheelError as `check_table_contracts`; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:

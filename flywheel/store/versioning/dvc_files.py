@@ -75,6 +75,18 @@ def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
     return LAST_STAGE in recorded_stages(ws, iteration)
 
 
+def explain_change_repair(ws: Workspace, iteration: int, stage: str) -> str:
+    """Say which commands deal with a recorded stage of `iteration` whose inputs or outputs have changed since.
+
+    stage: its name. Raises DataError where DVC's file of the iteration is lost.
+    """
+    if not is_iteration_complete(ws, iteration):
+        return "`flywheel run` does it again"
+    of_iteration = ws.relative(dvc_yaml_path(ws, iteration))
+    back = f"git checkout HEAD -- {ws.relative(ws.iteration(iteration))} && dvc checkout --force {of_iteration}"
+    return f"take it back (`{back}`), or record it as it is (`dvc commit --force {of_iteration}:{stage}`)"
+
+
 def is_promotion_decided(ws: Workspace, iteration: int) -> bool:
     """Tell whether the iteration's promotion is decided: its model was promoted, or not promoted for good."""
     return "promote" in recorded_stages(ws, iteration)

@@ -15,7 +15,7 @@ from flywheel.utils.errors import DataError, FlywheelError
 # Files that git tracks; DVC has all others.
 _TRACKED = (
     *("params.yaml", "prefect.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml"),
-    *("iterations", "reviews", ".dvc/config", ".gitattributes"),
+    *("iterations", "reviews", "queries", ".dvc/config", ".gitattributes"),
 )
 GITATTRIBUTES = "# These files are recorded by their bytes: Git changes no line ends\n* -text\n"
 _DEADLINE_S = 600  # long enough for a workspace on a slow disk

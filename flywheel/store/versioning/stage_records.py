@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STAGE = re.compile(r"^  ([\w-]+):", re.MULTILINE)
+_DOTTED = re.compile(r"\w+(?:\.(?!ya?ml\b)\w+)+")  # no name of a file
+_OUTPUT = re.compile(r"(?:data|models)/[\w./=-]+")
 _CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_update = false\n"
 
 
@@ -61,6 +64,40 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
             fix=f"use one of: {', '.join(known)}; `flywheel run` adds a new one to an iteration that is not complete",
         )
     return f"{stage}@{iteration_label(iteration)}"
+
+
+def find_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
+    """Return the iteration's partitions and models that none of its stages writes, such as those of a stage that was
+    renamed while the iteration was open; paths relative to the workspace. Raises BadInput where it has not been begun.
+    """
+    stage_names(ws, iteration)
+    declared = _OUTPUT.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text("utf-8", "replace"))
+    label = iteration_label(iteration)
+    folders = (*ws.data.glob(f"*/iteration={label}/stage=*"), *(ws.root / "models").glob(f"iteration={label}/[!.]*"))
+    return sorted({*map(ws.relative, filter(Path.is_dir, folders))}.difference(declared))
+
+
+def remove_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
+    """Remove what `find_orphaned_outputs` lists, and what the iteration's dvc.lock has of stages that it does not
+    declare; DVC's cache keeps its copies. Returns the removed paths.
+
+    Raises BadInput where the iteration has not been begun, DataError for a damaged dvc.lock, DiskFull.
+    """
+    names, lock = set(stage_names(ws, iteration)), dvc_files.dvc_lock_path(ws, iteration)
+    if not names.issuperset(dvc_files.recorded_stages(ws, iteration)):
+        entries = dvc_files.read_dvc_lock(lock)
+        write_text(lock, dvc_files.dump_dvc_lock({name: entries[name] for name in entries if name in names}))
+    orphaned = find_orphaned_outputs(ws, iteration)
+    for path in orphaned:
+        shutil.rmtree(ws.root / path)
+    return orphaned
+
+
+def orphaned_output_line(ws: Workspace, iteration: int, path: str) -> str:
+    """Say which command removes `path`, which `find_orphaned_outputs` lists. Raises DataError as `list_iterations`."""
+    is_complete = dvc_files.is_iteration_complete(ws, iteration)
+    repair = f"flywheel workspace gc --keep {list_iterations(ws)[-1]} --write" if is_complete else "flywheel run"
+    return f"{path} is of no stage of its iteration: `{repair}` removes it"
 
 
 def init_dvc_project(ws: Workspace) -> None:
@@ -419,8 +456,8 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
 
 @contextlib.contextmanager
 def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
-    """Add the iteration's parameter file to every error within the block that names a parameter, since it comes from
-    there.
+    """Add the iteration's parameter file to every error within the block that names a parameter, as its place or in
+    its fix, since it comes from there: an edit of params.yaml would change nothing.
 
     The error is raised again as the same class.
     """
@@ -428,12 +465,22 @@ def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
         yield
     except FlywheelError as error:
         parameter = error.where.split(":")[0].split(",")[0]
-        if not config.is_settings_parameter(parameter):
+        is_named = _is_frozen_parameter(parameter)
+        is_to_change = any(map(_is_frozen_parameter, _DOTTED.findall(error.fix)))
+        if not is_named and not is_to_change:
             raise
-        where = f"{error.where} in {ws.relative(ws.frozen_params(iteration))}"
-        fix = _suggest_fix(ws, iteration) if isinstance(error, BadInput) else ""
-        fix = "; ".join(filter(None, (error.fix, fix)))
-        raise type(error)(error.what, where=where, fix=fix) from error
+        file = ws.relative(ws.frozen_params(iteration))
+        where = error.where.replace(parameter, f"{parameter} in {file}", 1) if is_named else error.where
+        fix = _suggest_fix(ws, iteration) if is_to_change or isinstance(error, BadInput) else ""
+        raise type(error)(error.what, where=where, fix="; ".join(filter(None, (error.fix, fix)))) from error
+
+
+# Blocks of the whole workspace: a change counts at once, also for an iteration that was begun with other values.
+WORKSPACE_BLOCKS = frozenset({"cluster", "operations", "versioning"})
+
+
+def _is_frozen_parameter(name: str) -> bool:
+    return name.partition(".")[0] not in WORKSPACE_BLOCKS and config.is_settings_parameter(name)
 
 
 def _suggest_fix(ws: Workspace, iteration: int) -> str:

@@ -147,13 +147,15 @@ def take_gradient_step(
     *,
     what: str,
     where: str,
+    rate_name: str = "the learning rate",
 ) -> tuple[list[float], float]:
     """Take a gradient step on a batch that all processes share.
 
     mine: micro-batches of this process, each with the weight of its loss (`pad_microbatches_across_ranks`; 0 for one
     that only fills up). loss_of: makes a forward pass over a micro-batch; returns its part of the batch's loss (a
     scalar) and figures, which are both summed over all micro-batches. It is called from several threads if the engine
-    runs passes in parallel. rate: learning rate. what, where: name of the step in errors.
+    runs passes in parallel. rate: learning rate. what, where: name of the step in errors. rate_name: parameter that the
+    rate comes from.
 
     Returns ([loss, *figures] of the whole batch, the gradient's norm before clipping). Raises TrainingError, in all
     processes, where the loss or the norm is not finite.
@@ -166,15 +168,15 @@ def take_gradient_step(
 
     found = engine.accumulate_gradients([partial(weighed, part, weight) for part, weight in mine])
     sums = sum_across_ranks([sum(column) for column in zip(*found, strict=True)], engine)
-    _check_finite(sums[0], f"the loss of {what}", where)
+    _check_finite(sums[0], f"the loss of {what}", where, rate_name)
     norm = engine.step(rate)
-    _check_finite(norm, f"the gradient's norm of {what}", where)
+    _check_finite(norm, f"the gradient's norm of {what}", where, rate_name)
     return sums, norm
 
 
-def _check_finite(value: float, what: str, where: str) -> None:
+def _check_finite(value: float, what: str, where: str, rate_name: str) -> None:
     if not math.isfinite(value):
-        raise TrainingError(f"{what} is {value}", where=where, fix="lower the learning rate")
+        raise TrainingError(f"{what} is {value}", where=where, fix=f"lower {rate_name}")
 
 
 def get_rank_and_world_size() -> tuple[int, int]:

@@ -485,7 +485,7 @@ def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dic
     }
     for name, some, setting, fix in (
         ("mismatch", fresh, "max_logprob_diff_on_policy", "rollout and training must use the same prompts and weights"),
-        ("drift", stale, "max_logprob_diff_off_policy", "lower rl.max_staleness or the learning rate"),
+        ("drift", stale, "max_logprob_diff_off_policy", "lower rl.max_staleness or rl.actor_lr"),
     ):
         if some:
             found[name] = float(_concatenate(some, "logprob_diff").mean())
@@ -515,8 +515,9 @@ def update_value(learner: Learner, turns: Sequence[StepSample], rl: RlSettings) 
 
     parts = [turns[start :: engine.size] for start in range(min(engine.size, len(turns)))]
     what = f"V in step {learner.version + 1}"
+    parts = engines.pad_microbatches_across_ranks(parts, engine)
     (loss,), _ = engines.take_gradient_step(
-        engine, engines.pad_microbatches_across_ranks(parts, engine), loss_of, rl.critic_lr, what=what, where="RL"
+        engine, parts, loss_of, rl.critic_lr, what=what, where="RL", rate_name="rl.critic_lr"
     )
     return loss
 
@@ -553,7 +554,9 @@ def _update_policy(
         learner.reader.split_into_micro_batches([turn.item for turn in turns], rl, engine.shares), engine
     )
     what = f"the policy in step {learner.version + 1}, gradient step {learner.gradient_steps + 1}"
-    (_, *sums), norm = engines.take_gradient_step(engine, parts, loss_of, rate, what=what, where="RL")
+    (_, *sums), norm = engines.take_gradient_step(
+        engine, parts, loss_of, rate, what=what, where="RL", rate_name="rl.actor_lr"
+    )
     learner.gradient_steps += 1
     return PolicyTerms(*sums), norm
 

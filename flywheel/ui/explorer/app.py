@@ -9,7 +9,8 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qs
@@ -23,7 +24,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.types import ASGIApp
 
+from flywheel.config.run_lock import WorkspaceBusy
 from flywheel.config.workspace import Workspace
+from flywheel.store import labels, saved_queries
 from flywheel.store.versioning import git_tags
 from flywheel.ui.explorer import auth, iterations, review, trajectories
 from flywheel.ui.explorer.auth import LoginSessions
@@ -92,7 +95,12 @@ class ChangeStream:
 
 _PACKAGE = resources.files("flywheel.ui.explorer")
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
-_STATUS = ((NotInStore, 404), (BadInput, 400), (QueryTimeout, 504))  # the first class that an error belongs to counts
+_STATUS = (
+    (NotInStore, 404),
+    (BadInput, 400),
+    (WorkspaceBusy, 409),
+    (QueryTimeout, 504),
+)  # the first class that an error belongs to counts
 _MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 RequestBody = TypeVar("RequestBody", bound=BaseModel)
 _OFFSET = Query(ge=0, le=10**9)
@@ -223,12 +231,52 @@ def _add_sql_routes(app: FastAPI, asking: CatalogReader, sql: SqlWorkerPool) -> 
         }
         return Response(result.data, media_type=_MEDIA_TYPES[question.form], headers=headers)
 
+    @app.get("/api/queries")
+    def saved() -> Response:
+        return json_response([asdict(one) for one in saved_queries.list_saved_queries(asking.ws)])
+
+    @app.post("/api/queries")
+    async def save(request: Request) -> Response:
+        query = await _read_body(request, SaveQueryRequest)
+        await sql.ask(query.sql)  # one that cannot be answered here is not saved
+        facts = query.model_dump(exclude={"replace"}) | {"at": datetime.now(UTC).isoformat(timespec="seconds")}
+        named = saved_queries.SavedQuery(**facts)
+        await asyncio.to_thread(saved_queries.save_query, asking.ws, named, replace=query.replace)
+        return Response(status_code=204)
+
+    @app.post("/api/queries/{name}/rename")
+    async def rename(name: str, request: Request) -> Response:
+        new = (await _read_body(request, RenameQueryRequest)).name
+        await asyncio.to_thread(saved_queries.rename_saved_query, asking.ws, name, new)
+        return Response(status_code=204)
+
+    @app.post("/api/queries/{name}/delete")
+    async def delete(name: str) -> Response:
+        await asyncio.to_thread(saved_queries.delete_saved_query, asking.ws, name)
+        return Response(status_code=204)
+
 
 class SqlRequest(BaseModel):
     """Hold a SQL query and the format of its result."""
 
     sql: str
     form: Literal["json", "csv", "parquet"] = "json"
+
+
+class SaveQueryRequest(BaseModel):
+    """Hold a query to save. replace: whether it takes the place of one of that name."""
+
+    name: str
+    sql: str
+    description: str = ""
+    author: str
+    replace: bool = False
+
+
+class RenameQueryRequest(BaseModel):
+    """Hold the new name of a saved query."""
+
+    name: str
 
 
 async def _read_body(request: Request, kind: type[RequestBody]) -> RequestBody:
@@ -261,6 +309,11 @@ def _add_review_routes(app: FastAPI, asking: CatalogReader) -> None:
         await asyncio.to_thread(review.save_review_label, asking, await _read_body(request, review.LabelRequest))
         return Response(status_code=204)
 
+    @app.post("/api/review/owners")
+    async def assigned(request: Request) -> Response:
+        await asyncio.to_thread(review.assign_review_samples, asking, await _read_body(request, review.OwnerRequest))
+        return Response(status_code=204)
+
     @app.get("/api/review/agreement")
     def agreement() -> Response:
         return json_response(review.query_agreement(asking))
@@ -268,6 +321,10 @@ def _add_review_routes(app: FastAPI, asking: CatalogReader) -> None:
     @app.get("/api/promotions")
     def waiting() -> Response:
         return json_response(review.list_waiting_promotions(ws))
+
+    @app.get("/api/decisions")
+    def decisions() -> Response:
+        return json_response(review.list_decisions(asking))
 
     @app.get("/api/promotions/{iteration}")
     def case(iteration: int) -> Response:
@@ -286,6 +343,7 @@ def _page_renderer(ws: Workspace, near: ServerLinks) -> Callable[[int], Response
     def shown(status: int = 200) -> Response:
         nonce = secrets.token_urlsafe(16)
         text, values = page, {"NONCE": nonce, "PREFECT": near.prefect, "DOCS": near.docs(ws)}
+        values["REVIEWER_PATTERN"] = labels.REVIEWER_INPUT_PATTERN
         for word, value in (values | {"WORKSPACE": ws.root.name}).items():
             text = text.replace(word, html.escape(value))
         return HTMLResponse(text, status, headers={"content-security-policy": auth.content_security_policy(nonce)})

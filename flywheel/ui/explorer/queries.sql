@@ -7,7 +7,7 @@ WHERE trajectory_id IN (SELECT unnest($names)) AND iteration IN (SELECT unnest($
 
 -- name: samples
 -- The other episodes of a trajectory's task in its iteration.
-SELECT trajectory_id, iteration, stage, sample, policy_version, status, steps, success, score, destination
+SELECT trajectory_id, iteration, stage, sample, policy_version, status, steps, success, score, destination, start_step
 FROM explorer.listed
 WHERE task_id = $task AND iteration = $iteration AND trajectory_id <> $id
 ORDER BY stage, policy_version, sample, trajectory_id LIMIT 100
@@ -110,7 +110,8 @@ WHERE NOT coalesce(author = 'human' AND success, false)
 (
     SELECT iteration, trajectory_id, domain, world, instruction, destination, author, success FROM explorer.listed
     WHERE destination IS NOT NULL
-        AND ($iteration IS NULL OR iteration = $iteration) AND ($domain IS NULL OR domain = $domain)) t
+        AND ($iteration IS NULL OR iteration = $iteration) AND ($domain IS NULL OR domain = $domain)
+        AND ($owned::VARCHAR[] IS NULL OR list_contains($owned, trajectory_id) = $inside)) t
 {joined}
 
 -- name: queue
@@ -128,3 +129,31 @@ FROM drawn d
     LEFT JOIN (FROM labels WHERE reviewer = $reviewer) m USING (iteration, trajectory_id)
     LEFT JOIN human_labels h USING (iteration, trajectory_id)
 ORDER BY place
+
+-- name: decisions
+-- Of each evaluated iteration. `reviews` has a rule's decision too, and those that a later one replaced.
+WITH said AS (
+    SELECT iteration, list({'reviewer': reviewer, 'decision': decision, 'comment': comment, 'at': "at"} ORDER BY "at") AS said
+    FROM reviews WHERE kind = 'promotion' AND stage = 'promote' GROUP BY ALL)
+SELECT iteration, promoted, coalesce(reason, '') AS reason, model, coalesce(said, []) AS said
+FROM (SELECT DISTINCT iteration FROM metrics WHERE stage = 'evaluate')
+    LEFT JOIN promotions USING (iteration) LEFT JOIN said USING (iteration)
+ORDER BY iteration DESC
+
+-- name: family
+-- A trajectory's relatives: those that began within another one of them, whichever iteration they are of. From any one
+-- the first is found by its parents, and then all that begin within that.
+WITH RECURSIVE up AS (
+    SELECT $id::VARCHAR AS trajectory_id, 0 AS depth
+    UNION ALL SELECT parent_id, depth + 1 FROM up JOIN explorer.listed USING (trajectory_id)
+    WHERE parent_id IS NOT NULL AND depth < 50),
+down AS (
+    SELECT arg_max(trajectory_id, depth) AS trajectory_id, 0 AS depth FROM up
+    UNION ALL SELECT l.trajectory_id, depth + 1 FROM down JOIN explorer.listed l ON l.parent_id = down.trajectory_id
+    WHERE depth < 50)
+SELECT trajectory_id, any_value(parent_id) AS parent_id, any_value(start_step) AS start_step, max(depth) AS depth,
+    any_value(iteration) AS iteration, any_value(stage) AS stage, any_value(source) AS source,
+    any_value(author) AS author, any_value(steps) AS steps, any_value(status) AS status,
+    any_value(success) AS success, any_value(destination) AS destination, any_value(reward) AS reward
+FROM down LEFT JOIN explorer.listed USING (trajectory_id)
+GROUP BY trajectory_id ORDER BY depth, start_step, trajectory_id LIMIT 200

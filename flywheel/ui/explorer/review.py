@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -12,14 +13,15 @@ from pydantic import BaseModel, Field, StrictBool
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace
 from flywheel.evaluation import promotion_review
-from flywheel.maintenance import route_review
+from flywheel.maintenance import promotion_override, rollback, route_review
 from flywheel.pipeline.iterations import newest_iteration
 from flywheel.store import labels
 from flywheel.store.catalog import database
 from flywheel.store.versioning import stage_records
 from flywheel.ui.explorer import trajectories
-from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, QUERIES, CatalogReader, NotInStore
+from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, QUERIES, CatalogReader, NotInStore, Row
 from flywheel.ui.explorer.media import TokenTexts
+from flywheel.ui.report import pages
 
 # Queue, seed, size and filters determine a sample: two reviewers with equal ones get the same trajectories in the same
 # order. A reviewer does not see others' labels before giving an own one.
@@ -44,7 +46,7 @@ _BLIND_FACTS = ("trajectory_id", "iteration", "stage", "domain", "world", "templ
 
 class SampleDraw(BaseModel):
     """Describe a sample to draw. reviewer: name of the reviewer. size: most trajectories. iteration: None: all. domain:
-    "": all."""
+    "": all. whose: `mine`, `nobody`, or a person's name: those that this person is to label; "": all."""
 
     reviewer: str
     queue: ReviewQueue = "random"
@@ -52,16 +54,27 @@ class SampleDraw(BaseModel):
     size: int = Field(50, ge=1, le=500)
     iteration: int | None = Field(None, ge=1, le=10**6)
     domain: str = Field("", max_length=100)
+    whose: str = Field("", max_length=100)
 
 
 class LabelRequest(BaseModel):
-    """Hold a label that a page sends."""
+    """Hold a label that a page sends. seen: others who have labelled it, as the page showed; None: whoever has."""
 
     trajectory_id: str = Field(max_length=200)
     label: str
     comment: str = ""
     reviewer: str
     queue: ReviewQueue = "random"
+    seen: list[str] | None = Field(None, max_length=1000)
+
+
+class OwnerRequest(BaseModel):
+    """Hold who is to label samples, as a page sends it. owner: "" releases them. take_over: also another's."""
+
+    trajectory_ids: list[str] = Field(min_length=1, max_length=500)
+    owner: str
+    reviewer: str
+    take_over: StrictBool = False
 
 
 def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
@@ -80,14 +93,25 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
 
 
 def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
-    """Draw the trajectories of a sample. Returns `rows`, each with its state (`mine`, `open`, `full`), the reviewer's
-    own label and, where there is one, the joint state of all labels; and `candidates`, the number of trajectories in
-    each queue.
+    """Draw the trajectories of a sample. Returns `rows`, each with its state (labelled, `mine`; `open`; `theirs`, which
+    another person is to label; `full`, labelled by two), its `owner` ("": nobody), the reviewer's own label and, where
+    there is one, the joint state of all labels; `candidates`, the number of trajectories in each queue; `owners`, the
+    number of samples of the iteration that each person is still to label; and `me`, the reviewer's key.
 
-    Raises BadInput for an invalid reviewer's name, and as `CatalogReader.rows` and `route_review.open_questions`.
+    Raises BadInput for an invalid reviewer's name, and as `CatalogReader.rows`, `labels.read_sample_owners` and
+    `route_review.open_questions`.
     """
     reviewer = labels.normalise_reviewer(draw.reviewer)
-    own = {"iteration": draw.iteration, "domain": draw.domain or None}
+    all_owners = labels.read_sample_owners(asking.ws).values()
+    owners = {one.trajectory_id: one.owner for one in all_owners if draw.iteration in (None, one.iteration)}
+    named = {"": "", "nobody": "", "mine": reviewer}
+    name = named[draw.whose] if draw.whose in named else labels.normalise_reviewer(draw.whose)
+    own = {
+        "iteration": draw.iteration,
+        "domain": draw.domain or None,
+        "owned": [key for key, owner in owners.items() if owner == name or not name] if draw.whose else None,
+        "inside": bool(name),
+    }
     asked = [one.trajectory_id for one in route_review.open_questions(asking.ws, newest_iteration(asking.ws))]
 
     def given(name: ReviewQueue) -> dict[str, Any]:
@@ -101,28 +125,63 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
         for name, source in _SOURCES.items():
             (found,) = database.query_rows(connection, f"SELECT count(*) AS n FROM {source}", given(name))
             candidates[name] = found["n"]
-        return {"rows": rows, "candidates": candidates}
+        return {
+            "rows": [_with_owner(row, owners.get(row["trajectory_id"], ""), reviewer) for row in rows],
+            "candidates": candidates,
+            "owners": [{"owner": owner, "n": n} for owner, n in sorted(Counter(owners.values()).items())],
+            "me": reviewer,
+        }
 
     return asking.ask(work)
 
 
+def _with_owner(row: Row, owner: str, reviewer: str) -> Row:
+    state = row["state"]
+    if owner and state != "mine":
+        state = "open" if owner == reviewer else "theirs"
+    return row | {"owner": owner, "state": state}
+
+
+def assign_review_samples(asking: CatalogReader, said: OwnerRequest) -> None:
+    """Give samples to a person, who alone labels them until that is done, or release them.
+
+    Raises NotInStore where there is no such trajectory, and as `labels.assign_samples` and `CatalogReader.rows`.
+    """
+    known = asking.rows(
+        f"SELECT trajectory_id, max(iteration) AS iteration FROM {OUTCOMES_TABLE} "
+        "WHERE trajectory_id IN (SELECT unnest($ids)) GROUP BY ALL",
+        {"ids": said.trajectory_ids},
+    )
+    samples = {row["trajectory_id"]: row["iteration"] for row in known}
+    if missing := [name for name in said.trajectory_ids if name not in samples]:
+        raise NotInStore(f"there is no trajectory {missing[0][:80]} here", fix="it may have been discarded")
+    labels.assign_samples(asking.ws, samples, said.owner, by=said.reviewer, take_over=said.take_over)
+
+
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
-    """Load a trajectory to review. `mine` is the reviewer's label. While that is None, scores and other labels are left
-    out; afterwards it is the trajectory as its page shows it, with `others`, the labels of other reviewers. Raises
-    NotInStore where there is no such trajectory, BadInput for an invalid reviewer's name, and as
-    `CatalogReader.rows`."""
+    """Load a trajectory to review. `mine` is the reviewer's label, `owner` who is to label it ("": nobody), `seen` who
+    else has labelled it. While `mine` is None, scores and what others said are left out; afterwards it is the
+    trajectory as its page shows it, with `others`, the labels of other reviewers. Raises NotInStore where there is no
+    such trajectory, BadInput for an invalid reviewer's name, and as `CatalogReader.rows` and
+    `labels.read_sample_owners`."""
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'
     given = asking.rows(f"SELECT {columns} FROM labels WHERE trajectory_id = $id ORDER BY ALL", {"id": trajectory_id})
     mine = next((row for row in given if row["reviewer"] == reviewer), None)
+    owner = labels.read_sample_owners(asking.ws).get(trajectory_id)
+    standing = {
+        "owner": owner.owner if owner else "",
+        "me": reviewer,
+        "seen": [row["reviewer"] for row in given if row is not mine],
+    }
     if mine is None:
-        return {
+        return standing | {
             "mine": None,
             "facts": {name: found["facts"][name] for name in _BLIND_FACTS},
             "steps": [step | {"reward": None} for step in found["steps"]],
         }
-    return found | {"mine": mine, "others": [row for row in given if row is not mine]}
+    return found | standing | {"mine": mine, "others": [row for row in given if row is not mine]}
 
 
 def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
@@ -160,6 +219,7 @@ def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
             at=datetime.now(UTC).isoformat(),
             queue=drawn or ("decide" if disputed else said.queue),
         ),
+        said.seen,
     )
 
 
@@ -171,18 +231,19 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
     """
     return {
         "pairs": asking.rows("FROM reviewer_agreement"),
-        "scorers": asking.rows("FROM scorers_vs_humans"),
+        "scorers": asking.rows("SELECT * REPLACE (concat_ws(' ', scorer, version) AS scorer) FROM scorers_vs_humans"),
         "states": asking.rows("SELECT state, count(*) AS n FROM human_labels GROUP BY ALL ORDER BY state"),
         "reviewers": asking.rows("SELECT reviewer, count(*) AS n FROM labels GROUP BY ALL ORDER BY n DESC, reviewer"),
     }
 
 
 class PromotionRequest(BaseModel):
-    """Hold a decision about a promotion that a page sends."""
+    """Hold a decision about a promotion that a page sends. override: it reverses one that is carried out."""
 
     promote: StrictBool
     reviewer: str
     comment: str = ""
+    override: StrictBool = False
 
 
 def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
@@ -194,25 +255,50 @@ def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
     return [{"iteration": k} | _decided(ws, k) for k in promotion_review.list_pending_reviews(ws)]
 
 
-def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Load the report that a promotion decision is based on, and the decisions so far.
+def list_decisions(asking: CatalogReader) -> list[dict[str, Any]]:
+    """List what is known of the promotion of each evaluated iteration, newest first: `promoted` (None: not decided),
+    `reason`, `model` (the newest afterwards), `said`, the decisions of people and of the rule, oldest first, and
+    `obstacle`, why the decision cannot be reversed ("": it can be).
 
-    Raises BadInput where no decision is open, or the iteration's params.yaml is missing or wrong; DataError for a
+    Raises as `CatalogReader.rows` and `promotion_review.find_override_obstacle`.
+    """
+    found = asking.rows(QUERIES["decisions"])
+    for row in found:
+        obstacle = promotion_review.find_override_obstacle(asking.ws, row["iteration"])
+        row["obstacle"] = str(obstacle) if obstacle else ""
+    return found
+
+
+def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
+    """Load the report that a promotion decision is based on, the decisions so far, and whether one is `open`.
+
+    Raises BadInput where the iteration is not evaluated, or its params.yaml is missing or wrong; DataError for a
     damaged `review.json`, and as `build_promotion_report`.
     """
-    if why := promotion_review.find_review_obstacle(ws, iteration):
+    why = promotion_review.find_review_obstacle(ws, iteration)
+    if why and not ws.partition("metrics", iteration, "evaluate").is_dir():
         raise why
     rule = stage_records.load_iteration_params(ws, iteration).promotion
     report = promotion_review.build_promotion_report(ws, iteration, rule)
-    return asdict(report) | {"reasons": (*report.reasons, *filter(None, [report.note]))} | _decided(ws, iteration)
+    told = {"reasons": (*report.reasons, *filter(None, [report.note])), "open": why is None}
+    return asdict(report) | told | _decided(ws, iteration)
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
     """Record a decision about a promotion; return all decisions so far.
 
-    Raises what `decide_promotion` does: BadInput where none is open or the words are not valid, DataError, DiskFull.
+    One that reverses another is carried out at once, and the report written anew. Raises what `decide_promotion` does:
+    BadInput where none is open or the words are not valid, DataError, DiskFull; for an override what
+    `override_promotion` and `recover_workspace` do, and WorkspaceBusy where a run is at work.
     """
-    promotion_review.decide_promotion(ws, iteration, **decision.model_dump())
+    said = decision.model_dump(exclude={"override"})
+    if decision.override:
+        with run_lock.hold_workspace(ws):
+            rollback.recover_workspace(ws)
+            promotion_override.override_promotion(ws, iteration, **said)
+            pages.write_report(ws)
+    else:
+        promotion_review.decide_promotion(ws, iteration, **said)
     return _decided(ws, iteration)
 
 

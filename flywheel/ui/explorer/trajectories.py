@@ -220,10 +220,20 @@ def _query_detail(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str,
         "task": next(iter(rows("FROM tasks WHERE task_id = $task LIMIT 1", task=outcome["task_id"])), None),
         "scores": rows("FROM scores WHERE trajectory_id = $id AND iteration = $iteration ORDER BY scorer", **of),
         "samples": rows(QUERIES["samples"], task=outcome["task_id"], **of),
+        "family": _query_family(connection, outcome),
         "twins": rows(QUERIES["twins"], id=name),
         "set_aside": rows(QUERIES["set_aside"], **of),
         "steps": _query_steps(connection, name, of["iteration"]),
     }
+
+
+def _query_family(connection: duckdb.DuckDBPyConnection, outcome: Row) -> list[Row]:
+    """Query what the trajectory began within and what began within it, and so on; [] where it is alone."""
+    asked = {"id": outcome["trajectory_id"]}
+    begun = f"SELECT 1 FROM {OUTCOMES_TABLE} WHERE parent_id = $id LIMIT 1"
+    if outcome["parent_id"] or database.query_rows(connection, begun, asked):
+        return database.query_rows(connection, QUERIES["family"], asked)
+    return []
 
 
 def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: int) -> list[Row]:

@@ -38,8 +38,8 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def list_evaluated_domains(rows: list[Row]) -> list[str]:
-    """List the domains that were evaluated in any iteration, sorted, without `all`. rows: as `query_report_iterations`
-    returns them."""
+    """List the domains that were evaluated in any iteration, sorted, without `all`. rows: of
+    `query_report_iterations`, each with `held_out_success`, by domain."""
     return sorted({name for row in rows for name in row["held_out_success"]} - {ALL_DOMAINS})
 
 

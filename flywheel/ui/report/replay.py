@@ -121,7 +121,7 @@ def draw_action_overlay(row: dict[str, Any], width: int, height: int) -> str:
             dx, dy = {"up": (0, -1), "left": (-1, 0), "right": (1, 0)}.get(_direction(row), (0, 1))
             drawn = _draw_arrow(x - 9 * dx * unit, y - 9 * dy * unit, x + 9 * dx * unit, y + 9 * dy * unit, unit)
         else:
-            drawn = _draw_target(x, y, unit, rings=2 if kind == "left_double" else 1)
+            drawn = _draw_target(x, y, unit, rings={"left_double": 2, "left_triple": 3}.get(kind, 1))
             if kind in ("right_single", "hover"):
                 drawn += _draw_badge(kind.removesuffix("_single"), x, y - 9 * unit, width, unit)
     elif kind:

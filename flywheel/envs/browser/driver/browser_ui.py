@@ -461,7 +461,7 @@ class FileChooser:
     async def do(self, action: Action) -> str:
         """Carry out an action on the list; returns "" or why nothing was done."""
         match action:
-            case act.Click(point) | act.LeftDouble(point):
+            case act.Click(point) | act.LeftDouble(point) | act.LeftTriple(point):
                 return await self._click(point)
             case act.Scroll(_, "up" | "down" as way):
                 step = self._rows if way == "down" else -self._rows

@@ -7,6 +7,7 @@ The browser ends when this process dies, even by `kill -9`: it exits when its de
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 import re
@@ -51,6 +52,32 @@ def find_chromium(settings: SandboxSettings) -> Path:
     for path in _list_playwright_browsers():
         return path
     raise BadInput("no Chromium is installed", where="sandbox.executable", fix=f"{_INSTALL_FIX}, or set its path there")
+
+
+_DRIVER_TIMEOUT_S = 30.0
+
+
+def check_playwright_driver() -> str:
+    """Start the Node that Playwright brings along, and return its version.
+
+    A minimal system lacks a library that it needs (libatomic1 in Debian), and Playwright then tells of a closed
+    connection alone. Raises BadInput where it does not start.
+    """
+    (package,) = importlib.util.find_spec(
+        "playwright"
+    ).submodule_search_locations  # its import takes a tenth of a second
+    node = Path(package, "driver", "node")
+    try:
+        asked = subprocess.run(
+            [node, "--version"], capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_S, check=False
+        )
+        why = "" if asked.returncode == 0 else asked.stderr.strip() or f"status {asked.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    if why:
+        fix = "apt-get install libatomic1, or type scripts/setup again"
+        raise BadInput(f"Playwright's driver does not start: {why}", where=node, fix=fix)
+    return asked.stdout.strip()
 
 
 def _skip_shell_wrapper(path: Path) -> Path:

@@ -169,7 +169,9 @@ class InputDriver:
             case act.Click(point):
                 await self.click(page, self.pixel(point))
             case act.LeftDouble(point):
-                await self._double(page, self.pixel(point))
+                await self._click_times(page, self.pixel(point), 2)
+            case act.LeftTriple(point):
+                await self._click_times(page, self.pixel(point), 3)
             case act.RightSingle(point):
                 await self.click(page, self.pixel(point), "right")
             case act.Hover(point):
@@ -210,20 +212,21 @@ class InputDriver:
         return page.send("Input.dispatchMouseEvent", event)
 
     async def click(self, page: BrowserPage, at: PixelPoint, button: str = "left", clicks: int = 1) -> None:
-        """Click a point of the page. at: pixels of the viewport. clicks: 1, or 2 for the second click of a double
-        one."""
+        """Click a point of the page. at: pixels of the viewport. clicks: 1, or 2 or 3 for a further click of
+        several."""
         if clicks == 1:
             self.move(page, at)
         pressed = self._mouse(page, "mousePressed", at, button, clicks)
         released = self._mouse(page, "mouseReleased", at, button, clicks)
         await asyncio.gather(pressed, released)
 
-    async def _double(self, page: BrowserPage, at: PixelPoint) -> None:
-        """Click twice. What the first click began finishes before the second, so that the result does not vary."""
+    async def _click_times(self, page: BrowserPage, at: PixelPoint, times: int) -> None:
+        """Click several times. What one click began finishes before the next, so that the result does not vary."""
         await self.click(page, at)
-        await page.observe(0)
-        await page.screenshot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
-        await self.click(page, at, clicks=2)
+        for clicks in range(2, times + 1):
+            await page.observe(0)
+            await page.screenshot()  # an empty document loses clicks, and a frame alone may still be empty
+            await self.click(page, at, clicks=clicks)
 
     async def _drag(self, page: BrowserPage, start: PixelPoint, end: PixelPoint, ms: float, rest: PassPageTime) -> None:
         await drag_slowly(self.grip(page), start, end, ms, rest)

@@ -309,4 +309,7 @@ def _single_key(action: Action) -> str:
 
 def _asks_for_suggestions(action: Action) -> bool:
     """Tell whether a field with suggestions shows them after this action."""
-    return isinstance(action, act.Click | act.LeftDouble | act.Type) or _single_key(action) in _SUGGESTING_KEYS
+    return (
+        isinstance(action, act.Click | act.LeftDouble | act.LeftTriple | act.Type)
+        or _single_key(action) in _SUGGESTING_KEYS
+    )

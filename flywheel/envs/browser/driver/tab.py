@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press
+from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press, split_action
 from flywheel.envs import keyboard
 from flywheel.envs.base import LatestPicture
 from flywheel.envs.browser.driver import page as pages
@@ -268,6 +268,19 @@ class BrowserTab:
         ms: page time that a drag may take; a long press takes 600 ms whatever it is, other actions take none. Raises
         EnvError where the page is gone.
         """
+        first, *more = split_action(action)
+        if isinstance(self.hands, TouchDriver) and Hotkey in map(type, more):
+            return "a phone cannot empty a field and type in one action"
+        note = await self._do_one(first, ms)
+        for part in more if not note else ():
+            await self.observe(0)  # what the part before began finishes first, so that the result does not vary
+            if not self.dialogs.open:
+                await self.page.screenshot()  # an empty document loses input
+            if note := await self._do_one(part, ms):
+                return f"clicked, and then: {note}"
+        return note
+
+    async def _do_one(self, action: Action, ms: float) -> str:
         if self.dialogs.open:
             return await self.dialogs.do(action, self.hands)
         return await self.dialogs.run_unless_blocked(self._perform(action, ms)) or ""

@@ -97,6 +97,7 @@ def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
 
 Expression = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000)]
 Words = Annotated[tuple[str, ...], Field(min_length=1)]  # a command, run without a shell
+Threshold = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[int, Field(ge=64, le=4096)]  # pixels
 Local = Annotated[str, StringConstraints(pattern=r"^/")]  # an address of the page's own server, without its origin
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -255,6 +256,7 @@ class PageManifest(ManifestPart):
     reward: Reading  # a number
     success: float | Expression  # the reward at which the task is solved
     floor: float = 0.0  # the reward that scores 0
+    threshold: Threshold | dict[Name, Threshold] = 1.0  # the score that solves the task, or that of some variants
     end: Reading | None = None  # true once the page's own game or task is over; None: it never ends itself
     state: dict[Name, Reading] = Field({})  # further values recorded at each step: JSON values
     follow: bool | None = None  # read values on later pages too; None: unless reset is JavaScript
@@ -305,6 +307,8 @@ class PageManifest(ManifestPart):
             raise ValueError("sha256 goes with package")
         if isinstance(self.success, float) and self.success <= self.floor:
             raise ValueError(f"success: {self.success:g} is not above floor: {self.floor:g}")
+        if isinstance(self.threshold, dict) and (strange := self.threshold.keys() - set(self.variants)):
+            raise ValueError(f"threshold: {min(strange)} is no variant")
         if not self.seeded and len(set(self.splits)) > 1:
             same = "seeded is false, so training and evaluation would have the same task"
             raise ValueError(f"{same}: write splits: [eval] or splits: [train]")

@@ -5,7 +5,7 @@ import { Revision, Run, useRevisions } from "./record";
 import { label, share, short, Store, Verdict, when } from "./parts";
 
 export function About({ data }: { data: Row }) {
-  const { facts, task, scores, samples, twins } = data;
+  const { facts, task, scores, samples, twins, family } = data;
   const revisions = useRevisions();
   return (
     <div class="about">
@@ -97,13 +97,69 @@ export function About({ data }: { data: Row }) {
           </details>
         )}
       </section>
+      {family.length > 1 && (
+        <section class="card">
+          <h2>Its family</h2>
+          <p class="soft small">What began within another trajectory, at the step where it branched off: corrections by a solver, and episodes of RL from restored starts.</p>
+          <ul class="tree">
+            <Branch of={family[0]} family={family} here={facts.trajectory_id} longest={Math.max(...family.map((row: Row) => row.steps ?? 0), 1)} />
+          </ul>
+        </section>
+      )}
       <Others title="Other samples of the task" id={facts.trajectory_id} rows={samples} none="It is the only one in its iteration.">
-        {(row) => `${row.stage}, sample ${short(row.sample)}, ${row.steps} steps, ${row.status}`}
+        {(row) => `${row.stage}, sample ${short(row.sample)}, ${row.steps} steps${row.start_step ? `, from step ${row.start_step}` : ""}, ${row.status}`}
       </Others>
       <Others title="Near-duplicates" id={facts.trajectory_id} rows={twins} none="None was found.">
         {(row) => `iteration ${label(row.iteration)}: ${share(row.similarity)} of the steps agree, ${row.why}`}
       </Others>
     </div>
+  );
+}
+
+interface BranchProps {
+  of: Row;
+  family: Row[];
+  here: string;
+  // Steps of the longest of the family.
+  longest: number;
+  depth?: number;
+}
+
+// A trajectory with those that began within it. The bar stands for its own steps: those of all begin at the same edge.
+function Branch({ of, family, here, longest, depth = 0 }: BranchProps) {
+  const inner = family.filter((row) => row.parent_id === of.trajectory_id);
+  const from = of.start_step ?? 0;
+  const mine = of.trajectory_id === here;
+  const known = of.stage != null;
+  return (
+    <li>
+      <div class={mine ? "mine" : undefined}>
+        <div style={{ paddingLeft: `${18 * Math.min(depth, 8)}px` }}>
+        {known && <Verdict success={of.success} />}{" "}
+        {mine || !known ? <code aria-current={mine ? "true" : undefined}>{of.trajectory_id}</code> : <a href={`/trajectories/${encodeURIComponent(of.trajectory_id)}`}><code>{of.trajectory_id}</code></a>}{" "}
+        <span class="soft small">
+          {known ? `${of.parent_id ? `from step ${from}, ` : ""}${of.source}, iteration ${label(of.iteration)}, ${of.stage}, by ${of.author}, ${of.steps} steps, ${of.status}` : "not here: discarded, pruned, or rolled back"}
+        </span>{" "}
+        {!mine && known && (
+          <a class="small" href={`/compare?a=${encodeURIComponent(here)}&b=${encodeURIComponent(of.trajectory_id)}`} aria-label={`Compare with ${of.trajectory_id}`}>
+            compare
+          </a>
+        )}
+        </div>
+        {known && (
+          <span class="span" aria-hidden="true">
+            <i style={{ marginLeft: `${(100 * from) / longest}%`, width: `${(100 * Math.max((of.steps ?? 0) - from, 0)) / longest}%` }} class={of.success ? "good" : of.success === false ? "bad" : ""} />
+          </span>
+        )}
+      </div>
+      {inner.length > 0 && (
+        <ul>
+          {inner.map((row) => (
+            <Branch of={row} family={family} here={here} longest={longest} depth={depth + 1} />
+          ))}
+        </ul>
+      )}
+    </li>
   );
 }
 

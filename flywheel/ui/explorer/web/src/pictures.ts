@@ -120,7 +120,7 @@ export function curves(rows: Row[]): Option {
     lines.get(name)?.push(row) ?? lines.set(name, [row]);
   }
   return (colours) => ({
-    xAxis: axis(colours, { type: "value", name: "step", nameLocation: "middle", nameGap: 24, scale: true, splitLine: { show: false } }),
+    xAxis: axis(colours, { type: "value", name: "step", nameLocation: "middle", nameGap: 24, scale: true, minInterval: 1, splitLine: { show: false } }),
     yAxis: axis(colours, { type: "value", scale: true }),
     grid: { left: 8, right: 14, top: 34, bottom: 24, containLabel: true },
     series: [...lines].map(([name, own], n) => ({ type: "line", name, color: colour(colours, n), showSymbol: own.length < 40, symbolSize: 4, data: own.map((row) => [row.step, row.value]) })),

@@ -42,6 +42,7 @@ function Between() {
       </select>
     </label>
   );
+  const evaluated = (k: number) => known.data!.held_out_success.some((row: Row) => row.iteration === k);
   const group = (title: string, before: boolean, after: boolean) => (
     <Tasks title={title} rows={data!.filter((row) => row.before === before && row.after === after)} open={before !== after} />
   );
@@ -51,10 +52,14 @@ function Between() {
         {choose("from", first, "Iteration")}
         {choose("to", last, "beside")}
       </div>
-      <p class="soft">Held-out tasks that the newest models after both have played. One counts as solved where more than half of its episodes were.</p>
+      <p class="soft">
+        Held-out tasks that both have played: the newest model after iteration {label(first)}
+        {data?.[0] && <> (<code>{data[0].model_before}</code>)</>}, and the one that iteration {label(last)} made
+        {data?.[0] && <> (<code>{data[0].model_after}</code>, {data[0].promoted == null ? "not decided yet" : data[0].promoted ? "promoted" : "not promoted"})</>}. One counts as solved where more than half of its episodes were.
+      </p>
       {error && <Failure error={error} />}
       {loading && <Loading what="the tasks" />}
-      {data && data.length === 0 && <Empty>These two have no held-out task in common, or one of them is not evaluated yet.</Empty>}
+      {data && data.length === 0 && <Empty>{evaluated(last) ? "These two models have no held-out task in common: the tasks, or the settings under which they are played, changed in between." : `The model of iteration ${label(last)} is not evaluated yet.`}</Empty>}
       {data && data.length > 0 && (
         <>
           {group("Lost", true, false)}

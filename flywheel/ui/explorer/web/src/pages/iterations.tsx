@@ -1,3 +1,4 @@
+import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { go, useAddress, withValues } from "../address";
 import { type Row, useAnswer, useStanding } from "../api";
@@ -51,6 +52,7 @@ export function Iterations() {
 
 function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: number) => void }) {
   const revisions = useRevisions();
+  const [open, show] = useState<number>();
   const domains = [...new Set<string>(data.held_out_success.map((row: Row) => row.domain))].filter((name) => name !== "all");
   return (
     <div class="card wide all" tabIndex={0} role="region" aria-label="All iterations">
@@ -75,6 +77,7 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
         </thead>
         <tbody>
           {[...data.iterations].reverse().map((row: Row) => (
+           <Fragment key={row.iteration}>
             <tr>
               <th scope="row">
                 <label>
@@ -103,7 +106,13 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
               ))}
               <td>{row.minutes == null ? "–" : row.minutes.toFixed(1)}</td>
               <td class="left">
-                {row.promoted == null ? <span class="soft">not decided</span> : <Why row={row} />}
+                {row.promoted == null ? (
+                  <span class="soft">not decided</span>
+                ) : (
+                  <button type="button" class="quiet" aria-expanded={open === row.iteration} onClick={() => show(open === row.iteration ? undefined : row.iteration)}>
+                    {row.promoted ? "promoted" : "kept the old"}
+                  </button>
+                )}
               </td>
               <td class="left">
                 {data.runs
@@ -116,6 +125,8 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
                 <Revision iteration={row.iteration} of={revisions} />
               </td>
             </tr>
+            {open === row.iteration && <Why row={row} columns={11 + domains.length} />}
+           </Fragment>
           ))}
         </tbody>
       </table>
@@ -123,15 +134,17 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
   );
 }
 
-function Why({ row }: { row: Row }) {
+// Across all columns: beside them it would not fit in.
+function Why({ row, columns }: { row: Row; columns: number }) {
   return (
-    <details class="why">
-      <summary>{row.promoted ? "promoted" : "kept the old"}</summary>
-      <p class="small">{row.reason || "no reason was given"}</p>
-      <p class="small soft">
-        The newest is <code>{row.model}</code>.
-      </p>
-    </details>
+    <tr>
+      <td class="left why" colSpan={columns}>
+        <p class="small">{row.reason || "no reason was given"}</p>
+        <p class="small soft">
+          The newest is <code>{row.model}</code>. <a href={`/review?show=promotions&iteration=${row.iteration}`}>The decision, and what it rests on</a>
+        </p>
+      </td>
+    </tr>
   );
 }
 

@@ -18,7 +18,7 @@ export function Review() {
   const parts = [
     ["samples", "Samples"],
     ["agreement", "Agreement"],
-    ["promotions", "Promotions"],
+    ["promotions", "Decisions"],
   ];
   const waits = waiting.data?.length;
   return (
@@ -47,7 +47,7 @@ export function Review() {
       ) : !name ? (
         <Name name={name} setName={setName} />
       ) : show === "promotions" ? (
-        <Promotions waiting={waiting} reviewer={name} onDecided={() => decide(decided + 1)} />
+        <Promotions waiting={waiting} reviewer={name} standing={`${standing} ${decided}`} onDecided={() => decide(decided + 1)} />
       ) : (
         <Samples reviewer={name} key={name} />
       )}

@@ -6,6 +6,8 @@ import { Editor } from "../editor";
 import { Grid } from "../grid";
 import { CopyLink, count, Empty, Failure, Loading, several, short } from "../parts";
 import { Picture } from "../picture";
+import { useName } from "../review/name";
+import { Saved } from "../saved";
 
 const EXAMPLES: [string, string][] = [
   ["Iterations", "FROM iterations"],
@@ -27,8 +29,15 @@ interface Result {
 export function Sql() {
   const url = useAddress();
   const asked = url.searchParams.get("sql") ?? "";
+  const wanted = url.searchParams.get("saved") ?? "";
+  const [kept, keep] = useState(0);
+  const saved = useAnswer<Row[]>("/api/queries", kept);
+  const open = saved.data?.find((one) => one.name === wanted);
+  const [reviewer, setReviewer] = useName();
+  const shown = useRef(""); // the saved query that the editor was given
   const [given, give] = useState({ is: asked || EXAMPLES[0][1] });
   const text = useRef(given.is); // what is typed: no reason to draw the page anew
+  const [changed, change] = useState(false); // whether that is another query than the saved one that is open
   const [state, set] = useState<{ result?: Result; error?: string; at?: "query" | "export" }>({});
   const [picture, draw] = useState(false);
   const names = useAnswer<Row[]>("/api/sql/names").data;
@@ -38,7 +47,9 @@ export function Sql() {
     running.current?.abort();
     const asking = (running.current = new AbortController());
     set((before) => ({ ...before, error: undefined, at: "query" }));
-    go(withValues(new URL(location.href), { sql }), true);
+    const saves = open && sql.trim() === open.sql;
+    change(!saves);
+    go(withValues(new URL(location.href), { sql: saves ? null : sql }), true);
     try {
       const result = await (await post("/api/sql", { sql, form: "json" }, asking.signal)).json();
       set({ result });
@@ -51,10 +62,23 @@ export function Sql() {
     return () => running.current?.abort();
   }, []);
 
-  const example = (sql: string) => {
+  const put = (sql: string) => {
     text.current = sql;
     give({ is: sql });
     run(sql);
+  };
+  // The link of a saved query puts it into the editor; an address that has a text too keeps that.
+  useEffect(() => {
+    if (!wanted || asked) shown.current = "";
+    if (!wanted || shown.current === wanted || !saved.data) return;
+    if (!open) return set({ error: `No query is saved as ${wanted}: it was renamed or deleted.` });
+    if (asked) return change(text.current.trim() !== open.sql);
+    shown.current = wanted;
+    put(open.sql);
+  }, [wanted, asked, saved.data]);
+  const example = (sql: string) => {
+    go(withValues(new URL(location.href), { saved: null, sql }), true);
+    put(sql);
   };
 
   const save = async (form: "csv" | "parquet") => {
@@ -93,9 +117,19 @@ export function Sql() {
           </button>
         ))}
       </div>
+      {saved.error && <Failure error={saved.error} />}
+      {!!saved.data?.length && (
+        <nav class="saved" aria-label="Saved queries">
+          {saved.data.map((one) => (
+            <a href={`/sql?saved=${one.name}`} title={one.description || undefined} aria-current={one === open ? "true" : undefined}>
+              {one.name}
+            </a>
+          ))}
+        </nav>
+      )}
       <div class="desk">
         <div>
-          <Editor text={given} names={names} onChange={(typed) => void (text.current = typed)} onRun={() => run()} />
+          <Editor text={given} names={names} onChange={(typed) => ((text.current = typed), change(!!open && typed.trim() !== open.sql))} onRun={() => run()} />
           <div class="choices">
             <button type="button" class="main" onClick={() => run()} disabled={at === "query"}>
               Run
@@ -111,6 +145,19 @@ export function Sql() {
               Export Parquet
             </button>
           </div>
+          <Saved
+            open={open}
+            changed={changed}
+            sql={() => text.current}
+            reviewer={reviewer}
+            setReviewer={setReviewer}
+            onSaved={(name) => {
+              shown.current = name;
+              change(false);
+              go(withValues(new URL(location.href), name ? { saved: name, sql: null } : { saved: null, sql: text.current }), true);
+              keep(kept + 1);
+            }}
+          />
         </div>
         {useMemo(() => <Names names={names} />, [names])}
       </div>

@@ -164,6 +164,8 @@ const WIDE: ColDef<Row>[] = [
   text("started_at", "Started", 168, { valueFormatter: ({ value, data }) => (data ? when(value) : "") }),
   text("seconds", "Seconds", 94),
   text("policy_version", "Policy", 150),
+  text("start_step", "From step", 104),
+  text("parent_id", "Began within", 190),
   text("trajectory_id", "Trajectory", 190),
 ];
 

@@ -11,7 +11,8 @@ interface Props {
   queue: string;
   choices: Row;
   next: () => boolean;
-  onSaid: () => void;
+  // moved: the next sample is shown already.
+  onSaid: (moved?: boolean) => void;
 }
 
 export function Item({ id, reviewer, queue, choices, next, onSaid }: Props) {
@@ -19,14 +20,14 @@ export function Item({ id, reviewer, queue, choices, next, onSaid }: Props) {
   const { data, error } = useAnswer(`/api/review/items/${encodeURIComponent(id)}?reviewer=${encodeURIComponent(reviewer)}`, said);
   if (error) return <Failure error={error} />;
   if (!data) return <Loading what="the sample" />;
-  const { facts, steps, mine } = data;
+  const { facts, steps, mine, owner, me, seen } = data;
   return (
     <article aria-label="Sample">
       <h2 class="asked">{facts.instruction || facts.trajectory_id}</h2>
       <p class="soft">
         {facts.domain} / {facts.world} · iteration {label(facts.iteration)} · {facts.stage === "ingest" ? "a recording" : "a rollout"} · {several(steps.length, "step")}
       </p>
-      <Bar id={id} reviewer={reviewer} queue={queue} choices={choices} mine={mine} next={next} onSaid={() => (say(said + 1), onSaid())} />
+      <Bar {...{ id, reviewer, queue, choices, mine, next, owner, me, seen }} onSaid={(moved) => (say(said + 1), onSaid(moved))} again={() => say(said + 1)} />
       {mine && <Others mine={mine} others={data.others} facts={facts} />}
       {steps.length ? <Player steps={steps} iteration={facts.iteration} /> : <Empty>It has no steps here: they were set aside, pruned, or never made.</Empty>}
       {mine ? <About data={data} /> : <p class="soft">What scorers and others say of it is shown when you have said what you see.</p>}
@@ -36,18 +37,37 @@ export function Item({ id, reviewer, queue, choices, next, onSaid }: Props) {
 
 interface BarProps extends Props {
   mine: Row | null;
+  owner: string;
+  me: string;
+  // Others who have labelled it, as this page shows it: who else has since is told before another label counts.
+  seen: string[];
+  again: () => void;
 }
 
-function Bar({ id, reviewer, queue, choices, mine, next, onSaid }: BarProps) {
+const GO_ON = "flywheel-go-on";
+
+function Bar({ id, reviewer, queue, choices, mine, next, owner, me, seen, onSaid, again }: BarProps) {
+  const theirs = !!owner && owner !== me;
+  const [onward, goOnward] = useState(() => localStorage.getItem(GO_ON) === "yes");
   const [comment, setComment] = useState<string>(mine?.comment ?? "");
   const [state, set] = useState<{ error?: string; told?: string; busy?: boolean }>({});
   const field = useRef<HTMLTextAreaElement>(null);
   const say = async (chosen: string) => {
-    if (state.busy) return;
+    if (state.busy || theirs) return;
     set({ busy: true });
     try {
-      await post("/api/review/labels", { trajectory_id: id, label: chosen, comment, reviewer, queue });
+      await post("/api/review/labels", { trajectory_id: id, label: chosen, comment, reviewer, queue, seen });
       set({ told: `Kept: ${chosen}` });
+      onSaid(onward && next());
+    } catch (error) {
+      set({ error: (error as Error).message });
+      again();
+    }
+  };
+  const give = async (to: string) => {
+    try {
+      await post("/api/review/owners", { trajectory_ids: [id], owner: to, reviewer, take_over: theirs });
+      set({ told: to ? "It is yours to label." : "It is nobody’s now." });
       onSaid();
     } catch (error) {
       set({ error: (error as Error).message });
@@ -60,9 +80,9 @@ function Bar({ id, reviewer, queue, choices, mine, next, onSaid }: BarProps) {
       const on = event.target as HTMLElement;
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "Escape" && on === field.current) return field.current!.blur();
-      if (on.closest("input:not([type=range]), textarea, select, [contenteditable], [role=grid]")) return;
+      if (on.closest("input:not([type=range], [type=checkbox]), textarea, select, [contenteditable], [role=grid]")) return;
       const chosen = choices.labels[Number(event.key) - 1];
-      const act = chosen ? () => say(chosen) : ({ n: goOn, c: () => field.current!.focus() } as Record<string, () => unknown>)[event.key.toLowerCase()];
+      const act = chosen ? () => say(chosen) : ({ n: goOn, c: () => field.current!.focus(), t: mine ? undefined : () => give(owner === me ? "" : me) } as Record<string, (() => unknown) | undefined>)[event.key.toLowerCase()];
       if (!act) return;
       event.preventDefault();
       act();
@@ -74,14 +94,22 @@ function Bar({ id, reviewer, queue, choices, mine, next, onSaid }: BarProps) {
     <section class="card verdict" aria-label="Your label">
       <div class="says">
         {choices.labels.map((name: string, n: number) => (
-          <button type="button" class={mine?.label === name ? "main" : ""} aria-pressed={mine?.label === name} aria-keyshortcuts={String(n + 1)} disabled={state.busy} onClick={() => say(name)}>
+          <button type="button" class={mine?.label === name ? "main" : ""} aria-pressed={mine?.label === name} aria-keyshortcuts={String(n + 1)} disabled={state.busy || theirs} onClick={() => say(name)}>
             <kbd>{n + 1}</kbd> {name[0].toUpperCase() + name.slice(1)}
           </button>
         ))}
         <span class="push" />
+        {!mine && (
+          <button type="button" aria-keyshortcuts="t" onClick={() => give(owner === me ? "" : me)}>
+            <kbd>T</kbd> {owner === me ? "Release" : theirs ? "Take over" : "Take"}
+          </button>
+        )}
         <button type="button" aria-keyshortcuts="n" onClick={goOn}>
           <kbd>N</kbd> Next
         </button>
+        <label class="small">
+          <input type="checkbox" checked={onward} onChange={(event) => (localStorage.setItem(GO_ON, event.currentTarget.checked ? "yes" : ""), goOnward(event.currentTarget.checked))} /> go on after a label
+        </label>
       </div>
       <label class="comment">
         <span>
@@ -91,7 +119,9 @@ function Bar({ id, reviewer, queue, choices, mine, next, onSaid }: BarProps) {
       </label>
       {state.error && <Failure error={state.error} />}
       <p class="small soft told" role="status">
-        {state.told ?? (mine ? `You said “${mine.label}”, ${when(mine.at)} UTC. Another label replaces it.` : "Was the task solved, by what you see?")}
+        {state.told ?? (mine ? `You said “${mine.label}”, ${when(mine.at)} UTC. Another label replaces it.` : theirs ? `${owner} is to label it: go on, or take it over.` : "Was the task solved, by what you see?")}
+        {!mine && owner === me && " It is yours."}
+        {!mine && seen.length > 0 && ` ${seen.join(" and ")} labelled it already.`}
       </p>
     </section>
   );

@@ -2,7 +2,9 @@
 import { useState } from "preact/hooks";
 
 const KEY = "flywheel-reviewer";
-const ALLOWED = "[A-Za-z0-9][A-Za-z0-9._\\-]{0,39}";
+// As the server reads a name (`labels.py`), whatever the script, with blanks.
+const ALLOWED = new RegExp(document.body.dataset.reviewer!, "u");
+const WANTED = "Up to 60 letters, digits, blanks, dots, dashes, underscores and apostrophes; a letter or digit first";
 
 export function useName(): [string, (name: string) => void] {
   const [name, set] = useState(() => localStorage.getItem(KEY) ?? "");
@@ -25,7 +27,7 @@ export function Name({ name, setName }: { name: string; setName: (name: string) 
       class="card who"
       onSubmit={(event) => {
         event.preventDefault();
-        setName(String(new FormData(event.currentTarget).get("name")).trim().toLowerCase());
+        setName(String(new FormData(event.currentTarget).get("name")).trim().replace(/ +/g, " ").toLowerCase());
       }}
     >
       <h2>Who are you?</h2>
@@ -33,7 +35,10 @@ export function Name({ name, setName }: { name: string; setName: (name: string) 
         Your name stands beside what you say, and this browser keeps it. All who log in share one secret, so a name says who reviewed, and proves nothing: take your own, and always the same.
       </p>
       <label for="name">Name</label>
-      <input id="name" name="name" required pattern={ALLOWED} maxLength={40} autoComplete="nickname" autoCapitalize="none" title="Letters from a to z, digits, dots, dashes and underscores; a letter or digit first" />
+      <input
+        {...{ id: "name", name: "name", required: true, maxLength: 60, autoComplete: "nickname", autoCapitalize: "none", title: WANTED }}
+        onInput={({ currentTarget: field }) => field.setCustomValidity(!field.value || ALLOWED.test(field.value) ? "" : WANTED)}
+      />
       <button class="main">Begin</button>
     </form>
   );

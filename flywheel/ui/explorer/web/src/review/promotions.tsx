@@ -1,42 +1,95 @@
-// A promotion that waits: what the decision rests on, in the order in which it should be read, and the decision.
+// The decision about each iteration's model, and of one of them what it rests on, in the order in which it should be
+// read: where it waits for a person it is made here, where it is carried out it is reversed.
 import { useState } from "preact/hooks";
 import { useAddress, withValues } from "../address";
 import { type Answer, post, type Row, useAnswer } from "../api";
 import { Empty, Failure, label, Loading, several, short, when } from "../parts";
 import { Table } from "./agreement";
 
-export function Promotions({ waiting, reviewer, onDecided }: { waiting: Answer<Row[]>; reviewer: string; onDecided: () => void }) {
+interface PromotionsProps {
+  waiting: Answer<Row[]>;
+  reviewer: string;
+  // Changes when a decision was made, here or elsewhere.
+  standing: string;
+  onDecided: () => void;
+}
+
+export function Promotions({ waiting, reviewer, standing, onDecided }: PromotionsProps) {
   const url = useAddress();
-  if (waiting.error) return <Failure error={waiting.error} />;
-  if (!waiting.data) return <Loading what="the promotions" />;
+  const made = useAnswer<Row[]>("/api/decisions", standing);
+  const error = waiting.error ?? made.error;
+  if (error) return <Failure error={error} />;
+  if (!waiting.data || !made.data) return <Loading what="the decisions" />;
   const all = waiting.data.map((row) => row.iteration as number);
-  const asked = Number(url.searchParams.get("iteration") ?? all[0]);
-  if (!all.length && !url.searchParams.get("iteration")) {
-    return (
-      <Empty>
-        No promotion waits. Where <code>promotion.rule</code> is <code>review</code>, a run waits here for a person after its evaluation; <a href="/iterations">Iterations</a> tell what was decided.
-      </Empty>
-    );
-  }
+  const asked = Number(url.searchParams.get("iteration") ?? all[0] ?? made.data[0]?.iteration ?? 0);
+  if (!asked) return <Empty>No iteration is evaluated yet, so nothing is decided. <code>flywheel run</code> makes one.</Empty>;
   return (
     <>
-      {all.length > 1 && (
-        <p>
-          {all.map((k) => (
-            <>
-              <a href={withValues(url, { iteration: String(k) })} aria-current={k === asked ? "true" : undefined}>
-                Iteration {label(k)}
-              </a>{" "}
-            </>
-          ))}
+      <All rows={made.data} waiting={all} asked={asked} />
+      {all.length === 0 && (
+        <p class="soft small">
+          No promotion waits. Where <code>promotion.rule</code> is <code>review</code>, a run waits here for a person after its evaluation.
         </p>
       )}
-      <Case iteration={asked} reviewer={reviewer} onDecided={onDecided} key={asked} />
+      <Case iteration={asked} reviewer={reviewer} made={made.data.find((row) => row.iteration === asked)} onDecided={onDecided} key={asked} />
     </>
   );
 }
 
-function Case({ iteration, reviewer, onDecided }: { iteration: number; reviewer: string; onDecided: () => void }) {
+// A row an iteration: who decided what, why, and what it replaced.
+function All({ rows, waiting, asked }: { rows: Row[]; waiting: number[]; asked: number }) {
+  const url = useAddress();
+  return (
+    <div class="card wide all" tabIndex={0} role="region" aria-label="Decisions">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Iteration</th>
+            <th scope="col" class="left">Its model</th>
+            <th scope="col" class="left">By</th>
+            <th scope="col" class="left">When</th>
+            <th scope="col" class="left">Why</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => {
+            const last = row.said.at(-1);
+            return (
+              <tr>
+                <th scope="row">
+                  <a href={withValues(url, { iteration: String(row.iteration) })} aria-current={row.iteration === asked ? "true" : undefined}>
+                    {label(row.iteration)}
+                  </a>
+                </th>
+                <td class="left">{row.promoted == null ? <span class="soft">{waiting.includes(row.iteration) ? "waits for a reviewer" : "not decided yet"}</span> : row.promoted ? "promoted" : "kept back"}</td>
+                <td class="left">{last?.reviewer ?? "–"}</td>
+                <td class="left">{when(last?.at ?? null)}</td>
+                <td class="left told">
+                  {row.reason || "–"}
+                  {row.said.slice(0, -1).map((one: Row) => (
+                    <span class="small soft between">
+                      Before: {one.reviewer}, {one.decision}, {when(one.at)}
+                      {one.comment ? `: ${one.comment}` : ""}
+                    </span>
+                  ))}
+                </td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+interface CaseProps {
+  iteration: number;
+  reviewer: string;
+  made?: Row;
+  onDecided: () => void;
+}
+
+function Case({ iteration, reviewer, made, onDecided }: CaseProps) {
   const [decided, again] = useState(0);
   const { data, error } = useAnswer(`/api/promotions/${iteration}`, decided);
   if (error) return <Failure error={error} />;
@@ -46,10 +99,10 @@ function Case({ iteration, reviewer, onDecided }: { iteration: number; reviewer:
   const gained = data.flips.filter((one: Row) => one.gained);
   return (
     <>
-      <h2 class="asked">Promote the merged model of iteration {label(iteration)}?</h2>
-      {data.decisions.length > 0 && <Decided decisions={data.decisions} running={data.running} />}
+      <h2 class="asked">{data.open ? `Promote the merged model of iteration ${label(iteration)}?` : `The merged model of iteration ${label(iteration)}${made?.promoted == null ? "" : made.promoted ? " was promoted" : " was kept back"}`}</h2>
+      {data.open && data.decisions.length > 0 && <Decided decisions={data.decisions} running={data.running} />}
       <section class="part">
-        <h2>What the rule would say</h2>
+        <h2>What the test of fresh tasks says</h2>
         {data.reasons.map((reason: string) => (
           <p class="notice">{reason[0].toUpperCase() + reason.slice(1)}.</p>
         ))}
@@ -70,7 +123,11 @@ function Case({ iteration, reviewer, onDecided }: { iteration: number; reviewer:
         <summary>All other figures of the evaluation</summary>
         <Figures name="Other figures" rows={others} />
       </details>
-      <Decide iteration={iteration} reviewer={reviewer} replaces={data.decisions.length > 0} onDecided={() => (again(decided + 1), onDecided())} />
+      {data.open || (made && made.promoted != null && !made.obstacle) ? (
+        <Decide iteration={iteration} reviewer={reviewer} replaces={data.decisions.length > 0} promoted={data.open ? undefined : made!.promoted} onDecided={() => (again(decided + 1), onDecided())} />
+      ) : (
+        <p class="notice">{made?.promoted == null ? "The rule decides it when the run goes on." : `This decision cannot be overridden now: ${made.obstacle}.`}</p>
+      )}
     </>
   );
 }
@@ -165,13 +222,25 @@ function Decided({ decisions, running }: { decisions: Row[]; running: boolean })
   );
 }
 
-function Decide({ iteration, reviewer, replaces, onDecided }: { iteration: number; reviewer: string; replaces: boolean; onDecided: () => void }) {
+interface DecideProps {
+  iteration: number;
+  reviewer: string;
+  replaces: boolean;
+  // What was decided and carried out, which is then reversed; undefined: nothing yet.
+  promoted?: boolean;
+  onDecided: () => void;
+}
+
+function Decide({ iteration, reviewer, replaces, promoted, onDecided }: DecideProps) {
+  const override = promoted !== undefined;
+  const [busy, work] = useState(false);
   const [comment, setComment] = useState("");
   const [chosen, choose] = useState<boolean>();
   const [error, fail] = useState("");
   const send = async () => {
+    work(true);
     try {
-      await post(`/api/promotions/${iteration}`, { promote: chosen, reviewer, comment });
+      await post(`/api/promotions/${iteration}`, { promote: chosen, reviewer, comment, override });
       choose(undefined);
       fail("");
       setComment("");
@@ -180,22 +249,23 @@ function Decide({ iteration, reviewer, replaces, onDecided }: { iteration: numbe
     } catch (error) {
       fail((error as Error).message);
     }
+    work(false);
   };
-  const words = (promote: boolean) => (promote ? "Promote the new model" : "Keep the old model");
+  const words = (promote: boolean) => (override ? `Override: ${promote ? "promote it after all" : "go back to the old model"}` : promote ? "Promote the new model" : "Keep the old model");
   return (
     <section class="card verdict" aria-label="Your decision">
       <label class="comment">
         <span>Why</span>
-        <textarea rows={2} maxLength={2000} value={comment} placeholder="Kept with the decision" onInput={(event) => setComment(event.currentTarget.value)} />
+        <textarea rows={2} maxLength={2000} value={comment} placeholder={override ? "The reason of the override: it is kept with the decision" : "Kept with the decision"} onInput={(event) => setComment(event.currentTarget.value)} />
       </label>
       {chosen === undefined ? (
         <div class="says">
-          <button type="button" onClick={() => choose(true)}>
-            {words(true)} …
-          </button>
-          <button type="button" onClick={() => choose(false)}>
-            {words(false)} …
-          </button>
+          {[true, false].filter((one) => one !== promoted).map((one) => (
+            <button type="button" disabled={override && !comment.trim()} onClick={() => choose(one)}>
+              {words(one)} …
+            </button>
+          ))}
+          {override && <span class="small soft">It takes a reason, and holds for the iteration that begins next.</span>}
         </div>
       ) : (
         <div class="says" role="group" aria-label="Are you sure?">
@@ -203,8 +273,8 @@ function Decide({ iteration, reviewer, replaces, onDecided }: { iteration: numbe
             {words(chosen)}, as {reviewer}
             {replaces ? ", in place of what was decided before" : ""}?
           </strong>
-          <button type="button" class="main" onClick={send} ref={(button) => button?.focus()}>
-            Yes, decide
+          <button type="button" class="main" disabled={busy} onClick={send} ref={(button) => void (busy || button?.focus())}>
+            {busy ? "It is carried out …" : "Yes, decide"}
           </button>
           <button type="button" onClick={() => choose(undefined)}>
             No

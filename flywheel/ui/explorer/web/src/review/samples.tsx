@@ -1,7 +1,7 @@
 // The queue of samples, and the one that is labelled.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { go, useAddress, withValues } from "../address";
-import { type Row, useAnswer, useStanding } from "../api";
+import { post, type Row, useAnswer, useStanding } from "../api";
 import { count, Empty, Failure, label, Loading, several, useNarrow } from "../parts";
 import { Item } from "./item";
 
@@ -24,7 +24,7 @@ export function Samples({ reviewer }: { reviewer: string }) {
   const iteration = asked("iteration", String(choices.data?.iterations[0] ?? "all"));
   const query = new URLSearchParams({ reviewer, queue, seed: asked("seed", "1"), size: asked("size", "50") });
   if (iteration !== "all") query.set("iteration", iteration);
-  if (url.searchParams.get("domain")) query.set("domain", url.searchParams.get("domain")!);
+  for (const name of ["domain", "whose"]) if (url.searchParams.get(name)) query.set(name, url.searchParams.get(name)!);
   const { data, error } = useAnswer(choices.data ? `/api/review/queue?${query}` : null, `${standing} ${said}`);
   if (choices.error) return <Failure error={choices.error} />;
   if (!choices.data) return <Loading what="the queue" />;
@@ -47,18 +47,20 @@ export function Samples({ reviewer }: { reviewer: string }) {
   };
   return (
     <div class="review">
-      <Queue choices={choices.data} candidates={data?.candidates} rows={rows} queue={queue} iteration={iteration} id={id} show={show} />
+      <Queue choices={choices.data} drawn={data} rows={rows} queue={queue} iteration={iteration} id={id} show={show} reviewer={reviewer} onShared={() => say(said + 1)} />
       <div>
         {error && <Failure error={error} />}
         {!error && !data && <Loading what="the samples" />}
-        {data && !rows.length && !id && <Nothing queue={queue} />}
-        {id && <Item id={id} reviewer={reviewer} queue={queue} choices={choices.data} next={next} onSaid={() => (show(id, true), say(said + 1))} key={id} />}
+        {data && !rows.length && !id && <Nothing queue={queue} whose={url.searchParams.get("whose") ?? ""} />}
+        {id && <Item id={id} reviewer={reviewer} queue={queue} choices={choices.data} next={next} onSaid={(moved) => (moved || show(id, true), say(said + 1))} key={id} />}
       </div>
     </div>
   );
 }
 
-function Nothing({ queue }: { queue: string }) {
+function Nothing({ queue, whose }: { queue: string; whose: string }) {
+  if (whose === "mine") return <Empty>Nothing here is yours to label: take some, or let others give you theirs.</Empty>;
+  if (whose) return <Empty>Nothing here is {whose === "nobody" ? "nobody’s" : `${whose}’s`} to label.</Empty>;
   if (queue === "decide") return <Empty>Nothing to decide: where two reviewers have labelled the same trajectory, they agree, or a third has decided.</Empty>;
   if (queue === "disagreement") return <Empty>No two scorers disagree here. Where a domain has one scorer alone, none can (<code>routing.scorers</code>).</Empty>;
   if (queue === "routing") return <Empty>No iteration asks for labels before it trains. <code>routing.review</code> makes the next one ask.</Empty>;
@@ -68,12 +70,14 @@ function Nothing({ queue }: { queue: string }) {
 
 interface QueueProps {
   choices: Row;
-  candidates?: Row;
+  drawn?: Row;
   rows: Row[];
   queue: string;
   iteration: string;
   id?: string;
   show: (id: string) => void;
+  reviewer: string;
+  onShared: () => void;
 }
 
 function Queue(props: QueueProps) {
@@ -104,8 +108,11 @@ function Queue(props: QueueProps) {
 }
 
 // Which samples are drawn, and how.
-function Drawing({ choices, candidates, queue, iteration }: QueueProps) {
+function Drawing(props: QueueProps) {
+  const { choices, drawn, queue, iteration } = props;
+  const candidates = drawn?.candidates;
   const url = useAddress();
+  const whose = url.searchParams.get("whose") ?? "";
   const choose = (values: Record<string, string | null>) => go(withValues(url, { ...values, item: null, step: null }));
   const number = (name: string, text: string, otherwise: string, most: number) => (
     <label>
@@ -147,6 +154,21 @@ function Drawing({ choices, candidates, queue, iteration }: QueueProps) {
           </select>
         </label>
       </div>
+      <label>
+        Whose
+        <select value={whose} onChange={(event) => choose({ whose: event.currentTarget.value })}>
+          <option value="">everybody’s</option>
+          <option value="mine">mine ({count(drawn?.owners.find((one: Row) => one.owner === drawn.me)?.n ?? 0)})</option>
+          <option value="nobody">nobody’s</option>
+          {(drawn?.owners ?? []).filter((one: Row) => one.owner !== drawn!.me).map((one: Row) => (
+            <option value={one.owner}>
+              {one.owner} ({count(one.n)})
+            </option>
+          ))}
+          {whose && !["mine", "nobody"].includes(whose) && !drawn?.owners.some((one: Row) => one.owner === whose) && <option value={whose}>{whose} (0)</option>}
+        </select>
+      </label>
+      <Share {...props} />
       <details>
         <summary>How it is drawn</summary>
         <div class="pair">
@@ -156,6 +178,45 @@ function Drawing({ choices, candidates, queue, iteration }: QueueProps) {
         <p class="soft small">The same seed, size and filters are the same trajectories for every reviewer: send the link. Two label each, blind; a third decides where they disagree.</p>
       </details>
     </>
+  );
+}
+
+// Gives the next samples of nobody to a person, who alone labels them until that is done.
+function Share({ rows, reviewer, onShared }: QueueProps) {
+  const [state, set] = useState<{ error?: string; told?: string }>({});
+  const free = rows.filter((row) => !row.owner && row.state === "open");
+  const give = async (event: SubmitEvent) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget as HTMLFormElement);
+    const owner = String(form.get("owner")).trim() || reviewer;
+    const some = free.slice(0, Number(form.get("n"))).map((row) => row.trajectory_id);
+    try {
+      await post("/api/review/owners", { trajectory_ids: some, owner, reviewer });
+      set({ told: `${several(some.length, "sample")}: ${owner}` });
+      onShared();
+    } catch (error) {
+      set({ error: (error as Error).message });
+    }
+  };
+  return (
+    <details>
+      <summary>Share them out</summary>
+      <form onSubmit={give}>
+        <div class="pair">
+          <label>
+            How many <input type="number" name="n" min={1} max={Math.max(free.length, 1)} defaultValue={String(Math.min(10, Math.max(free.length, 1)))} required />
+          </label>
+          <label>
+            To <input name="owner" placeholder={reviewer} maxLength={60} autoCapitalize="none" />
+          </label>
+        </div>
+        <button disabled={!free.length}>Give the next of nobody</button>
+      </form>
+      <p class="soft small" role="status">
+        {state.told ?? `${several(free.length, "sample")} here ${free.length === 1 ? "is" : "are"} nobody’s. Whoever has one is the only one to label it, until that is done or it is released.`}
+      </p>
+      {state.error && <Failure error={state.error} />}
+    </details>
   );
 }
 
@@ -169,13 +230,15 @@ function Rows({ rows, id, show }: QueueProps) {
   const mine = rows.filter((row) => row.state === "mine");
   const open = rows.filter((row) => row.state === "open");
   const disputed = mine.filter((row) => row.together === "to decide").length;
+  const theirs = rows.filter((row) => row.state === "theirs").length;
   const both = mine.length + open.length;
   return (
     <>
       <progress value={mine.length} max={both} aria-label={`${mine.length} of ${both} labelled by you`} />
       <p class="small" role="status">
         <strong>{mine.length}</strong> labelled by you, {open.length} open
-        {rows.length > both && `, ${rows.length - both} labelled by two others`}
+        {theirs > 0 && `, ${theirs} of others`}
+        {rows.length > both + theirs && `, ${rows.length - both - theirs} labelled by two others`}
         {disputed > 0 && `; ${disputed} disputed`}
       </p>
       <ol class="film" ref={list} aria-label={several(rows.length, "sample")}>
@@ -197,6 +260,8 @@ function Rows({ rows, id, show }: QueueProps) {
 
 function standingOf(row: Row): string {
   if (row.state === "mine") return `you: ${row.label}${row.together === "one reviewer" ? "" : `, ${row.together}`}`;
+  if (row.state === "theirs") return `for ${row.owner}`;
+  if (row.owner) return "yours";
   if (row.state === "full") return "labelled by two";
   return row.reviewers ? "one label so far" : "no label yet";
 }

@@ -1,26 +1,14 @@
-"""What `flywheel bench corrections` takes for right: an action that does what the expert's does."""
+"""What corrections take for right: an action that does what the expert's does."""
 
 from __future__ import annotations
-
-import importlib
-import sys
 
 import pytest
 
 from flywheel.agent.actions import Click, Drag, Finished, ParseError, Point, Scroll, Type
-from flywheel.cli.bench import BENCHMARKS_FOLDER
+from flywheel.rollout.corrections import does_the_same
 
 PAGE = {"name": "page", "x": 0.0, "y": 0.0, "w": 1.0, "h": 1.0}
 SAVE = {"name": "Save", "x": 0.4, "y": 0.4, "w": 0.2, "h": 0.1}
-
-
-@pytest.fixture(scope="module")
-def same():
-    sys.path.insert(0, str(BENCHMARKS_FOLDER))
-    try:
-        return importlib.import_module("corrections").same
-    finally:
-        sys.path.remove(str(BENCHMARKS_FOLDER))
 
 
 @pytest.mark.parametrize(
@@ -39,5 +27,5 @@ def same():
         (ParseError("no action"), Finished(""), [], False),
     ],
 )
-def test_same(same, one, expert, elements, right):
-    assert same(one, expert, elements) is right
+def test_an_action_that_does_what_the_experts_does(one, expert, elements, right):
+    assert does_the_same(one, expert, elements) is right

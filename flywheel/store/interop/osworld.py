@@ -1,0 +1,300 @@
+"""Read OSWorld's result folders: what agents did on desktops, a folder a task.
+
+    RESULTS/<action space>/<observation>/<model>/<domain>/<task>/{traj.jsonl, step_<n>_<time>.png, result.txt}
+
+A line of `traj.jsonl` is one executed action; its `screenshot_file` is the screen after it. The action is PyAutoGUI
+code with points in pixels (a text, or in an object as `command` or `action`), WAIT, FAIL or DONE, or an object of the
+action space computer_13. https://github.com/xlang-ai/OSWorld
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action, ParseError, Point
+from flywheel.agent.grammar import Grammar, pixel_space
+from flywheel.agent.parsing.parser import parse_demonstrated_action, parse_response
+from flywheel.agent.prompt import MAX_SIDE, screenshot_size
+from flywheel.store.interop import demonstration
+from flywheel.store.interop.demonstration import (
+    DEMONSTRATION_GRAMMAR,
+    MAX_CHARACTERS,
+    MAX_SCREEN_BYTES,
+    NO_SCREEN,
+    DemonstratedStep,
+    Demonstration,
+    RefusedRecord,
+)
+from flywheel.utils.errors import BadInput
+from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
+
+DATASET, LICENCE = "osworld", ""
+NOT_HELD = demonstration.FORMATS["not_held"][DATASET]
+_FIRST_SCREENS = ("step_0.png", "initial_state.png")  # of the harnesses that keep the screen before the first action
+_SPOKEN = {"DONE": act.Finished(), "FAIL": act.CallUser(), "WAIT": act.Wait(), "CALL_USER": act.CallUser()}
+# computer_13's actions -> PyAutoGUI's functions, and its parameters -> theirs.
+_FUNCTIONS = {
+    "MOVE_TO": "moveTo", "CLICK": "click", "RIGHT_CLICK": "rightClick", "DOUBLE_CLICK": "doubleClick",
+    "DRAG_TO": "dragTo", "TYPING": "typewrite", "PRESS": "press", "KEY_DOWN": "keyDown", "KEY_UP": "keyUp",
+    "HOTKEY": "hotkey", "MOUSE_DOWN": "mouseDown", "MOUSE_UP": "mouseUp",
+}  # fmt: skip
+_PARAMETERS = {"num_clicks": "clicks", "text": "message", "key": "keys"}
+_IMPORTS = re.compile(r"(?:\s*(?:import|from)[ \t][^\n]*\n)*\s*")
+_QUOTED = re.compile(r"'''(.*?)'''\s*", re.DOTALL)  # UI-TARS's agents write their thought before the code
+_PASTED = re.compile(
+    r"import pyperclip\s*pyperclip\.copy\((?P<text>.*)\)\s*pyautogui\.hotkey\('ctrl', 'v'\)", re.DOTALL
+)
+_HEADING = re.compile(r"^#+ *(?:Action|Code) *:", re.MULTILINE)  # OpenCUA's agents write theirs behind the thought
+_HELD = re.compile(r"\b(key|mouse)(Down|Up)\(\s*(?:keys?\s*=\s*)?['\"]?([^'\",)]*)")
+_Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    step_num: int | None = Field(default=None, ge=0, lt=2**31)
+    action_timestamp: _Text | None = None
+    action: _Text | dict[str, Any] | None = None
+    response: Any = None
+    plan: Any = None
+    screenshot_file: _Text | None = None
+    instruction: _Text | None = None
+    error: _Text | None = Field(default=None, alias="Error")
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    instruction: _Text
+
+
+def read_osworld(
+    folders: Sequence[Path], tasks: Path | None = None, split: str = "eval", licence: str = LICENCE,
+    max_side: int = MAX_SIDE,
+) -> Iterator[Demonstration | RefusedRecord]:  # fmt: skip
+    """Yield each task's folder as a demonstration, or as a RefusedRecord that says why it is none.
+
+    folders: with a `traj.jsonl` in them, at any depth. tasks: folder of task configs, `<task>.json` at any depth, for
+    the instructions of results that have none beside them. split: "eval" for tasks of the benchmark, which are never
+    trained on, or "train". licence: stored with each demonstration. max_side: longest side of a screen, in pixels
+    (policy.max_image_side). It is a generator; at the first record it raises BadInput for a folder that is missing or
+    without results.
+    """
+    configs: dict[str, list[Path]] = defaultdict(list)
+    for path in tasks.rglob("*.json") if tasks else ():
+        configs[path.stem].append(path)
+    if tasks and not configs:
+        raise BadInput("no task configs", where=tasks, fix="name OSWorld's evaluation_examples")
+    for folder in folders:
+        found = sorted(path.parent for path in folder.rglob("traj.jsonl"))
+        if not found:
+            raise BadInput("no traj.jsonl", where=folder, fix="name a folder of OSWorld's results")
+        for one in found:
+            try:
+                yield _demonstration(one.resolve(), configs, split, licence, max_side)
+            except Exception as error:  # any error concerns this task only
+                yield RefusedRecord.from_error(str(one.relative_to(folder.parent)), error)
+
+
+def _demonstration(
+    folder: Path, configs: Mapping[str, Sequence[Path]], split: str, licence: str, max_side: int
+) -> Demonstration:
+    lines = _read_lines(folder / "traj.jsonl")
+    told = [line for line in lines if line.action is not None]
+    idle = _find_idle_steps(told, folder)
+    screens: dict[str, bytes] = {}
+    steps: list[DemonstratedStep] = []
+    hands = _Hands()
+    before = next((name for name in _FIRST_SCREENS if (folder / name).is_file()), None)
+    number = None
+    # Actions of one response within a second have one file, which has the screen after the last of them.
+    newest = {line.screenshot_file: place for place, line in enumerate(told)}
+    for place, line in enumerate(told):
+        screen, size = NO_SCREEN, None
+        if shown := before or line.screenshot_file:  # the screen after it has the size of the one before
+            encoded = _read_screen(folder, shown)
+            name = demonstration.check_screen(encoded, f"its screen {shown}", max_side)
+            size = screenshot_size(encoded, max_side)
+            if before:
+                screens[name], screen = encoded, name
+        code, thought = _read_code(line.action)
+        action = hands.read(code, size)
+        repeated = number is not None and line.step_num == number  # several actions of one response
+        thought = "" if repeated else _read_thought(line) or thought
+        steps.append(demonstration.make_demonstrated_step(action, code, screen, thought))
+        before = line.screenshot_file if newest[line.screenshot_file] == place else None
+        number = line.step_num
+    if not steps:
+        raise ValueError("it has no actions")
+    result = _read_result(folder / "result.txt")
+    broke = [line.error for line in lines if line.error is not None]
+    model, domain, task = (*("", "", ""), *folder.parts)[-3:]
+    facts = {"author": "model", "agent": model, "result": result, "error": broke[0] if broke else None}
+    facts |= {"idle_steps": idle} if idle else {}
+    began = f"@{told[0].action_timestamp}" if told[0].action_timestamp else ""
+    return Demonstration(
+        dataset=DATASET,
+        id=f"{model}/{domain}/{task}{began}",
+        licence=licence,
+        instruction=_read_instruction(folder, lines, configs),
+        world=DATASET,
+        template=domain,
+        split=split,
+        completed=None if result is None else result == 1,
+        steps=tuple(steps),
+        facts={name: value for name, value in facts.items() if value is not None},
+        screens=screens,
+    )
+
+
+def _read_lines(path: Path) -> list[_Line]:
+    lines: list[_Line] = []
+    for number, text in iter_json_lines(path):
+        if lines and lines[-1].error is not None:
+            raise ValueError(f"line {number}: lines follow the one of the error that ended the run")
+        try:
+            line = _Line.model_validate(parse_foreign_json(text))
+            if line.action is None and line.error is None and line.instruction is None:
+                raise ValueError("action: it has none")
+            if line.screenshot_file is not None and Path(line.screenshot_file).name != line.screenshot_file:
+                raise ValueError("screenshot_file: not the name of a file of its folder")
+        except ValueError as error:
+            raise ValueError(f"line {number}: {RefusedRecord.from_error('', error).why}") from None
+        lines.append(line)
+    return lines
+
+
+def _find_idle_steps(lines: Sequence[_Line], folder: Path) -> list[int]:
+    """Return the numbers of steps whose response had no action. Raises ValueError where a second run was appended to
+    the file, so that steps begin anew, or where a line is lost, whose screen is there."""
+    last, idle = 0, []
+    for number in (line.step_num for line in lines if line.step_num is not None):
+        if number < last:
+            raise ValueError(f"two runs in one file: step {number} comes after step {last}")
+        for gap in range(last + 1, min(number, last + 1000)):
+            if next(folder.glob(f"step_{gap}_*"), None):
+                raise ValueError(f"no line has step {gap}, and its screen is there")
+            idle.append(gap)
+        last = number
+    return idle
+
+
+def _read_screen(folder: Path, name: str) -> bytes:
+    path = folder / name
+    try:
+        large = path.stat().st_size > MAX_SCREEN_BYTES
+        encoded = b"" if large else path.read_bytes()
+    except (OSError, ValueError):
+        raise ValueError(f"its screen {name} is not there") from None
+    if large:
+        raise ValueError(f"its screen {name} is larger than {MAX_SCREEN_BYTES // 2**20} MiB")
+    return encoded
+
+
+def _read_result(path: Path) -> float | None:
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8-sig").strip()
+    try:
+        result = float({"True": "1", "False": "0"}.get(text, text))
+    except ValueError:
+        result = -1.0
+    if not 0 <= result <= 1:
+        raise ValueError(f"result.txt: not a score from 0 to 1: {text[:40]!r}")
+    return result
+
+
+def _read_instruction(folder: Path, lines: Sequence[_Line], configs: Mapping[str, Sequence[Path]]) -> str:
+    if said := next((line.instruction for line in lines if line.instruction), ""):
+        return said
+    if (beside := folder / "instruction.txt").is_file():
+        return beside.read_text(encoding="utf-8-sig").strip()
+    beside, given = folder / f"{folder.name}.json", configs.get(folder.name, ())
+    fit = [beside] if beside.is_file() else [path for path in given if path.parent.name == folder.parent.name] or given
+    if not fit:
+        raise ValueError(f"its instruction is not there: give the folder with {folder.name}.json as --tasks")
+    if len(fit) > 1:
+        raise ValueError(f"its task config may be {fit[0]} or {fit[1]}")
+    try:
+        return _Config.model_validate(parse_foreign_json(fit[0].read_bytes())).instruction
+    except ValueError as error:
+        raise ValueError(f"{fit[0].name}: {RefusedRecord.from_error('', error).why}") from None
+
+
+def _read_thought(line: _Line) -> str:
+    raw = line.action.get("raw_response") if isinstance(line.action, dict) else None
+    for said in (line.response, line.plan, raw):
+        text = "\n".join(one for one in said if isinstance(one, str)) if isinstance(said, list) else said
+        if isinstance(text, str) and text:
+            thought = parse_response(text, DEMONSTRATION_GRAMMAR).thought
+            return _HEADING.split(thought, maxsplit=1)[0].strip()[:MAX_CHARACTERS]
+    return ""
+
+
+def _read_code(action: str | Mapping[str, Any]) -> tuple[str, str]:
+    """Return an action as code, or as a word of `_SPOKEN`, and the thought that stands in the code."""
+    if not isinstance(action, str):
+        action = next((action[name] for name in ("command", "action") if isinstance(action.get(name), str)), action)
+    code = action if isinstance(action, str) else _write_code(action)
+    start = _IMPORTS.match(code).end()
+    quoted = _QUOTED.match(code, start)
+    thought = quoted[1].partition("Thought:")[2].strip() if quoted else ""
+    code = code[quoted.end() :] if quoted else code
+    if pasted := _PASTED.search(code):
+        code = f"{code[: pasted.start()]}pyautogui.write({pasted['text']}){code[pasted.end() :]}"
+    return code.strip(), thought
+
+
+def _write_code(action: Mapping[str, Any]) -> str:
+    """Write an action of computer_13 as the code that OSWorld makes of it."""
+    kind = action.get("action_type")
+    given = action.get("parameters", {name: value for name, value in action.items() if name != "action_type"})
+    if not isinstance(kind, str) or not isinstance(given, dict):
+        raise ValueError("action: an object without an action_type")
+    if kind == "SCROLL":
+        names = {"dx": "hscroll", "dy": "vscroll"}
+        return "\n".join(f"pyautogui.{names.get(name, name)}({value!r})" for name, value in given.items() if value)
+    if kind not in _FUNCTIONS:
+        return kind
+    written = ", ".join(f"{_PARAMETERS.get(name, name)}={value!r}" for name, value in given.items())
+    return f"pyautogui.{_FUNCTIONS[kind]}({written})"
+
+
+class _Hands:
+    """Read actions one after the other: where the pointer is, and what is held down, goes on from each to the next."""
+
+    def __init__(self) -> None:
+        self._pointer: Point | None = None
+        self._held: set[str] = set()
+
+    def read(self, code: str, size: tuple[int, int] | None) -> Action | ParseError:
+        """Return the action of `code`, or why there is none that can be learnt. size: of the screen, in pixels; None
+        where it is not known."""
+        if code in _SPOKEN:
+            return _SPOKEN[code]
+        grammar = Grammar("point", pixel_space(*size), "computer") if size else None
+        found: Action | ParseError = ParseError(demonstration.WITHOUT_SCREEN)
+        if grammar is not None:
+            found = parse_demonstrated_action(code, grammar)
+            if isinstance(found, ParseError) and self._pointer is not None:
+                # A click, scroll or drag without a place begins where the pointer is.
+                x, y = self._pointer.x * size[0], self._pointer.y * size[1]
+                rest = code[_IMPORTS.match(code).end() :]
+                there = parse_demonstrated_action(f"pyautogui.moveTo({x!r}, {y!r})\n{rest}", grammar)
+                found = found if isinstance(there, ParseError) else there
+            if isinstance(found, ParseError):
+                self._pointer = None
+            else:
+                self._pointer = getattr(found, "end_point", None) or getattr(found, "point", self._pointer)
+        held = ", ".join(sorted(self._held))
+        for what, way, key in _HELD.findall(code):
+            name = key.strip().lower() if what == "key" else "the mouse"
+            (self._held.add if way == "Down" else self._held.discard)(name)
+        if held and not isinstance(found, ParseError | act.Press | act.Release | act.Wait):
+            return ParseError(f"it is done with {held} held down")
+        return found
