@@ -11,7 +11,7 @@ from PIL import Image
 
 from flywheel.config import Settings
 from flywheel.recordings.rows import demonstration_rows
-from flywheel.store.interop import agentnet_tool, openadapt
+from flywheel.store.interop import agentnet_tool, openadapt, osworld
 from flywheel.store.interop.demonstration import Demonstration, RefusedRecord, save_demonstration
 from flywheel.utils.errors import BadInput
 
@@ -287,3 +287,11 @@ def test_a_database_that_is_cut_off_refuses_its_capture(tmp_path, video):
 def test_a_folder_without_sessions_is_bad_input(tmp_path, read):
     with pytest.raises(BadInput, match="no "):
         list(read([tmp_path]))
+
+
+@pytest.mark.parametrize("read", [agentnet_tool.read_agentnet_tool, openadapt.read_openadapt, osworld.read_osworld])
+def test_a_folder_that_is_missing_is_not_told_as_an_empty_one(tmp_path, read):
+    with pytest.raises(BadInput, match="there is no such folder"):
+        next(iter(read([tmp_path / "gone"])))
+    with pytest.raises(BadInput, match=r"no (events\.jsonl|recording\.db|traj\.jsonl)"):
+        next(iter(read([tmp_path])))

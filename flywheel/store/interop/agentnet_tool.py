@@ -18,7 +18,6 @@ from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import MAX_CHARACTERS, Demonstration, RefusedRecord
 from flywheel.store.interop.input_events import RawEvent, reduce_events
 from flywheel.store.interop.video import read_frames
-from flywheel.utils.errors import BadInput
 from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
 
 DATASET, LICENCE = "agentnettool", ""
@@ -97,15 +96,12 @@ def read_agentnet_tool(
     side of a screen, in pixels (policy.max_image_side). It is a generator; at the first record it raises BadInput for a
     folder that is missing or without sessions.
     """
-    for folder in folders:
-        found = sorted(path.parent for path in folder.rglob("events.jsonl"))
-        if not found:
-            raise BadInput("no events.jsonl", where=folder, fix="name a folder of AgentNetTool's recordings")
-        for one in found:
-            try:
-                yield _demonstration(one.resolve(), licence, max_side)
-            except Exception as error:  # any error concerns this session only
-                yield RefusedRecord.from_error(str(one.relative_to(folder.parent)), error)
+    yield from demonstration.read_folders(
+        folders,
+        "events.jsonl",
+        "name a folder of AgentNetTool's recordings",
+        lambda one: _demonstration(one, licence, max_side),
+    )
 
 
 def _demonstration(folder: Path, licence: str, max_side: int) -> Demonstration:

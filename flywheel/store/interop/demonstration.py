@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from itertools import pairwise
@@ -125,6 +125,28 @@ class RefusedRecord:
             return cls(where, describe_first_fault(error))
         told = isinstance(error, ValueError | FlywheelError)
         return cls(where, " ".join(str(error).split()) if told else describe_error(error))
+
+
+def read_folders(
+    folders: Sequence[Path], file: str, fix: str, read: Callable[[Path], Demonstration]
+) -> Iterator[Demonstration | RefusedRecord]:
+    """Yield what `read` makes of each folder with a `file` in it, or a RefusedRecord that says why it is none.
+
+    folders: to look in, at any depth. fix: what to name in place of a folder that is missing or holds none; for these
+    it raises BadInput, when it comes to them. read: gets the folder's absolute path; any error of it concerns that
+    folder only.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise BadInput("there is no such folder", where=folder, fix=fix)
+        found = sorted(path.parent for path in folder.rglob(file))
+        if not found:
+            raise BadInput(f"no {file}", where=folder, fix=fix)
+        for one in found:
+            try:
+                yield read(one.resolve())
+            except Exception as error:
+                yield RefusedRecord.from_error(str(one.relative_to(folder.parent)), error)
 
 
 def describe_error(error: Exception) -> str:

@@ -26,7 +26,6 @@ from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import MAX_CHARACTERS, Demonstration, RefusedRecord
 from flywheel.store.interop.input_events import RawEvent, reduce_events
 from flywheel.store.interop.video import read_frames
-from flywheel.utils.errors import BadInput
 from flywheel.utils.json_text import parse_foreign_json
 
 DATASET, LICENCE = "openadapt", ""
@@ -93,15 +92,12 @@ def read_openadapt(
     side of a screen, in pixels (policy.max_image_side). It is a generator; at the first record it raises BadInput for a
     folder that is missing or without captures.
     """
-    for folder in folders:
-        found = sorted(path.parent for path in folder.rglob("recording.db"))
-        if not found:
-            raise BadInput("no recording.db", where=folder, fix="name a folder of openadapt-capture's")
-        for one in found:
-            try:
-                yield _demonstration(one.resolve(), licence, max_side)
-            except Exception as error:  # any error concerns this capture only
-                yield RefusedRecord.from_error(str(one.relative_to(folder.parent)), error)
+    yield from demonstration.read_folders(
+        folders,
+        "recording.db",
+        "name a folder of openadapt-capture's",
+        lambda one: _demonstration(one, licence, max_side),
+    )
 
 
 def _demonstration(folder: Path, licence: str, max_side: int) -> Demonstration:

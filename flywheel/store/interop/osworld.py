@@ -90,15 +90,12 @@ def read_osworld(
         configs[path.stem].append(path)
     if tasks and not configs:
         raise BadInput("no task configs", where=tasks, fix="name OSWorld's evaluation_examples")
-    for folder in folders:
-        found = sorted(path.parent for path in folder.rglob("traj.jsonl"))
-        if not found:
-            raise BadInput("no traj.jsonl", where=folder, fix="name a folder of OSWorld's results")
-        for one in found:
-            try:
-                yield _demonstration(one.resolve(), configs, split, licence, max_side)
-            except Exception as error:  # any error concerns this task only
-                yield RefusedRecord.from_error(str(one.relative_to(folder.parent)), error)
+    yield from demonstration.read_folders(
+        folders,
+        "traj.jsonl",
+        "name a folder of OSWorld's results",
+        lambda one: _demonstration(one, configs, split, licence, max_side),
+    )
 
 
 def _demonstration(
