@@ -1,6 +1,6 @@
 # Every target sets up what it needs. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help flywheel explorer test test-all test-fast test-worlds test-deepspeed test-newest lint format setup setup-test clean
+.PHONY: help flywheel osworld explorer test test-all test-fast test-worlds test-deepspeed test-newest lint format setup setup-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test-newest: setup-test ## the tests that hold us to DuckDB, Prefect, pandas and
 	.venv-newest/bin/python -m pytest -n 2 --dist loadfile -m "not exhaustive" tests/unit/test_library_surprises.py tests/unit/test_partitions.py tests/unit/test_dataset.py \
 		tests/integration/test_catalog.py tests/integration/test_catalog_file.py tests/integration/test_catalog_views.py tests/integration/test_catalog_twice.py tests/integration/test_contracts.py tests/integration/test_reroute.py \
 		tests/integration/test_explorer_sql.py tests/integration/test_exchange.py tests/integration/test_tools.py tests/integration/test_versioning.py tests/e2e/test_flows.py tests/e2e/test_notebook.py
+
+osworld: setup ## what OSWorld's tasks need: LibreOffice, GIMP, Thunderbird, VLC, and its metrics (.venv-osworld)
+	@scripts/osworld
 
 explorer: ## build the pages that need Node (20): the explorer's and the viewers of desktops and terminals; kept in git
 	cd flywheel/ui/explorer/web && npm ci --no-audit --no-fund && npm run build

@@ -9,11 +9,9 @@ intervals; the chance level is the peer.
 
 from __future__ import annotations
 
-import random
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from string import ascii_lowercase
 
 import numpy as np
 import torch
@@ -21,41 +19,26 @@ from bench_case import BenchCase, emit_case, exit_code
 from PIL import Image, ImageDraw
 
 from flywheel import config
-from flywheel.agent.actions import Click, ParseError
+from flywheel.agent.actions import Click
 from flywheel.agent.parsing.parser import parse_response
 from flywheel.envs.screens import layouts, vocabulary
-from flywheel.envs.screens.questions import ask_typing
-from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import load_model
-from flywheel.training.pretrain.pretrainer import DESCRIPTION_SKILLS, JudgedAnswer, answer_questions, success_rate
+from flywheel.training.pretrain.figures import PAGES, SEED, answer_base_questions, draw_base_questions, holds_action
+from flywheel.training.pretrain.pretrainer import JudgedAnswer, success_rate
 
-CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
-    "shapes": ("shape",),
-    "blocks": ("block",),
-    "buttons": ("button",),
-    "rows": ("toggle",),
-    "texts": ("text",),
-    "mixed": ("mixed",),
-}
-ELEMENTS = (2, 8)  # on a grounding page; a few kinds hold no more than six
-TEXTS = (1, 6)  # on a reading page
 SHOWN = 24  # wrong answers in a picture
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="flywheel bench base", description=__doc__)
     parser.add_argument("--model", type=Path, default=Path(__file__).parent.parent / "models" / "base")
-    parser.add_argument("--pages", type=int, default=480, help="pages of each case")
-    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--pages", type=int, default=PAGES, help="pages of each case")
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--pictures", type=Path, help="folder for pictures of what went wrong")
     options = parser.parse_args(argv)
     policy = config.PolicySettings()
-    model, encoder = load_model(options.model), Encoder.from_folder(options.model)
-    rng = random.Random(f"bench base {options.seed}")
-    clicks = answer_questions(model, encoder, policy, [_grounding(i, rng) for i in range(options.pages)])
-    readings = answer_questions(model, encoder, policy, [_reading(i, rng) for i in range(options.pages)])
-    actions = clicks + answer_questions(model, encoder, policy, [_action(i, rng) for i in range(options.pages)])
-    typed = answer_questions(model, encoder, policy, [_typing(i, rng) for i in range(options.pages)])
+    answers = answer_base_questions(options.model, draw_base_questions(options.pages, options.seed))
+    clicks, readings, typed = answers["grounding"], answers["reading"], answers["copying"]
+    actions = clicks + answers["action"]
     about = {"seed": options.seed, "threads": torch.get_num_threads()}
     cases = [
         _case(
@@ -78,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             **about,
         ),
         _case("copying", 0.90, [a.right for a in typed], None, "none", by_kind=_parts(typed, _copied), **about),
-        _case("parses", 0.99, [_parses(a, policy) for a in actions], None, "none", **about),
+        _case("parses", 0.99, [holds_action(a, policy) for a in actions], None, "none", **about),
     ]
     if options.pictures:
         _picture(clicks, policy, options.pictures / "grounding.png")
@@ -113,52 +96,6 @@ def _parts(answers: Sequence[JudgedAnswer], key) -> dict[str, str]:
     return {name: f"{np.mean(found):.2f} of {len(found)}" for name, found in sorted(groups.items())}
 
 
-Asked = tuple[layouts.Scene, list[layouts.SceneQuestion]]
-
-
-def _grounding(number: int, rng: random.Random) -> Asked:
-    kind = list(CLICKS)[number % len(CLICKS)]
-    while True:
-        scene = layouts.draw_scene(kind, layouts.SCENE_LEVELS, rng, 100, count=rng.randint(*ELEMENTS))
-        clicks = [question for question in scene.questions if question.skill in CLICKS[kind]]
-        if clicks and scene.count > 1:
-            return scene, [rng.choice(clicks)]
-
-
-def _reading(number: int, rng: random.Random) -> Asked:
-    while True:
-        if number % 4 == 0:
-            scene = layouts.draw_scene("form", 1, rng, 100)
-        else:
-            scene = layouts.draw_scene("texts", layouts.SCENE_LEVELS, rng, 100, count=rng.randint(*TEXTS))
-        reads = [question for question in scene.questions if question.skill == "read"]
-        if reads:
-            return scene, [rng.choice(reads)]
-
-
-def _action(number: int, rng: random.Random) -> Asked:
-    kind = list(layouts.SCENE_KINDS)[number % len(layouts.SCENE_KINDS)]
-    while True:
-        scene = layouts.draw_scene(kind, rng.randint(1, layouts.SCENE_LEVELS), rng, 100)
-        acts = [q for q in scene.questions if q.skill not in (*DESCRIPTION_SKILLS, "ask", "read")]
-        if acts:
-            return scene, [rng.choice(acts)]
-
-
-def _typing(number: int, rng: random.Random) -> Asked:
-    """Letters, syllables or a number, and of each a third with an ending, as a file's name."""
-    made = (
-        lambda: "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 7))),
-        lambda: "".join(rng.choice("bdfklmnprst") + rng.choice("aeiou") for _ in range(rng.randint(2, 3))),
-        lambda: str(rng.randrange(1000, 100_000)),
-    )
-    text = made[number % 3]() + (rng.choice((".txt", ".csv", ".py")) if number % 9 < 3 else "")
-    scene = layouts.draw_scene(
-        list(layouts.SCENE_KINDS)[number % len(layouts.SCENE_KINDS)], 1 + number % layouts.SCENE_LEVELS, rng, 100
-    )
-    return scene, [ask_typing(text, rng, 100)]
-
-
 def _copied(answer: JudgedAnswer) -> str:
     text = answer.question.copied
     return "file" if "." in text else "number" if text.isdigit() else "letters"
@@ -178,10 +115,6 @@ def _chance_read(answers: Sequence[JudgedAnswer]) -> float:
             ]
         )
     )
-
-
-def _parses(answer: JudgedAnswer, policy: config.PolicySettings) -> bool:
-    return not isinstance(parse_response(answer.text, policy.coordinates).action, ParseError)
 
 
 def _picture(answers: Sequence[JudgedAnswer], policy: config.PolicySettings, file: Path) -> None:

@@ -8,6 +8,8 @@ taken_over: the model plays up to its first wrong step, which counts, and the ex
 model plays alone, and the expert says of each screen what should have been done. With `_failed` the tasks are those
 that the model did not solve.
 
+`annotate_claim.py` measures which of the model's steps are worth correcting, and what its own answers there add.
+
 Each set joins the iteration's recordings and general data; the base is trained on them as CT is, for --samples, and
 measured as `flywheel bench flywheel` measures. Sets and models lie in --out and are not made again.
 """
@@ -40,7 +42,7 @@ from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.oracle import next_expert_step
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import PolicyBackend, SamplingParams
+from flywheel.policy.protocol import Completion, PolicyBackend, SamplingParams
 from flywheel.recordings.synthetic.sessions import recorded_tasks
 from flywheel.rollout.corrections import does_the_same
 from flywheel.rollout.episode import PromptHistory, derive_seed
@@ -59,11 +61,13 @@ _TRIED = 4  # tasks that the model tries for each that is wanted of those it doe
 
 @dataclass
 class Played:
-    """One episode. steps: what was shown, what should be answered, whether the model's own answer was right."""
+    """One episode. steps: what was shown, what should be answered, whether the model's own answer was right. own: what
+    the model answered, of each step, but of demonstrations."""
 
     task: Task
     solved: bool = False
     steps: list[tuple[Context, str, bool]] = field(default_factory=list)
+    own: list[Completion] = field(default_factory=list)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,9 +96,9 @@ def _arm(ws: Workspace, out: Path, arm: str, options: argparse.Namespace) -> Ben
     stream = islice(recorded_tasks(chosen), _PASSED, None)
     tasks = list(islice(stream, options.tasks))
     if arm != way:
-        tried = _set(ws, out, "labelled", list(islice(stream, _TRIED * options.tasks)), chosen, "tried")
+        tried = played_set(ws, out, "labelled", list(islice(stream, _TRIED * options.tasks)), chosen, "tried")
         tasks = [one.task for one in tried if not one.solved][: options.tasks]
-    played = _set(ws, out, way, tasks, chosen, arm)
+    played = played_set(ws, out, way, tasks, chosen, arm)
     model = _trained(ws, out, arm, played, chosen, options)
     drawn = flywheel_run.measured_tasks(options.eval_tasks, "evening")
     result = flywheel_run.measured(out / "measured", model, drawn, "evening")
@@ -112,7 +116,7 @@ def _arm(ws: Workspace, out: Path, arm: str, options: argparse.Namespace) -> Ben
     return emit_case(BenchCase("corrections", arm, "success", share, None, "none", None, None, True, about))
 
 
-def _set(ws: Workspace, out: Path, way: str, tasks: Sequence[Task], chosen: Settings, name: str) -> list[Played]:
+def played_set(ws: Workspace, out: Path, way: str, tasks: Sequence[Task], chosen: Settings, name: str) -> list[Played]:
     path = out / f"{name}.pickle"
     if path.is_file():
         return pickle.loads(path.read_bytes())
@@ -161,6 +165,7 @@ async def play(env: Env, policy: PolicyBackend, task: Task, way: str, chosen: Se
             limit, seed = chosen.policy.max_new_tokens, derive_seed(task.task_id, number)
             sampling = SamplingParams(chosen.rollout.temperature, limit, seed, action=True, session=task.task_id)
             completion = await policy.complete(context, sampling)
+            played.own.append(completion)
             parsed = parse_response(completion.text, grammar)
             right = does_the_same(parsed.action, action, state["elements"])
             if right and way == "corrected":
@@ -193,10 +198,10 @@ def _trained(
         random.Random(options.seed),
     )
     state.mkdir(parents=True, exist_ok=True)
-    recorded, general = _recorded(ws, encoder, chosen, out / "screens")
+    recorded, general = recorded_examples(ws, encoder, chosen, out / "screens")
     half = options.samples // 2
     agent = [*recorded, *_samples(played, encoder)]
-    samples = [*islice(_repeated(agent, rng), half), *islice(_repeated(general, rng), options.samples - half)]
+    samples = [*islice(repeated(agent, rng), half), *islice(repeated(general, rng), options.samples - half)]
     rng.shuffle(samples)
     ct = chosen.ct.model_copy(update={"num_examples": options.samples})
     dataset = ShuffledDataset(samples, ct.batch, options.seed)
@@ -212,7 +217,9 @@ def _samples(played: Sequence[Played], encoder: Encoder) -> Iterator[Example]:
             yield Example(prompt, response, None, one.task.task_id, number, one.task.domain)
 
 
-def _recorded(ws: Workspace, encoder: Encoder, chosen: Settings, screens: Path) -> tuple[list[Example], list[Example]]:
+def recorded_examples(
+    ws: Workspace, encoder: Encoder, chosen: Settings, screens: Path
+) -> tuple[list[Example], list[Example]]:
     """All steps of the first iteration's recordings, and its general samples."""
     from flywheel.training import data as dataset
     from flywheel.training.data import ExampleRef
@@ -226,7 +233,7 @@ def _recorded(ws: Workspace, encoder: Encoder, chosen: Settings, screens: Path) 
     return found[: len(drawn)], found[len(drawn) :]
 
 
-def _repeated(samples: Sequence[Example], rng: random.Random) -> Iterator[Example]:
+def repeated(samples: Sequence[Example], rng: random.Random) -> Iterator[Example]:
     """Each as often as any other, in an order of its own each time."""
     while samples:
         yield from rng.sample(samples, len(samples))

@@ -45,7 +45,8 @@ from flywheel.config import SandboxSettings, Settings
 from flywheel.envs.browser import page_check
 from flywheel.envs.browser.pages.manifest import load_page_manifest
 from flywheel.envs.registry import get_task_suite
-from flywheel.envs.tasks.drawing import make_page_task, make_task, task_to_row
+from flywheel.envs.tasks.drawing import make_task, task_to_row
+from flywheel.envs.tasks.page_tasks import make_page_task
 from flywheel.recordings.ingest import ingest_session
 from flywheel.recordings.session import ScreenFrame, SessionMeta, SessionOutcome, action_to_events, write_session
 from flywheel.store.images import image_digest

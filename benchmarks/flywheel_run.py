@@ -34,7 +34,8 @@ from flywheel.envs import registry
 from flywheel.envs.base import Task
 from flywheel.envs.registry import open_environments
 from flywheel.envs.suites import references
-from flywheel.envs.tasks.drawing import is_held_out, make_tasks
+from flywheel.envs.tasks.drawing import make_tasks
+from flywheel.envs.tasks.held_out import is_held_out
 from flywheel.evaluation.evaluator import JudgedEpisode, evaluate_policy
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
@@ -58,9 +59,10 @@ RL_ALONE = "rl-alone"
 # Arms that go on from the last model of the whole run, so many iterations without a new recording.
 MORE_ITERATIONS = 5
 _NO_RECORDINGS = {"recording.sessions_per_iteration": 0, "iterations": MORE_ITERATIONS}
+_CORRECTED = _NO_RECORDINGS | {"rollout.corrections_per_task": 2, "synthesis.train_tasks": 80, "rollout.n_rollouts": 2}
 BY_ITSELF: Mapping[str, Mapping[str, Any]] = {
-    "by-itself": _NO_RECORDINGS
-    | {"rollout.corrections_per_task": 2, "synthesis.train_tasks": 80, "rollout.n_rollouts": 2},
+    "by-itself": _CORRECTED,
+    "by-itself-least-sure": _CORRECTED | {"rollout.corrections_at": "least_sure"},
     "by-itself-default": _NO_RECORDINGS,
 }
 ARMS = {
@@ -71,6 +73,7 @@ ARMS = {
     "no-rl": "without RL",
     RL_ALONE: "the whole flywheel, and then RL alone",
     "by-itself": "the whole flywheel, and then iterations without new recordings, with corrections by solvers",
+    "by-itself-least-sure": "the same, corrected from the step on that the model was least sure of",
     "by-itself-default": "the whole flywheel, and then iterations without new recordings, by the default recipe",
 }
 
@@ -217,7 +220,7 @@ def measured(
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     chosen = settings_of(profile)
-    judged = asyncio.run(_play(model, [task for task in tasks if domain in ("", task.domain)], chosen))
+    judged = asyncio.run(play_tasks(model, [task for task in tasks if domain in ("", task.domain)], chosen))
     won = {one.task.task_id: one.result.v for one in judged}
     steps: dict[str, list[bool]] = {}
     for one in judged:
@@ -245,7 +248,7 @@ def _normalised(judged: Sequence[JudgedEpisode]) -> dict[str, float]:
     return {world: round(fmean(found), 4) for world, found in sorted(shares.items())}
 
 
-async def _play(model: Path, tasks: Sequence[Task], chosen: Settings):
+async def play_tasks(model: Path, tasks: Sequence[Task], chosen: Settings):
     policy = open_policy(model, chosen.policy)
     try:
         async with open_environments(chosen, tasks) as environments:

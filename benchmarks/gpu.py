@@ -1,9 +1,10 @@
 """Tokens a second of a 7B shape on a GPU, beside the machine's limits: answering, an SFT step, an RL step, ZeRO.
 
 Random weights of the shape of Qwen2.5-VL-7B go through the project's own code: the policy in this process (bfloat16),
-the trainers of SFT and RL (float32, as they train). AdamW takes 16 bytes a parameter, 130 GB for all of them: on one
-GPU as many layers are trained as fit its memory, and the line says how many of how many. One JSON line a measurement.
-`scripts/gpu-check` types it; `--shape tiny --device cpu` goes the same way on a CPU in seconds, which measures nothing.
+the trainers of SFT and RL, with all weights in float32 and with an adapter of a base in bfloat16 and in 4 bits. AdamW
+takes 16 bytes a parameter, 130 GB for all of them: on one GPU as many layers are trained as fit its memory, and the
+line says how many of how many. One JSON line a measurement. `scripts/gpu-check` types it; `--shape tiny --device cpu`
+goes the same way on a CPU in seconds, which measures nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def missing() -> str:
     if torch.version.cuda:
         mend = f"`nvidia-smi` must list a GPU, with a driver for CUDA {torch.version.cuda}"
     else:
-        mend = f"this torch knows no CUDA: on a machine with a GPU, pip install --force-reinstall torch=={plain}"
+        mend = f"this torch knows no CUDA: on a machine with a GPU, pip install torch=={plain}+cu130 --index-url "
+        mend += "https://download.pytorch.org/whl/cu130"
     way = "scripts/gpu-check --shape tiny --device cpu"
     return f"no CUDA device: nothing was measured; {mend}; the same way on a CPU: {way}"
 

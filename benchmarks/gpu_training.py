@@ -13,14 +13,17 @@ from gpu_shape import answers, configuration, contexts, new_encoder
 from gpu_work import SHARDED, TRAINED, Parameters, Work, adapter_bytes, layers_that_fit, packs, step_bytes
 
 from flywheel.config import AdapterSettings, RlSettings, SftSettings
+from flywheel.policy.model import require_bitsandbytes
 from flywheel.training.data import Example, ShuffledDataset
 from flywheel.training.modeling.policy_forward import PackedBatch
 from flywheel.training.modeling.trained_policy import computes_in_bfloat16, load_trained_policy
 from flywheel.training.rl.trainer import Experience, Learner, ValueFeatures, estimate_step_samples, train_step
 from flywheel.training.sft import SupervisedTrainer
+from flywheel.utils.errors import ModelError
 
 Line = dict[str, Any]
 _WHOLE, _ADAPTER = AdapterSettings(), AdapterSettings(method="lora", rank=32, alpha=64, base_dtype="bfloat16")
+_FOUR_BITS = _ADAPTER.model_copy(update={"base_dtype": "nf4"})
 
 
 def training(place: Place, zero: bool) -> Iterator[Line]:
@@ -33,9 +36,20 @@ def training(place: Place, zero: bool) -> Iterator[Line]:
         ("rl_adapter", partial(rl, place, samples)),
     ):
         yield with_fewer(place.layers, partial(train, adapter=_ADAPTER)) | {"name": name}
+    yield _four_bits(place, samples)
     if zero:
         found = _fitting(place, samples, True, SHARDED, partial(sft, place, samples, "deepspeed"))
         yield found | {"name": "sft_zero3"}
+
+
+def _four_bits(place: Place, samples: Sequence[Example]) -> Line:
+    """`sft` with an adapter of a base in 4 bits, or why it cannot be measured."""
+    try:
+        require_bitsandbytes("adapter.base_dtype", place.device.type)
+    except ModelError as error:
+        return {"name": "sft_adapter_nf4", "skipped": str(error)}
+    train = partial(sft, place, samples, "torch", adapter=_FOUR_BITS)
+    return with_fewer(place.layers, train) | {"name": "sft_adapter_nf4"}
 
 
 def sft(place: Place, samples: Sequence[Example], engine: str, layers: int, adapter: AdapterSettings = _WHOLE) -> Line:

@@ -1,10 +1,12 @@
 """Seconds from a trained adapter in memory to the first answer with it: written, published, answered by its weights.
 
 This process is the trainer: it has an adapter of the base, with other numbers each time, and writes it as training
-does. The client publishes it and asks one context; its answer must be of that version. The server is a `flywheel model
-serve` of the base in a process of its own, and with `--endpoint` a vllm that was begun with the same base and LoRA
-routes. The peer is the way without adapters: the same weights merged, written as a whole checkpoint, published and
-answered. Medians, first repetition left out; `again_s` is what a further answer takes: the server's own speed.
+does. The client publishes it and asks about a screen that is new each time; its answer must be of that version. The
+server is a `flywheel model serve` of the base in a process of its own, and with `--endpoint` a vllm that was begun with
+the same base and LoRA routes. The peer is the way without adapters: the same weights merged, written as a whole
+checkpoint, published and answered. Medians, first repetition left out; `again_s` is what a further answer takes: the
+server's own speed.
+`known_s`: the first answer after another adapter, about a screen that the server has seen under the one before.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -73,11 +75,11 @@ def serving(base: Path) -> Iterator[str]:
 
 
 async def seconds(
-    policy: RemotePolicy, trainer: Trainer, write: Callable[[Path], Path], folder: Path, asked: Context, count: int
+    policy: RemotePolicy, trainer: Trainer, write: Callable[[Path], Path], folder: Path, screens: Sequence[Context]
 ) -> dict[str, list[float]]:
-    """The seconds of each part, `count` times after one that warms up."""
-    found: dict[str, list[float]] = {"all": [], "write": [], "publish": [], "answer": [], "again": []}
-    for repetition in range(count + 1):
+    """The seconds of each part, once for each of `screens`, of which the first warms up."""
+    found: dict[str, list[float]] = {"all": [], "write": [], "publish": [], "answer": [], "again": [], "known": []}
+    for repetition, asked in enumerate(screens):
         trainer.step()
         times = [time.perf_counter()]
         await asyncio.to_thread(write, folder)
@@ -90,26 +92,40 @@ async def seconds(
         again = time.perf_counter() - times[-1]
         if done.weight_version != checkpoint_digest(folder):
             raise AssertionError(f"an answer by {done.weight_version}, not {checkpoint_digest(folder)}")
+        trainer.step()
+        await asyncio.to_thread(write, folder)
+        await policy.load(folder)
+        begun = time.perf_counter()
+        await policy.complete(asked, SamplingParams(max_new_tokens=16, seed=repetition))
+        known = time.perf_counter() - begun
         if repetition:
             parts = [after - before for before, after in itertools.pairwise(times)]
-            for name, value in zip(found, [sum(parts), *parts, again], strict=True):
+            for name, value in zip(found, [sum(parts), *parts, again, known], strict=True):
                 found[name].append(value)
     return found
 
 
 async def measure(
-    name: str, trainer: Trainer, url: str, model: str, folder: Path, asked: Context, options: argparse.Namespace
+    name: str,
+    trainer: Trainer,
+    url: str,
+    model: str,
+    folder: Path,
+    screens: Sequence[Context],
+    options: argparse.Namespace,
 ) -> BenchCase:
     settings = PolicySettings(backend="openai", endpoint=url, model=model, timeout_s=DEADLINE_S)
     policy = await asyncio.to_thread(RemotePolicy, trainer.base, settings)
-    ours = await seconds(policy, trainer, trainer.write_adapter, folder / "adapter", asked, options.repetitions)
+    own = screens[: options.repetitions + 1]
+    ours = await seconds(policy, trainer, trainer.write_adapter, folder / "adapter", own)
     peer = None
     if name == "serve" and options.whole:
-        whole = await seconds(policy, trainer, trainer.write_whole, folder / "whole", asked, options.whole)
+        others = screens[options.repetitions + 1 :]
+        whole = await seconds(policy, trainer, trainer.write_whole, folder / "whole", others)
         peer = median(whole["all"])
     await policy.close()
     value = median(ours["all"])
-    extra = {f"{part}_s": median(ours[part]) for part in ("write", "publish", "answer", "again")}
+    extra = {f"{part}_s": median(ours[part]) for part in ("write", "publish", "answer", "again", "known")}
     extra |= {"n": options.repetitions, "base": str(options.shape or options.model), "rank": options.rank}
     extra |= {"adapter_mb": sum(file.stat().st_size for file in (folder / "adapter").iterdir()) / 1e6}
     extra |= {"threads": torch.get_num_threads(), "ours_all": ours["all"]}
@@ -132,17 +148,16 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     torch.set_grad_enabled(False)
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
-        folder, base = Path(place), options.model
-        asked = contexts(SHAPES["tiny"], 1)[0]
+        folder, base, shape = Path(place), options.model, SHAPES["tiny"]
         if options.shape:
             shape = SHAPES[options.shape]
             base = write_checkpoint(folder / "base", shape, options.layers or shape.layers, torch.device("cpu"))
-            asked = contexts(shape, 1)[0]
+        screens = contexts(shape, options.repetitions + options.whole + 2)
         trainer, cases = Trainer(base, options.rank), []
         with serving(base) as url:
-            cases.append(asyncio.run(measure("serve", trainer, url, "", folder, asked, options)))
+            cases.append(asyncio.run(measure("serve", trainer, url, "", folder, screens, options)))
         if options.endpoint:
             cases.append(
-                asyncio.run(measure("vllm", trainer, options.endpoint, options.served_model, folder, asked, options))
+                asyncio.run(measure("vllm", trainer, options.endpoint, options.served_model, folder, screens, options))
             )
     return exit_code(cases)

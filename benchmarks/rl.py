@@ -42,9 +42,9 @@ CURVES = (
     ("kl", "KL"),
     ("clip_fraction", "Clip fraction"),
     ("explained_variance", "Explained variance"),
-    ("think_length", "Think length"),
-    ("rounds", "Rounds a task"),
-    ("curriculum_informative", "Groups that teach"),
+    ("think_length", "Thought length, tokens"),
+    ("rounds", "Steps an episode"),
+    ("curriculum_informative", "Live groups"),
 )
 
 

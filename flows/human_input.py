@@ -95,7 +95,8 @@ def ask_reviewer(ctx: StageContext, record: StageRecorder) -> None:
 
     Returns at once before any other stage, and where there is a decision. People are notified; the decision is written
     to the iteration's `review.json`. When promotion.review_timeout_s has passed the old model stays, or FlywheelError
-    is raised (promotion.on_timeout). record: recorder of the stage, which records that it waits.
+    is raised (promotion.on_timeout). ctx: of the stage. record: its recorder, which records that it waits. Raises what
+    `build_promotion_report` and `decide_promotion` do.
     """
     rule = ctx.settings.promotion
     if (
@@ -167,7 +168,8 @@ def ask_for_route_labels(ctx: StageContext, record: StageRecorder) -> None:
     Only where `routing.review` asks for it; returns at once before any other stage. People label each trajectory as
     having solved its task or not; then those that are to be moved go to the other store. A form that is sent ends the
     review, also with trajectories left out. When routing.review_timeout_s has passed, the labels so far count, or
-    FlywheelError is raised (routing.on_timeout). record: recorder of the stage, which records that it waits.
+    FlywheelError is raised (routing.on_timeout). ctx: of the stage. record: its recorder, which records that it waits.
+    Raises what `open_questions` and `end_route_review` do.
     """
     if ctx.stage != route_review.GATED_STAGE or not (asked := route_review.open_questions(ctx.ws, ctx.iteration)):
         return
@@ -179,7 +181,8 @@ def ask_for_route_labels(ctx: StageContext, record: StageRecorder) -> None:
 
 
 def route_review_wait_s(rule: RoutingSettings, stage: str) -> float:
-    """Return the seconds that the stage may wait for people; 0 where nobody is asked before it."""
+    """Return the seconds that `stage`, by its name, may wait for people; 0 where nobody is asked before it. rule: block
+    `routing`."""
     return rule.review_timeout_s if stage == route_review.GATED_STAGE and rule.review else 0
 
 

@@ -41,7 +41,8 @@ def run_iterations(
     first, to the iteration it had been asked to reach, and keeps the overrides that it was begun with. Recorded files
     that are damaged or missing are restored before anything else. Raises BadInput for an iteration out of order,
     parameters that cannot work, or overrides that no iteration of the run would use, before anything is frozen;
-    FlywheelError where another run holds the workspace.
+    FlywheelError where another run holds the workspace or Prefect's server stops answering; what `recover_workspace`
+    and a failed stage raise. `RunOutcome` is returned also where nothing was left to do.
     """
     with run_lock.hold_workspace(ws):
         config.load_settings(ws.params, dict(overrides))  # wrong ones are refused first

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def notify(ws: Workspace, rules: OperationsSettings, event: Event, text: str) -> None:
     """Notify people of an event; a failure to do so is reported with the run's progress and stops nothing.
 
-    Does nothing where the settings name nobody. rules: block `operations`, which names command, address and block.
-    event: its kind. text: what happened.
+    Does nothing where the settings name nobody. rules: block `operations`, which names command, address and block; each
+    has 30 seconds. event: its kind. text: what happened.
     """
     if rules.notify_command:
         _run_command(ws, rules.notify_command, event, text)

@@ -29,7 +29,7 @@ _RECORD_EVERY_S = 1.0
 
 
 class StageRecorder:
-    """Record what a stage of the run is doing, in `.flywheel/at_work` (`flywheel.config.run_lock`)."""
+    """Record what the stage of `ctx` is doing, in `.flywheel/at_work` (`flywheel.config.run_lock`)."""
 
     def __init__(self, ctx: StageContext) -> None:
         self._ws, self._now = ctx.ws, run_lock.StageAtWork(ctx.stage, time.time())
@@ -37,11 +37,12 @@ class StageRecorder:
         self._written, self._one = float("-inf"), threading.Lock()
 
     def plan(self, shards: Sequence[str]) -> None:
-        """Set the shards over which the share of the stage is counted."""
+        """Set the names of the shards over which the share of the stage is counted, all of the same weight."""
         self._shares = dict.fromkeys(shards, 0.0)
 
     def hear(self, stage: str, line: str) -> None:
-        """Take a progress line, from any thread."""
+        """Take a progress line, from any thread; those of another `stage` are left out. It is recorded at most once a
+        second; a full disk is no error here."""
         if stage != self._now.stage:
             return
         if isinstance(line, ShardProgress) and line.shard in self._shares:
@@ -75,7 +76,8 @@ class StageRecorder:
 
 @contextlib.contextmanager
 def record_stage(ctx: StageContext) -> Iterator[StageRecorder]:
-    """Record what the stage is doing within the block; where the stage fails, the last record stays."""
+    """Record what the stage of `ctx` is doing within the block, by its progress lines; where the stage fails, the last
+    record stays. Raises DiskFull."""
     recorder = StageRecorder(ctx)
     recorder.record()
     with add_listener(recorder.hear):
@@ -90,7 +92,8 @@ _LOG_EVERY_S = 10  # for lines that replace one another; announcements, the begi
 
 @contextlib.contextmanager
 def log_progress_to_prefect() -> Iterator[None]:
-    """Log progress lines to the run's log in Prefect within the block."""
+    """Log progress lines to the run's log in Prefect within the block: announcements, beginnings and ends each, others
+    at most every ten seconds. Raises prefect's MissingContextError outside of a run."""
     log, last = get_run_logger(), float("-inf")
 
     def line(stage: str, text: str) -> None:
@@ -114,8 +117,9 @@ _BAR_EVERY_S = 10.0  # a stage that takes less has no bar
 
 @contextlib.contextmanager
 def show_progress_bar(ctx: StageContext, shards: Sequence[str], every_s: float = _BAR_EVERY_S) -> Iterator[None]:
-    """Show the progress of a stage's shards as a bar within the block.
+    """Show the progress of a stage's shards as a bar within the block; without a flow run there is none.
 
+    ctx: of the stage. shards: their names. every_s: seconds between two updates; a stage that takes less has no bar.
     Where a stage fails or is killed its bar stays where it was; at the end of the block it is full.
     """
     run = FlowRunContext.get()

@@ -52,7 +52,8 @@ def stage_flow(workspace: str, number: int, name: str) -> str:
 
 
 def run_stage_tasks(ctx: StageContext) -> str:
-    """Run a stage within a flow: questions to people, shards, finish, version. Returns its summary, in a line.
+    """Run the stage of `ctx` within a flow: questions to people, shards, finish, version. Returns its summary, in a
+    line.
 
     Shards that were done before are not done again. Raises what the stage raises; shards done by then stay done.
     """
@@ -95,7 +96,8 @@ _DEAD_S = 60.0  # without its lock: after that its process counts as gone
 class StageProcess:
     """Request a stage's process within the iteration's flow, and follow it.
 
-    limits: block `cluster`. longest_s: seconds that the stage may work; before that it may wait as long for a GPU.
+    k: the iteration. name: of the stage. limits: block `cluster`. longest_s: seconds that the stage may work; before
+    that it may wait as long for a GPU. Raises httpx.HTTPError where Prefect's server does not answer.
     """
 
     def __init__(self, ws: Workspace, k: int, name: str, limits: ClusterSettings, longest_s: float) -> None:
@@ -142,8 +144,9 @@ class StageProcess:
     def poll(self, client: SyncPrefectClient) -> str | None:
         """Return the summary of the stage, in a line, once it has ended; None while it has not.
 
-        Raises the error of its process where that is known; WorkerLost where the process is gone, ClusterError where no
-        worker took it, or it does not end.
+        client: of Prefect. Raises the error of its process where that is known; WorkerLost where the process is gone,
+        ClusterError where no worker took it within cluster.acquire_timeout_s, or it does not end; httpx.HTTPError where
+        the server does not answer.
         """
         run, now = client.read_flow_run(self.run_id), time.monotonic()
         if run.state.is_completed():
@@ -174,7 +177,8 @@ class StageProcess:
             return kind(state.message or state.name, where=f"stage {self.name}", fix="look at its run in Prefect")
 
     def release(self, client: SyncPrefectClient) -> None:
-        """Free the lease, so that the process ends by itself, and wait up to 12 seconds for its end."""
+        """Free the lease, so that the process ends by itself, and wait up to 12 seconds for its end. client: of
+        Prefect, where the run is cancelled if the server answers."""
         self._wanted.close()
         with contextlib.suppress(httpx.HTTPError):
             if not client.read_flow_run(self.run_id).state.is_final():

@@ -30,7 +30,8 @@ _TIMES = 10
 def reschedule_run() -> str:
     """Schedule a new run in place of the calling deployed run, ten times in a row at most.
 
-    Returns the end of a message about it, such as "; it comes again in 50 s"; "" where none is scheduled.
+    Returns the end of a message about it, such as "; it comes again in 50 s"; "" where none is scheduled. Raises
+    httpx.HTTPError where Prefect's server does not answer.
     """
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)

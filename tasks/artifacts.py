@@ -19,7 +19,8 @@ def publish_stage_artifacts(ctx: StageContext, outcome: StageResult) -> None:
     """Publish the results of a stage as artifacts on the run's page in Prefect.
 
     Tables of its partitions and of its figures, its summary as Markdown, its own tables, and for RL the training
-    curves. Call it within a task or a flow. A stage that runs again gives each artifact a new version.
+    curves. ctx: of the stage. outcome: what it wrote. Call it within a task or a flow. A stage that runs again gives
+    each artifact a new version. Raises httpx.HTTPError where Prefect's server does not answer.
     """
     written = [
         {"table": part.table, "rows": part.rows, "files": len(part.parts), "sha256": part.parts[0].sha256[:12]}
@@ -58,9 +59,9 @@ def _curves(ctx: StageContext, outcome: StageResult) -> None:
 
 
 def publish_report_artifact(ctx: StageContext) -> None:
-    """Publish, as an artifact on the run's page, where the report lies.
+    """Publish, as an artifact on the run's page, where the report of the workspace of `ctx` lies.
 
-    No link: its server and port are known only when `flywheel ui` runs.
+    No link: its server and port are known only when `flywheel ui` runs. Raises as `publish_stage_artifacts`.
     """
     create_markdown_artifact(
         key="report",

@@ -33,17 +33,19 @@ from flywheel.utils.progress import announce
 
 
 def workspace_tag(ws: Workspace) -> str:
-    """Return the tag of all runs of a workspace."""
+    """Return the tag of all runs of a workspace. Raises DiskFull as `workspace_name`."""
     return f"workspace:{workspace_name(ws)}"
 
 
 def iteration_attempt_tag(ws: Workspace, iteration: int) -> str:
-    """Return the tag of the runs of this attempt at an iteration, and of no earlier one under the same number."""
+    """Return the tag of the runs of this attempt at an iteration, and of no earlier one under the same number. Raises
+    as `iteration_run_id`."""
     return f"turn:{iteration_run_id(ws, iteration)}"
 
 
 def iteration_run_tags(ws: Workspace, number: int) -> list[str]:
-    """Return the tags of the runs of the iteration `number`: the workspace's, the iteration's, the attempt's."""
+    """Return the tags of the runs of the iteration `number`: the workspace's, the iteration's, the attempt's. Raises as
+    `iteration_run_id`."""
     return [workspace_tag(ws), f"iteration:{iteration_label(number)}", iteration_attempt_tag(ws, number)]
 
 
@@ -76,7 +78,8 @@ def mark_killed_runs(
     Returns these flow runs. Call it under the workspace's lock, or with `older_than_s` while nobody has held the lock
     for so many seconds: a run whose state is older then belongs to a process that was killed. The calling run is left
     out. Prefect dates the new state by now; its message, and the table `runs`, say when the run was last heard of.
-    worker: whether a worker may be about to begin a run. client: an open one; by default one is opened.
+    worker: whether a worker may be about to begin a run. client: an open one of Prefect; None opens one for the call.
+    Raises httpx.HTTPError where the server does not answer.
     """
     unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[workspace_tag(ws)]))
@@ -116,7 +119,8 @@ def read_run_rows(ws: Workspace, iteration: int, *, ends: str = "", error: str =
 
     Times are ISO 8601. Runs of an earlier attempt under the same number are left out (`iteration_attempt_tag`). ends:
     id of the calling run, where this is its last act: it counts as completed now, or as failed with this `error`. Where
-    it completes, the call waits up to half a minute for the server to hear that all its tasks have ended.
+    it completes, the call waits up to half a minute for the server to hear that all its tasks have ended. Raises
+    httpx.HTTPError where the server does not answer, and as `iteration_run_id`.
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[iteration_attempt_tag(ws, iteration)]))
     with get_client(sync_client=True) as client:

@@ -42,7 +42,9 @@ def _worth_a_retry(task, run, state) -> bool:
 def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path, Any]:
     """Do one shard of a stage, or take its stored result from an earlier run; return its folder and result.
 
-    The run's progress says that it is done, or was done before.
+    ctx: of the stage. shard: its name. workers: do it. The run's progress says that it is done, or was done before.
+    EnvError, PolicyError and OSError are tried twice more. Raises what `InProcessWorker.do_shard` does, on other
+    machines also ClusterError.
     """
     folder, result, before = workers.do_shard(shard)
     ctx.report_part(f"{shard} was done before" if before else f"{shard} done", 1, 1, shard)
@@ -52,7 +54,8 @@ def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path
 def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -> dict[str, tuple[Path, Any]]:
     """Do all shards of a stage: one after the other in this process, at once where they are done on other machines.
 
-    shards: their names. workers: run them. Returns, by shard, its folder and result.
+    ctx: of the stage. shards: their names. workers: run them. Returns, by shard in their order, its folder and result.
+    Raises what `do_shard` does. Call it within a flow.
     """
     if not workers.runs_concurrently:
         return {shard: do_shard(ctx, shard, workers) for shard in shards}
@@ -62,8 +65,8 @@ def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -
 
 @task(task_run_name="finish {ctx.stage}", cache_policy=NO_CACHE)
 def finish_stage(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    """Write the stage's partitions and metrics, and publish them as Prefect artifacts. results: by shard, its folder
-    and result."""
+    """Write the partitions and metrics of the stage of `ctx`, publish them as Prefect artifacts where Prefect runs
+    this, and return what was written. results: by shard, its folder and result. Raises as `publish_stage_result`."""
     outcome = stage.publish_stage_result(dag.find_stage(ctx.stage), ctx, results)
     if TaskRunContext.get() is not None:
         artifacts.publish_stage_artifacts(ctx, outcome)
@@ -72,13 +75,15 @@ def finish_stage(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> Sta
 
 @task(task_run_name="version {ctx.stage}", cache_policy=NO_CACHE)
 def record_version(ctx: StageContext) -> None:
-    """Record the stage's outputs in DVC (`dvc commit`), then remove what was staged for it."""
+    """Record the outputs of the stage of `ctx` in DVC (`dvc commit`), then remove what was staged for it. Raises as
+    `stage_records.record_stage`."""
     stage_records.record_stage(ctx.ws, ctx.stage, ctx.iteration)
     stage.clear_staging(ctx)
 
 
 @task(task_run_name="report", cache_policy=NO_CACHE)
 def publish_report(ctx: StageContext) -> None:
-    """Write the report's page, and say on the run's page where it is."""
+    """Write the report's page of the workspace of `ctx`, and say on the run's page where it is. Raises as
+    `write_report`."""
     pages.write_report(ctx.ws)
     artifacts.publish_report_artifact(ctx)

@@ -41,7 +41,8 @@ def worker_name() -> str:
 
 
 def has_other_workers(ws: Workspace, client: SyncPrefectClient) -> bool:
-    """Tell whether the pool has online workers besides those that flywheel starts on this machine."""
+    """Tell whether the pool has online workers besides those that flywheel starts on this machine. client: of Prefect.
+    Raises httpx.HTTPError where the server does not answer, prefect's ObjectNotFound where there is no pool."""
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
     found = client.read_workers_for_work_pool(work_pool_name(ws), worker_filter=online)
     return any(not one.name.startswith(f"{socket.gethostname()} ") for one in found)
@@ -50,8 +51,9 @@ def has_other_workers(ws: Workspace, client: SyncPrefectClient) -> bool:
 def deploy_workspace(ws: Workspace, rules: OperationsSettings) -> dict[str, UUID]:
     """Make the workspace's pool and deployments in Prefect, or bring them up to date.
 
-    Returns the ids of the deployments `iteration`, `ingest` and `checkup`, by these names. Raises BadInput naming a
-    schedule that Prefect cannot read; what was made before it stays.
+    rules: block `operations`, with the schedules. Returns the ids of the deployments `iteration`, `ingest` and
+    `checkup`, by these names. Raises BadInput naming a schedule that Prefect cannot read; what was made before it
+    stays; httpx.HTTPError where the server does not answer.
     """
     deploy_stages(ws)
     turn, look = (Flow.from_source(source=str(SOURCE), entrypoint=one) for one in (ENTRYPOINT, CHECKUP))
@@ -81,7 +83,8 @@ def deploy_workspace(ws: Workspace, rules: OperationsSettings) -> dict[str, UUID
 
 
 def deploy_stages(ws: Workspace) -> None:
-    """Make the workspace's pool and the deployment of its stages, or bring them up to date."""
+    """Make the workspace's pool and the deployment of its stages, or bring them up to date. Raises httpx.HTTPError
+    where Prefect's server does not answer."""
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=work_pool_name(ws), type="process"))
     deployment = Flow.from_source(source=str(SOURCE), entrypoint=_STAGE_ENTRYPOINT).to_deployment(

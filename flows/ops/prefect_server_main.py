@@ -48,7 +48,7 @@ def copy_empty_database(file: Path) -> bool:
 
 
 def cache_empty_database(file: Path) -> None:
-    """Cache a copy of a database that was just made, for the next ones.
+    """Cache a copy of the database `file` that was just made, for the next ones.
 
     The cache only saves time: where there is no room for it, or the home folder cannot be written, nothing is cached.
     """
@@ -118,6 +118,7 @@ class ImmediateSqliteConfiguration(AioSqliteConfiguration):
     async def begin_transaction(
         self, session: AsyncSession, with_for_update: bool = False
     ) -> AsyncGenerator[AsyncSessionTransaction, None]:
+        """Begin a transaction with the right to write, whatever `with_for_update` says."""
         async with super().begin_transaction(session, with_for_update=True) as transaction:
             yield transaction
 
@@ -164,6 +165,8 @@ def _reason(error: BaseException, url: sqlalchemy.URL) -> str:
 
 
 def serve_prefect(listener: socket.socket) -> None:
+    """Serve Prefect's API and pages on `listener`, a bound socket, until a signal ends this process. Addresses of other
+    hosts are refused (`OwnHostOnly`)."""
     server = get_current_settings().server
     config = uvicorn.Config(
         OwnHostOnly(create_app(final=True), [listener.getsockname()[1]]),

@@ -71,6 +71,7 @@ class DirectJob(ProcessJobConfiguration):
     """
 
     def prepare_for_flow_run(self, *run: Any, **about: Any) -> None:
+        """Prepare as Prefect does, with its engine as the command where the run names none."""
         if self.command is None:
             self.command = command_to_string(_ENGINE)
         super().prepare_for_flow_run(*run, **about)
@@ -83,6 +84,7 @@ class RunProcesses:
         self.spare, self._at_work = PrewarmedProcess(), 0
 
     def at_work(self) -> bool:
+        """Tell whether the process of a run is at work."""
         return self._at_work > 0
 
     async def run_process(
@@ -94,10 +96,11 @@ class RunProcesses:
         stream_output: bool = True,
         **options: Any,
     ) -> Process:
-        """Run the process of a run, in place of Prefect's function of this name.
+        """Run the process of a run, in place of Prefect's function of this name; return it once it has ended.
 
-        Its output goes where this worker's goes; nowhere, where stream_output is false. A run without a command of its
-        own becomes the spare process, where one waits.
+        command, task_status, task_status_handler, options: as of that function. Its output goes where this worker's
+        goes; nowhere, where stream_output is false. A run without a command of its own becomes the spare process, where
+        one waits.
 
         Prefect's function reads a pipe to its end, which subprocesses of a killed run hold open. Without a pipe it is
         known up to 8 s earlier that a run was killed, and a run whose worker is killed still has somewhere to write.

@@ -46,9 +46,9 @@ _START_S = 180.0
 def start_supervisor(ws: Workspace, port: int) -> dict:
     """Start the supervisor in the background; return its addresses, as `find_supervisor` does, once all of it answers.
 
-    It outlives this process, and writes to the workspace's `up.log`. One that runs already stays. port: of Prefect's
-    server; the report has the next one, the explorer the one after. Raises BadInput or FlywheelError, with the last
-    line of its log, where it does not start.
+    It outlives this process, and writes to the workspace's `.flywheel/up.log`. One that runs already stays. port: of
+    Prefect's server; the report has the next one, the explorer the one after. Raises BadInput or FlywheelError, with
+    the last line of its log, where it ends at once; FlywheelError where it does not answer within three minutes.
     """
     if found := find_supervisor(ws):
         return found
@@ -79,7 +79,7 @@ def start_supervisor(ws: Workspace, port: int) -> dict:
 def stop_supervisor(ws: Workspace) -> bool:
     """End the supervisor, and with it server, worker and the current run; return whether one ran.
 
-    What the run had finished is kept. Raises FlywheelError where it does not end.
+    What the run had finished is kept. Raises FlywheelError where it does not end within a minute.
     """
     found = find_supervisor(ws)
     if not found:
@@ -97,7 +97,7 @@ def stop_supervisor(ws: Workspace) -> bool:
 
 
 def find_supervisor(ws: Workspace) -> dict:
-    """Find the supervisor: its pid, and the addresses of Prefect's pages, the report and the explorer.
+    """Find the supervisor: its `pid`, and the addresses `prefect` of Prefect's pages, `report` and `explorer`.
 
     Returns {} where none is up, or one is still starting.
     """
@@ -112,7 +112,9 @@ def find_supervisor(ws: Workspace) -> dict:
 def supervise(ws: Workspace, port: int) -> None:
     """Run the supervisor in this process until SIGTERM or Ctrl-C, or until the workspace is removed.
 
-    port: of Prefect's server. Raises BadInput where it is taken, or a schedule cannot be read.
+    port: of Prefect's server; the report has the next one, the explorer the one after. Raises BadInput where one is
+    taken, params.yaml is wrong, or a schedule cannot be read; WorkspaceBusy where another supervisor is up; otherwise
+    as `open_prefect_server`. A later error of params.yaml, Prefect or a disk is announced, and tried again.
     """
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

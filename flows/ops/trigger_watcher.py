@@ -50,9 +50,10 @@ class TriggerWatcher:
         return get_client(sync_client=True).__enter__()
 
     def check(self, settings: Settings) -> bool:
-        """Start due runs, and look for dead ones every _DIED_S seconds. Call it each second.
+        """Start due runs, and look for dead ones every ten seconds. Call it each second.
 
-        Returns whether a run was requested that begins now.
+        settings: the workspace's. Returns whether a run was requested that begins now. Raises what
+        `iterations.due_runs` does, httpx.HTTPError where Prefect's server does not answer.
         """
         begun = self.start_due_runs(settings)
         if time.monotonic() - self._looked >= _DIED_S:
@@ -61,7 +62,8 @@ class TriggerWatcher:
         return bool(begun)
 
     def start_due_runs(self, settings: Settings) -> list[str]:
-        """Start each due run once, however often this is called; return the reasons of those that this call started."""
+        """Start each due run once, however often this is called; return the reasons of those that this call started.
+        settings: the workspace's. Raises as `check`."""
         found = [one for one in iterations.due_runs(self._ws, settings) if one.key not in self._begun]
         if not found:
             return []
@@ -75,7 +77,9 @@ class TriggerWatcher:
         return [one.why for one in found]
 
     def restart_dead_runs(self, rules: OperationsSettings) -> None:
-        """Restart the newest run of each deployment where it died, `operations.restarts` times, each time later."""
+        """Restart the newest run of each deployment where it died, `operations.restarts` times, after 10 seconds, then
+        twice as late each time; people are notified. rules: block `operations`. Raises httpx.HTTPError where Prefect's
+        server does not answer."""
         self._mark_runs_of_dead_workers()
         for name, deployment in self.deployments.items():
             run = _newest_run(self._client, deployment)

@@ -23,16 +23,21 @@ from flywheel.utils.local_ports import errors_of_port
 _TRAJECTORY = re.compile(r"/trajectories/([\w-]+)\.html")
 
 
-def serve_ui(ws: Workspace, port: int, say: Callable[[str], None], other: Workspace | None = None) -> None:
+def serve_ui(
+    ws: Workspace, port: int, say: Callable[[str], None], other: Workspace | None = None, *, allow_runs: bool = False
+) -> None:
     """Serve Prefect's pages, the report and the explorer until Ctrl-C or SIGTERM.
 
     port: of Prefect's pages; the report has the next one, the explorer the one after. say: prints a line for the user.
-    other: a workspace that the explorer shows for comparison. Raises BadInput where a port is taken.
+    other: a workspace that the explorer shows for comparison; None: none. allow_runs: whether the explorer's pages may
+    begin counterfactual runs. Raises BadInput where a port is taken,
+    FlywheelError as `serve_explorer` and `open_prefect_server`, and what `write_report` does, as the report is written
+    at the start.
     """
     stop = threading.Event()
     with (
         start_report_server(ws, port + 1) as files,
-        explorer(ws, port + 2, other) as explored,
+        explorer(ws, port + 2, other, allow_runs=allow_runs) as explored,
         open_prefect_server(ws, port, lambda: pages.write_report(ws)) as url,
     ):
         explored.beside.prefect, explored.beside.report = url, f"http://127.0.0.1:{files.server_port}"

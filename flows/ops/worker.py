@@ -41,7 +41,8 @@ class WorkerProcess:
         self._started = time.monotonic()
 
     def restart_if_dead(self) -> None:
-        """Start the worker again where it died, after a pause that grows."""
+        """Start the worker again where it died, after a pause that grows from a second to a minute. Call it often: one
+        call notes the death, a later one starts it."""
         code, now = self.process.poll(), time.monotonic()
         if code is None:
             if now - self._started > _LONGEST_WAIT_S:
@@ -79,7 +80,7 @@ def _block_signal(number: signal.Signals) -> Iterator[None]:
 
 
 def terminate_run(process: psutil.Process) -> None:
-    """End a run's process by SIGTERM; by SIGKILL where that does not end it."""
+    """End a run's process by SIGTERM; by SIGKILL where that does not end it within ten seconds."""
     _call_each([process], psutil.Process.terminate)
     _kill_survivors([process])
 
@@ -99,7 +100,7 @@ def _call_each(processes: list[psutil.Process], act: Callable[[psutil.Process], 
 def run_worker(pool: str, out: IO[bytes] | None = None) -> Iterator[WorkerProcess]:
     """Run a worker of the work pool named `pool` for as long as the block lasts.
 
-    out: where it and its runs write; default: where this process does.
+    out: where it and its runs write; None: where this process does. At the end of the block its runs are ended too.
     """
     worker = WorkerProcess(pool, out)
     try:

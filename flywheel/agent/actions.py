@@ -79,7 +79,7 @@ class Drag(Action, name="drag"):
 
 @dataclass(frozen=True)
 class Hotkey(Action, name="hotkey"):
-    """Press keys together. keys: their names in lower case, three at most."""
+    """Press keys together. keys: their names in lower case (`ctrl`, `a`), in the order pressed, three at most."""
 
     keys: tuple[str, ...]
 
@@ -102,7 +102,8 @@ class TypeAt(Action, name="type_at"):
 
 @dataclass(frozen=True)
 class Scroll(Action, name="scroll"):
-    """Scroll in a direction, with the pointer at the point."""
+    """Scroll in a direction, with the pointer at the point. direction: where the view moves to; the environment says
+    how far."""
 
     point: Point
     direction: Literal["up", "down", "left", "right"]
@@ -139,7 +140,7 @@ class NavigateBack(Action, name="navigate_back"):
 
 @dataclass(frozen=True)
 class Press(Action, name="press"):
-    """Press a key and hold it down (games), until `Release` releases it."""
+    """Press a key and hold it down (games), until `Release` releases it. key: its name in lower case."""
 
     key: str
 
@@ -198,7 +199,7 @@ class ReadFile(Action, name="read_file"):
 
 @dataclass(frozen=True)
 class WriteFile(Action, name="write_file"):
-    """Write a file; one that exists is replaced."""
+    """Write a file; one that exists is replaced. path: as the environment counts paths. content: its whole text."""
 
     path: str
     content: str
@@ -239,13 +240,16 @@ class ToolCall(Action, name="call_tool"):
 
         arguments: JSON values, at most 32 levels deep. Raises ValueError or TypeError for others.
         """
-        return cls(tool, canonical_json(arguments))
+        try:
+            return cls(tool, canonical_json(arguments))
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 def canonical_json(value: Any) -> str:
     """Write `value` as JSON in canonical form: keys sorted, no spaces, no lone surrogates.
 
-    Raises ValueError or TypeError for what JSON cannot hold (infinity, objects).
+    Raises ValueError or TypeError for what JSON cannot hold (infinity, objects), RecursionError for very deep nesting.
     """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return replace_surrogates(text)
@@ -267,8 +271,8 @@ def _deeper(value: Any, depth: int) -> bool:
 
 
 def split_action(action: Action) -> tuple[Action, ...]:
-    """Split an action into those that it consists of, in order: `TypeAt` into a click, the keys that empty a field
-    where that is asked for, and the typing. Any other action is returned alone."""
+    """Split an action into those that it consists of, in the order in which they are done: `TypeAt` into a click, the
+    keys that empty a field where that is asked for, and the typing. Any other action is returned alone."""
     if not isinstance(action, TypeAt):
         return (action,)
     clear = (Hotkey(("ctrl", "a")), Hotkey(("delete",))) if action.clear else ()
@@ -291,7 +295,7 @@ class ParseError:
 
 @dataclass(frozen=True)
 class ParsedResponse:
-    """Hold one parsed model output: its thought, and its action or what is wrong with it."""
+    """Hold one parsed model output: its thought, "" where there is none, and its action or what is wrong with it."""
 
     thought: str
     action: Action | ParseError
@@ -306,7 +310,8 @@ def actions_to_json(actions: Sequence[Action]) -> str:
 
 
 def actions_from_json(text: str) -> list[Action]:
-    """Read what `actions_to_json` wrote. Raises ValueError, KeyError, TypeError or AttributeError for other text."""
+    """Read what `actions_to_json` wrote. Raises ValueError, KeyError, TypeError, AttributeError or RecursionError for
+    most other texts; the types of fields are not checked."""
     return [_action(name, fields) for name, fields in json.loads(text)]
 
 

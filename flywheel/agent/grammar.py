@@ -92,11 +92,13 @@ def norm1_space() -> CoordinateSpace:
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """Compute (width, height), in pixels, of the image that Qwen2-VL's processor makes of a screen of width x height.
+    """Compute (width, height), in pixels, of the image that Qwen2-VL's processor makes of a screen of width x height
+    pixels.
 
-    Both are multiples of `factor`, their product lies in min_pixels..max_pixels, and their ratio is about that of the
-    screen, as nearly as the multiples allow. Raises BadInput for an empty screen and for sides that differ by more than
-    200 times, which the processor refuses.
+    Both are multiples of `factor` pixels and one or more of them, their product lies in min_pixels..max_pixels (but for
+    a very narrow screen, or where these are so near that no multiples lie between), and their ratio is about that of
+    the screen, as nearly as the multiples allow. Raises BadInput for an empty screen and for sides that differ by more
+    than 200 times, which the processor refuses.
     """
     if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
         what, fix = f"no image processor takes a screen of {width} x {height}", f"keep their ratio within {MAX_RATIO}"
@@ -144,7 +146,8 @@ class Grammar:
 
     @classmethod
     def of_settings(cls, settings: config.Settings) -> Grammar:
-        """Make the grammar of a workspace, whose screens have the sandbox's size. Raises BadInput as `of` does."""
+        """Make the grammar of a workspace, whose screens have the sandbox's size. Raises BadInput where coordinates are
+        pixels and a screen of that size cannot be resized."""
         return cls.of(settings.policy, (settings.sandbox.width, settings.sandbox.height))
 
 

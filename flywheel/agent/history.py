@@ -33,8 +33,8 @@ class PastStep:
 def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
     """Summarise a step in one line, by a rule: its thought, or else its action, then what a tool returned.
 
-    step: without thought and action the line begins with "No action.". characters: maximum length of the line; a longer
-    one is cut at its end, where "..." then stands.
+    step: without thought and action the line begins with "No action.". characters: maximum length of the line, 80
+    unless given; a longer one is cut at its end, where "..." then stands. Returns the line, without a line break.
     """
     text = collapse_whitespace(step.thought or step.action or "No action.")
     if step.tool_result:
@@ -140,7 +140,8 @@ class Summarizer(Protocol):
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
         """Extend a digest by the steps that follow it; within a process equal arguments give equal digests.
 
-        before: the digest so far. aged: the steps after it that are too old for a line of their own.
+        before: the digest so far; of a trajectory without one, an empty one. aged: the steps after it that are too old
+        for a line of their own, oldest first. Returns the digest of both; one that a model failed at is made by rules.
         """
 
 
@@ -179,8 +180,11 @@ class EpisodeMemory:
 
 
 class StepHistory:
-    """Hold the steps of one trajectory so far and make M_t of them at each step. policy: block `policy`. summarizer:
-    None: rules. digest: digest of the oldest steps, as of the last `memory()`."""
+    """Hold the steps of one trajectory so far, oldest first, and make M_t of them at each step.
+
+    policy: block `policy`. summarizer: makes the digests where `policy.summary_max_chars` asks for them; None: rules.
+    digest: of the oldest steps, as of the last `memory()`; an empty one at first.
+    """
 
     def __init__(self, policy: config.PolicySettings, summarizer: Summarizer | None = None) -> None:
         self._policy, self._summarizer = policy, summarizer or RuleSummarizer(policy.summary_max_chars)
@@ -192,16 +196,19 @@ class StepHistory:
         self._steps.append(step)
 
     def recall(self, steps: int, text: str, by: str) -> None:
-        """Restore a stored digest, where it covers more steps than the present one.
+        """Restore a stored digest of the oldest `steps` steps; nothing happens where the present one covers as many, or
+        fewer steps were added.
 
-        steps: number of steps that it covers. text, by: its text and its author, as stored.
+        text, by: the digest's text and its author, as stored.
         """
         if self.digest.steps < steps <= len(self._steps):
             counts = self.digest.counts.with_steps(self._steps[self.digest.steps : steps])
             self.digest = HistorySummary(steps, text, by, counts)
 
     def memory(self) -> EpisodeMemory:
-        """Make M_t for the next step. The digest is renewed where enough steps wait for it."""
+        """Make M_t for the next step, without its observation. The digest is renewed where enough steps
+        (`Summarizer.every`) wait for it; a language model's then blocks, and must not be called from a running event
+        loop."""
         policy, count = self._policy, len(self._steps)
         older = count - min(policy.history_n_images - 1, count)
         begin = max(0, older - policy.history_n_text)

@@ -29,7 +29,7 @@ def screenshot_size(data: bytes, max_side: int = MAX_SIDE) -> tuple[int, int]:
     """Read (width, height) in pixels from the header of a picture; its pixels may still be broken.
 
     data: the file's bytes. max_side: longest side that is allowed, in pixels. Raises BadInput for an empty file, one
-    that is no image, a longer side, and a picture narrower than 1 : 200.
+    that is no image, a longer side, more pixels than PIL opens (179 million), and a picture narrower than 1 : 200.
     """
     with _opened(data, max_side) as picture:
         return picture.size
@@ -39,8 +39,7 @@ def decode_screenshot(data: bytes, max_side: int = MAX_SIDE) -> Picture.Image:
     """Decode a picture to RGB, 8 bits a channel. What is transparent lies on white, as on a browser's page.
 
     data: the file's bytes, PNG, JPEG or another format that PIL reads. max_side: longest side that is allowed, in
-    pixels. Raises BadInput for a file that is empty, no image, cut off or broken, a longer side, and a picture narrower
-    than 1 : 200.
+    pixels. Raises BadInput as `screenshot_size`, and for a file that is cut off or broken.
     """
     picture = _opened(data, max_side)
     try:
@@ -125,7 +124,7 @@ def format_instructions(grammar: Grammar) -> str:
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
     """List an example call of each action in the grammar's action space, in its order, then of each SDK function where
-    the grammar has them; some end with a comment."""
+    the grammar has them. Returns a line each; some end with a comment."""
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
     places = _WORDS["point_places" if grammar.form in ("minimal", "point") else "box_places"]
     return [_WORDS["lines"][name].format(**places) for name in names]
@@ -196,8 +195,9 @@ def build_context(
     episodic memory, the steps of working memory, the oldest first; then the number of earlier steps. Then the newest
     result is shortened, and last the observation. Instruction and screen always stay.
 
-    Raises BadInput for an empty instruction, without screenshot and observation, for a screen that cannot be used, and
-    where instruction and screen alone do not fit; and what `count` raises.
+    Raises BadInput for an empty instruction, without screenshot and observation, for a screen that cannot be used
+    (`screenshot_size`; without `count` a past one too), and where instruction and screen alone do not fit; and what
+    `count` raises.
     """
     instruction = instruction.strip()
     if not instruction:

@@ -97,3 +97,15 @@ def bench_command(context: click.Context, name: str | None, options: tuple[str, 
             click.echo(f"{found:<10} {what}")
         return
     sys.exit(run_benchmark(name, options))
+
+
+@click.command(epilog="Example: flywheel paper -o paper.html")
+@click.option("-o", "--out", default="paper.html", show_default=True, metavar="FILE", help="The page.")
+@click.option("--results", multiple=True, metavar="FOLDER", help="Results of your own; they count before those kept.")
+def paper_command(out: str, results: tuple[str, ...]) -> None:
+    """Write a page: the UI-TARS-2 report's figures beside ours.
+
+    Nothing is run: it reads the kept results of the source folder, and names what is missing with the command that
+    makes it.
+    """
+    sys.exit(run_benchmark("paper", ["--out", out, *(word for one in results for word in ("--results", one))]))

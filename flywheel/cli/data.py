@@ -12,7 +12,7 @@ import click
 
 from flywheel.cli.options import FOLDER_OPTION, JSON_OPTION, WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.utils.errors import BadInput, DataError, DiskFull
+from flywheel.utils.errors import BadInput, DataError, DiskFull, did_you_mean
 
 _REFUSED_SHOWN = 5  # refused records that are listed one by one
 _FILE_TYPE = click.Path(path_type=Path)
@@ -52,22 +52,91 @@ def mind2web_command(
     _import_records(ws, read, limit, data.NOT_HELD)
 
 
+def _trace_options(command: Callable) -> Callable:
+    split = click.Choice(["eval", "train"])
+    options = (
+        click.option("--split", type=split, default="eval", show_default=True, help="Kind of their tasks."),
+        click.option("--licence", default="", help="Licence of the data."),
+        click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories."),
+        WORKSPACE_OPTION,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command(epilog="Example: flywheel data import osworld results --tasks evaluation_examples")
 @click.argument("folders", type=_FILE_TYPE, nargs=-1, required=True)
 @click.option("--tasks", type=_FILE_TYPE, help="Folder with the task configs, for the instructions.")
-@click.option(
-    "--split", type=click.Choice(["eval", "train"]), default="eval", show_default=True, help="Kind of their tasks."
-)
-@click.option("--licence", default="", help="Licence of the data.")
-@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
-@WORKSPACE_OPTION
+@_trace_options
 def osworld_command(
     folders: tuple[Path, ...], tasks: Path | None, split: str, licence: str, limit: int | None, ws: Workspace
 ) -> None:
     """Import OSWorld results: folders with traj.jsonl. They are evaluation tasks, unless --split train says other."""
     from flywheel.store.interop import osworld as data
 
-    _import_records(ws, partial(data.read_osworld, folders, tasks, split, licence), limit, data.NOT_HELD)
+    _import_traces(ws, partial(data.read_osworld, folders, tasks, split, licence), limit, data.DATASET, split)
+
+
+@click.command(epilog="Example: flywheel data import inspect logs/*.eval")
+@click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
+@_trace_options
+def inspect_command(files: tuple[Path, ...], split: str, licence: str, limit: int | None, ws: Workspace) -> None:
+    """Import eval logs of Inspect: .eval or .json. They are evaluation tasks, unless --split train says other."""
+    from flywheel.store.interop import inspect_logs as data
+
+    _import_traces(ws, partial(data.read_inspect, files, split, licence), limit, data.DATASET, split)
+
+
+@click.command(epilog="Example: flywheel data import atif jobs/2026-01-01__10-00-00")
+@click.argument("folders", type=_FILE_TYPE, nargs=-1, required=True)
+@_trace_options
+def atif_command(folders: tuple[Path, ...], split: str, licence: str, limit: int | None, ws: Workspace) -> None:
+    """Import Harbor's and Terminal-Bench's traces (ATIF). They are evaluation tasks, unless --split says other."""
+    from flywheel.store.interop import atif as data
+
+    _import_traces(ws, partial(data.read_atif, folders, split, licence), limit, data.DATASET, split)
+
+
+@click.command(epilog="Example: flywheel data import verifiers outputs/evals")
+@click.argument("paths", type=_FILE_TYPE, nargs=-1, required=True)
+@_trace_options
+def verifiers_command(paths: tuple[Path, ...], split: str, licence: str, limit: int | None, ws: Workspace) -> None:
+    """Import verifiers' traces.jsonl and results.jsonl. They are evaluation tasks, unless --split train says other."""
+    from flywheel.store.interop import verifiers_traces as data
+
+    _import_traces(ws, partial(data.read_verifiers, paths, split, licence), limit, data.DATASET, split)
+
+
+@click.command(epilog="Example: flywheel data import browser-use history.json --instruction 'find the opening hours'")
+@click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--instruction", default="", help="The task, which a history lacks; default: FILE with .txt.")
+@click.option("--images", type=_FILE_TYPE, help="Folder of the screenshots; default: screenshots beside FILE.")
+@click.option(
+    "--scale", type=click.FloatRange(0.1, 10), default=1.0, show_default=True, help="Screenshot's pixels a CSS pixel."
+)
+@_trace_options
+def browser_use_command(
+    files: tuple[Path, ...],
+    instruction: str,
+    images: Path | None,
+    scale: float,
+    split: str,
+    licence: str,
+    limit: int | None,
+    ws: Workspace,
+) -> None:
+    """Import browser-use's histories: JSON. They are evaluation tasks, unless --split train says other."""
+    from flywheel.store.interop import browser_use as data
+
+    read = partial(data.read_browser_use, files, instruction, images, scale, split, licence)
+    _import_traces(ws, read, limit, data.DATASET, split)
+
+
+def _import_traces(ws: Workspace, read: Callable[..., Iterable], limit: int | None, dataset: str, split: str) -> None:
+    from flywheel.store.interop.demonstration import FORMATS
+
+    _import_records(ws, read, limit, FORMATS["not_held"][dataset])
     if split == "eval":
         click.echo(
             "They are marked as evaluation tasks, which are never trained on; --split train for tasks of your own."
@@ -96,6 +165,61 @@ def openadapt_command(folders: tuple[Path, ...], licence: str, limit: int | None
     from flywheel.store.interop import openadapt as data
 
     _import_records(ws, partial(data.read_openadapt, folders, licence), limit, data.NOT_HELD)
+
+
+@click.command(epilog='Example: flywheel data import devtools order.json --replay --instruction "Order two pens."')
+@click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--replay", is_flag=True, help="Play them at their own addresses: what they do there is done again.")
+@click.option("--manifest", help="Play them on the files of this page's manifest instead; its name or file.")
+@click.option("--instruction", default="", help="The task in words; default: the recording's title.")
+@click.option("--licence", default="", help="Licence of the data.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
+@WORKSPACE_OPTION
+def devtools_command(
+    files: tuple[Path, ...],
+    replay: bool,
+    manifest: str | None,
+    instruction: str,
+    licence: str,
+    limit: int | None,
+    ws: Workspace,
+) -> None:
+    """Import recordings of Chrome DevTools' Recorder (JSON). They have no screens: each is played in the sandbox."""
+    from flywheel import config
+    from flywheel.envs.browser.pages import manifest as manifests
+    from flywheel.envs.browser.pages import packages
+    from flywheel.envs.browser.pages.file_server import ServedFolder
+    from flywheel.recordings import devtools as data
+
+    if not replay and not manifest:
+        fix = "--replay plays it at its own address, --manifest on the files of a page"
+        raise BadInput("such a recording has no screens: it has to be played", where="flywheel data import", fix=fix)
+    settings, folder = config.load_settings(ws.params), None
+    if manifest:
+        page = manifests.load_page_manifest(manifests.find_page_manifest(manifest))
+        folder = ServedFolder(packages.find_served_folder(page))
+    read = partial(data.read_devtools, files, settings.sandbox, folder, instruction, licence)
+    _import_records(ws, read, limit, data.NOT_HELD)
+
+
+@click.command(epilog='Example: flywheel data import rrweb events.json --instruction "Order two pens."')
+@click.argument("files", type=_FILE_TYPE, nargs=-1, required=True)
+@click.option("--instruction", required=True, help="The task in words: rrweb records none.")
+@click.option("--package", type=_FILE_TYPE, default=Path("node_modules/rrweb"), show_default=True,
+              help="Folder of the npm package rrweb, which draws the screens.")  # fmt: skip
+@click.option("--licence", default="", help="Licence of the data.")
+@click.option("--limit", type=click.IntRange(1), help="Import at most so many trajectories.")
+@WORKSPACE_OPTION
+def rrweb_command(
+    files: tuple[Path, ...], instruction: str, package: Path, licence: str, limit: int | None, ws: Workspace
+) -> None:
+    """Import recordings of rrweb: JSON arrays of its events. Its own Replayer draws the screens."""
+    from flywheel import config
+    from flywheel.recordings import rrweb as data
+
+    sandbox = config.load_settings(ws.params).sandbox
+    read = partial(data.read_rrweb, files, package, sandbox, instruction, licence)
+    _import_records(ws, read, limit, data.NOT_HELD)
 
 
 @click.command(epilog="Example: flywheel data import agentnetbench test_data --images test_data/images")
@@ -143,50 +267,89 @@ def _import_records(
         if limit and new + there >= limit:
             break
     click.echo(f"imported {new} trajectories to {chosen.folder}, {there} were there, {len(refused)} refused")
-    click.echo(f"of their {steps} steps {unlearnt} are not learnt: a slip, or no action of the grammar")
+    if new + there:
+        click.echo(f"of their {steps} steps {unlearnt} are not learnt: a slip, or no action of the grammar")
     if holes:
         click.echo(f"{holes} of them lack steps that the data set numbers: `reviews` says which")
     for one in refused[:_REFUSED_SHOWN]:
         click.echo(f"  refused: {one.where}: {one.why}")
-    _print_not_held("What the store does not hold of them:", not_held)
     if not new + there:
         raise DataError("nothing could be imported", where="; ".join(one.where for one in refused[:1]))
+    _print_not_held("What the store does not hold of them:", not_held)
     click.echo(f"The next iterations take in {chosen.imports_per_iteration} of them each.")
 
 
 @click.command(epilog="Example: flywheel data export webdataset --store sft --output sft-tars")
-@click.argument("form", type=click.Choice(["webdataset", "huggingface"]))
+@click.argument("form", type=click.Choice(["webdataset", "huggingface", "osworld", "inspect", "atif", "verifiers"]))
 @click.option("--store", type=click.Choice(["ct", "sft"]), default="sft", help="Training store to export.")
 @click.option("--output", "-o", type=_FILE_TYPE, required=True, help="Folder to create.")
 @click.option("--iteration", type=click.IntRange(1), help="The store as of this iteration; default: the newest.")
 @WORKSPACE_OPTION
 def export_command(form: str, store: str, output: Path, iteration: int | None, ws: Workspace) -> None:
-    """Export a training store to WebDataset or Hugging Face's datasets. Each step is a sample."""
-    from flywheel.store.interop import exports
+    """Export a training store: a sample a step (webdataset, huggingface), or a trace a trajectory."""
+    from flywheel.store.interop import atif, exports, inspect_logs, osworld, traces, verifiers_traces
     from flywheel.store.versioning import stage_records
 
     if output.exists():
         raise BadInput("there is something already", where=output, fix="name a folder that is not there yet")
     built = [k for k in stage_records.list_iterations(ws) if ws.manifest(k).is_file()]
-    if iteration not in (None, *built) or not built:
-        raise BadInput(
-            "no such iteration is built", where=f"--iteration {iteration or ''}", fix="see `flywheel status`"
-        )
+    if not built:
+        raise BadInput("no iteration is built yet", where=ws.root, fix="type `flywheel run`")
+    if iteration not in (None, *built):
+        raise BadInput("no such iteration is built", where=f"--iteration {iteration}", fix="see `flywheel status`")
     k = iteration or max(built)
-    steps = exports.read_store_steps(ws, store, k)
+    steps, title = exports.read_store_steps(ws, store, k), f"{store} store of iteration {k}"
     if form == "webdataset":
-        count, not_held = exports.write_webdataset(steps, output), exports.WEBDATASET_NOT_HELD
+        count = exports.write_webdataset(steps, output)
+    elif form == "huggingface":
+        count = exports.write_hugging_face(steps, output, title)
+    elif form == "osworld":
+        count = osworld.write_osworld(traces.iter_traces(steps), output)
+    elif form == "inspect":
+        count = inspect_logs.write_inspect(traces.iter_traces(steps), output, title)
+    elif form == "atif":
+        count = atif.write_atif(traces.iter_traces(steps), output)
     else:
-        title = f"{store} store of iteration {k}"
-        count, not_held = exports.write_hugging_face(steps, output, title), exports.HUGGING_FACE_NOT_HELD
-    click.echo(f"wrote {count} steps of {store} to {output}")
-    _print_not_held("What the format does not hold:", not_held)
+        count = verifiers_traces.write_verifiers(traces.iter_traces(steps), output)
+    click.echo(f"wrote {count} steps of the {title} to {output}")
+    _print_not_held("What the format does not hold:", exports.find_not_held(form))
 
 
-def _print_not_held(head: str, not_held: Mapping[str, str]) -> None:
+@click.command(epilog="Example: flywheel data formats atif")
+@click.argument("name", required=False)
+@JSON_OPTION
+def formats_command(name: str | None, as_json: bool) -> None:
+    """Show what each format, or the one named NAME, does not hold, and what its points are counted in."""
+    from flywheel.store.interop.demonstration import FORMATS
+    from flywheel.store.interop.exports import find_not_held
+
+    known = FORMATS["points"]
+    if name not in (None, *known):
+        raise BadInput(f"no format is called {name}", where="flywheel data formats", fix=did_you_mean(name, known))
+    told = {
+        one: {
+            "points": points,
+            "import": FORMATS["not_held"].get(one),
+            "export": find_not_held(one) if one in FORMATS["exports"] else None,
+        }
+        for one, points in known.items()
+        if name in (None, one)
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    for one, about in told.items():
+        click.echo(f"{one}: points are {about['points']}")
+        if about["import"]:
+            _print_not_held("  import: the store does not hold", about["import"], "    ")
+        if about["export"]:
+            _print_not_held("  export: the format does not hold", about["export"], "    ")
+
+
+def _print_not_held(head: str, not_held: Mapping[str, str], indent: str = "  ") -> None:
     click.echo(head)
     for name, why in not_held.items():
-        click.echo(f"  {name}: {why}")
+        click.echo(f"{indent}{name}: {why}")
 
 
 _SHARE = click.FloatRange(0, 1)
@@ -250,6 +413,62 @@ def reroute_command(
         _print_rerouted(one, write)
 
 
+@click.command(epilog="Example: flywheel score --scorer judge --iteration 1-5    (then the same with --write)")
+@click.option("--scorer", required=True, metavar="NAME[@VERSION]", help="The scorer that judges anew.")
+@click.option("--iteration", "-k", "which", required=True, metavar="RANGE", help="Iterations, such as 3, 1-5 or 1-3,7.")
+@click.option("--write", is_flag=True, help="Write scores, routes and stores; without it the changes are only shown.")
+@JSON_OPTION
+@WORKSPACE_OPTION
+def score_command(scorer: str, which: str, write: bool, as_json: bool, ws: Workspace) -> None:
+    """Score stored trajectories again; --write keeps what changes.
+
+    It shows what would change in V and routes. Nothing is played. What earlier versions said stays in the view
+    score_history.
+    """
+    from flywheel.config import run_lock
+    from flywheel.maintenance import reroute, rescore
+    from flywheel.store.catalog import database
+
+    with run_lock.hold_workspace(ws):
+        reroute.settle_pending_decisions(ws)
+        found = rescore.prepare_rescoring(ws, scorer, rescore.parse_iterations(which))
+        if write:
+            rescore.apply_rescoring(ws, found)
+        reroute.settle_pending_decisions(ws)
+    told = [one.difference for one in found]
+    if as_json:
+        rows = [{**vars(one.difference), "panels": one.rule.scorers, "written": write} for one in found]
+        click.echo(json.dumps(rows, default=str, allow_nan=False))
+        return
+    names = {"to_1": "0 -> 1", "to_0": "1 -> 0", "none_to_1": "none -> 1", "none_to_0": "none -> 0"}
+    names |= {"to_none": "-> none", "moved": "routes moved", "held": "held by contract"}
+    rows = [
+        {"iteration": one.iteration} | {names.get(name, name): value for name, value in row.items()}
+        for one in told
+        for row in one.changed
+    ]
+    if rows:
+        click.echo(database.render_result(database.table_from_mappings(rows)), nl=False)
+    for one in told:
+        _print_scorers(one)
+    click.echo("written, and recorded" if write else "nothing was written: add --write")
+
+
+def _print_scorers(found: Any) -> None:
+    changed = f"{found.count} trajectories go elsewhere, {found.verdicts} scores change"
+    click.echo(f"iteration {iteration_label(found.iteration)}: {changed}")
+    for one in found.scorers:
+        why = f" (the first: {one['reason']})" if one["failed"] else ""
+        counts = f"{one['scored']} scored, {one['abstained']} abstained, {one['failed']} without a score{why}"
+        click.echo(f"  {one['scorer']} {one['version']}: {counts}")
+    _print_stale(found)
+
+
+def _print_stale(found: Any) -> None:
+    if found.stale:
+        click.echo(f"  made from the stores as they were, and not made again: {', '.join(found.stale)}")
+
+
 def _print_rerouted(found: Any, written: bool) -> None:
     k = iteration_label(found.iteration)
     if not found.moved:
@@ -262,8 +481,7 @@ def _print_rerouted(found: Any, written: bool) -> None:
         for example in one["examples"]:
             click.echo(f"    {example['trajectory_id']}: {example['reason']} -> {example['then']}")
     click.echo("  then: " + ", ".join(f"{name} {count}" for name, count in found.routed.items()))
-    if found.stale:
-        click.echo(f"  made from the stores as they were, and not made again: {', '.join(found.stale)}")
+    _print_stale(found)
     click.echo("  written, and recorded" if written else "  nothing was written: add --write")
 
 

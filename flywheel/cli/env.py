@@ -102,7 +102,7 @@ def try_page_command(
     from flywheel.config import SandboxSettings, Settings
     from flywheel.envs.browser import page_check
     from flywheel.envs.browser.pages import manifest as pages_manifest
-    from flywheel.envs.tasks.drawing import make_page_task
+    from flywheel.envs.tasks.page_tasks import make_page_task
 
     found = pages_manifest.load_page_manifest(pages_manifest.find_page_manifest(manifest))
     chosen = variant or found.variants[0]
@@ -138,13 +138,15 @@ def try_page_command(
 @click.option("--level", type=int, default=1)
 @click.option("--seed", type=int, default=0)
 def play_command(world: str, template: str, level: int, seed: int) -> None:
-    """Play a task of a WORLD by hand, in an ordinary browser.
+    """Play a task of a WORLD by hand, in an ordinary browser; WORLD may be the file of a game of rules.
 
     Its instruction and address are printed. Nothing of it is kept; Ctrl-C ends it.
     """
     from flywheel.envs.suites import catalogue
+    from flywheel.envs.suites.rules.game import load_rule_game
 
-    suite = catalogue.get_world(world)
+    is_file = world.endswith((".yaml", ".yml", ".json"))
+    suite = load_rule_game(Path(world)) if is_file else catalogue.get_world(world)
     if not template and not (having := [name for name, spec in suite.templates.items() if level in spec.max_steps]):
         levels = ", ".join(map(str, suite.levels))
         raise BadInput(f"there is no level {level}", where=f"world {world}", fix=f"its levels are {levels}")
@@ -231,7 +233,13 @@ def node_command(
     def ready(at: str) -> None:
         click.echo(f"node {called} at {at}: {', '.join(wanted)}", err=True)
 
-    opening = nodes.open_node(called, token, chosen, wanted, ws.root if ws else None, recording_mb * 2**20)
+    film = recording_mb * 2**20
+    if ws:
+        from flywheel.ui.annotate.takeover import open_takeover_node
+
+        opening = open_takeover_node(called, token, chosen, wanted, ws, film)
+    else:  # what people do has no workspace to go to
+        opening = nodes.open_node(called, token, chosen, wanted, None, film)
     _run_until_stopped(run_node(opening, token, manager=manager, host=host, port=port, address=address, ready=ready))
 
 
@@ -316,7 +324,7 @@ def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_j
 
     TASKS are files, folders of them, and lists of ids such as test_all.json.
     """
-    from flywheel.envs.computer.osworld import suite
+    from flywheel.envs.computer.osworld import commands, suite
 
     paths = [one for path in tasks for one in suite.list_task_files(path)]
     played, left_out, reasons = suite.read_task_files(paths, files, kind == "computer", suite.OsworldFiles(tasks=["."]))
@@ -332,6 +340,8 @@ def osworld_command(tasks: tuple[Path, ...], files: Path | None, kind: str, as_j
     console = Console()
     console.print(table, "", by_reason)
     console.print(f"{len(played)} of {len(played) + len(left_out)} tasks are played")
+    if more := reasons.get(commands.NEEDS_INTERNET_FILE, 0):
+        console.print(f"{more} more where a folder of --files has what they download")
 
 
 @click.command(

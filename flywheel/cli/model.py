@@ -1,11 +1,13 @@
-"""Pretrain, evaluate, serve and merge models: `model ...`."""
+"""Pretrain, evaluate, serve and merge models, and ask them what else they would have done: `model ...`."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -31,6 +33,11 @@ from flywheel.utils.errors import BadInput
 @click.option("--seed", type=int, default=7)
 @click.option("--processes", type=click.IntRange(1), default=2, help="Processes that share each batch.")
 @click.option("--init-from", type=click.Path(path_type=Path), help="Checkpoint to start from; default: random weights.")
+@click.option(
+    "--replace",
+    type=click.Path(path_type=Path),
+    help="Checkpoint to put the new one in place of at the end, if it is no worse in any figure of `bench base`.",
+)
 @click.option("--engine", type=click.Choice(["torch", "deepspeed"]), default="torch")
 @click.option("--zero-stage", type=click.IntRange(1, 3), default=2, help="ZeRO stage of the engine deepspeed.")
 def pretrain_command(
@@ -41,20 +48,29 @@ def pretrain_command(
     seed: int,
     processes: int,
     init_from: Path | None,
+    replace: Path | None,
     engine: str,
     zero_stage: int,
 ) -> None:
     """Train the small base model on rendered pages. A stopped run resumes; log.jsonl gets losses and success."""
     import logging
 
+    from flywheel.policy.checkpoint import check_checkpoint
+    from flywheel.training.pretrain.figures import replace_base
     from flywheel.training.pretrain.pretrainer import OPTIMIZER, Recipe
     from flywheel.training.pretrain.pretrainer import run_pretraining as train
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if replace:
+        check_checkpoint(replace)
     optimizer = OPTIMIZER.model_copy(update={"processes": processes, "engine": engine, "zero_stage": zero_stage})
     chosen = {"seed": seed, "steps": steps, "seeing": vision_steps, "copying": copying, "start": init_from}
     folder = train(Recipe(out, **chosen, optimizer=optimizer))
     click.echo(f"the checkpoint is {folder}")
+    if replace:
+        figures = replace_base(folder, replace)
+        told = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
+        click.echo(f"it is in {replace} now: {told}")
 
 
 @click.command(epilog="Example: flywheel model serve models/base --port 8000")
@@ -123,6 +139,62 @@ def eval_command(ws: Workspace, tasks: int | None) -> None:
     echo_with_commands('`flywheel query "from fresh_evaluations"` shows each episode')
 
 
+def _change_options(command: Callable) -> Callable:
+    """Add an option of each thing that can be changed."""
+    options = (
+        click.option("--action", help="Do this in its place, as the model writes it; the model goes on from there."),
+        click.option("--thought", help="Let the step begin with this thought; the model acts on it."),
+        click.option("--instruction", help="Let the model go on with another instruction; the verifier stays."),
+        click.option("--temperature", metavar="T", help="Sample at another temperature from the step on."),
+        click.option("--model", metavar="FOLDER", help="Let another checkpoint go on from the step."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog="Example: flywheel model counterfactual t0123 --step 4 --action \"click(point='<point>49 69</point>')\""
+)
+@click.argument("trajectory")
+@click.option("--step", type=click.IntRange(0), required=True, help="Restore the state before this step.")
+@_change_options
+@click.option("--runs", type=click.IntRange(1, 256), default=8, help="Of each side: with the change and without it.")
+@click.option("--seed", type=int, default=0, help="Of the sampling, on both sides.")
+@click.option("--policy", default="", metavar="FOLDER", help="Checkpoint of both sides; default: the one that acted.")
+@JSON_OPTION
+@WORKSPACE_OPTION
+def counterfactual_command(
+    ws: Workspace, trajectory: str, step: int, runs: int, seed: int, policy: str, as_json: bool, **changes: str | None
+) -> None:
+    """Restore a step of a TRAJECTORY, change one thing, and see how often it then succeeds.
+
+    The same is played without the change, with the same seeds. What is played is stored, and never trained on or
+    counted. After a kill the same command goes on.
+    """
+    from flywheel.cli.console import RunConsole
+    from flywheel.config import run_lock
+    from flywheel.maintenance import counterfactuals
+    from flywheel.rollout.counterfactual import Change
+    from flywheel.utils.progress import replace_listener
+
+    given = {kind: value for kind, value in changes.items() if value is not None}
+    if len(given) != 1:
+        what = f"{len(given)} things are changed: {', '.join(f'--{kind}' for kind in given)}" if given else "no change"
+        raise BadInput(what, where="counterfactual", fix=f"give one of {', '.join(f'--{kind}' for kind in changes)}")
+    ((kind, value),) = given.items()
+    asked = counterfactuals.CounterfactualRequest(trajectory, step, Change(kind, value), runs, seed, policy)
+    with run_lock.hold_workspace(ws):
+        prepared = counterfactuals.prepare_counterfactual(ws, asked)
+        if as_json:
+            click.echo(json.dumps(counterfactuals.run_counterfactual(ws, prepared)))
+            return
+        with RunConsole(Console()) as screen, replace_listener(screen):
+            found = counterfactuals.run_counterfactual(ws, prepared)
+    click.echo("\n".join(counterfactuals.describe_result(found)))
+    echo_with_commands(f"`flywheel ui` shows them side by side: /tasks/{found['task_id']}?source=counterfactual")
+
+
 @click.command(epilog="Example: flywheel model merge rl-games rl-sites merged --weights 0.6,0.4")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
@@ -130,16 +202,35 @@ def eval_command(ws: Workspace, tasks: int | None) -> None:
     "--weights", metavar="W,W,...", help="A share of each folder, in their order; they sum to 1. Default: equal."
 )
 @click.option("--rank", type=click.IntRange(1), help="Of a merged adapter; default: the sum of all ranks, exact.")
-def merge_command(folders: tuple[Path, ...], out: Path, weights: str | None, rank: int | None) -> None:
-    """Merge FOLDERS into OUT as a weighted mean of weights: whole checkpoints, or adapters of one base."""
+@click.option(
+    "--method",
+    type=click.Choice(["linear", "task_arithmetic", "ties", "dare_linear", "dare_ties"]),
+    default="linear",
+    help="Of whole checkpoints; default: linear, the mean. The others take --base.",
+)
+@click.option(
+    "--base",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Checkpoint that FOLDERS were trained from.",
+)
+@click.option("--scaling", type=float, default=1.0, help="Of what is added to the base; default: 1.")
+@click.option("--density", type=float, default=1.0, help="Share of the changes that ties or dare keep; default: 1.")
+@click.option("--seed", type=int, default=0, help="Of what dare drops; default: 0.")
+def merge_command(folders: tuple[Path, ...], out: Path, weights: str | None, rank: int | None, **chosen: Any) -> None:
+    """Merge FOLDERS into OUT: whole checkpoints, or adapters of one base.
+
+    As a weighted mean of weights, or by task arithmetic, TIES or DARE.
+    """
+    from flywheel.training.merge_methods import MergeMethod
     from flywheel.training.model_merging import merge_checkpoints
 
+    method = MergeMethod(chosen.pop("method"), **chosen)
     try:
         shares = list(map(float, weights.split(","))) if weights else [1 / len(folders)] * len(folders)
     except ValueError:
         raise BadInput(f"not numbers: {weights}", where="--weights", fix="for example --weights 0.6,0.4") from None
     _check_new(out)
-    _tell_written(out, merge_checkpoints(folders, shares, out, rank) or "a checkpoint")
+    _tell_written(out, merge_checkpoints(folders, shares, out, rank, method) or "a checkpoint")
 
 
 @click.command(epilog="Example: flywheel model merge-adapter models/iteration=003/merged /tmp/whole --dtype bfloat16")
@@ -173,3 +264,69 @@ def _tell_written(out: Path, what: object) -> None:
 
     size = sum(file.stat().st_size for file in out.iterdir()) / 2**20
     click.echo(f"{out}: {what} ({size:.1f} MiB, weights {checkpoint.checkpoint_digest(out)})")
+
+
+@click.command(epilog="Example: flywheel model train-orm -w WORKSPACE --iterations 1-5 -o models/orm")
+@WORKSPACE_OPTION
+@click.option("--iterations", default="", metavar="N or N-M", help="Whose trajectories it learns from; default: all.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("models/orm"),
+    help="Name before the version: the first is models/orm@1.",
+)
+@click.option(
+    "--init-from",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Checkpoint to start from; default: the merged model of the iteration before the first one, or policy.base.",
+)
+@click.option("--steps", type=click.IntRange(1), default=300, help="Gradient steps of SFT.")
+@click.option("--rl-steps", type=click.IntRange(0), default=30, help="Gradient steps of RL.")
+@click.option("--screens", type=click.IntRange(1), default=5, help="The newest screens of a trajectory that it sees.")
+@click.option("--seed", type=int, default=0)
+def train_orm_command(
+    ws: Workspace,
+    iterations: str,
+    out: Path,
+    init_from: Path | None,
+    steps: int,
+    rl_steps: int,
+    screens: int,
+    seed: int,
+) -> None:
+    """Train an outcome reward model on labelled trajectories.
+
+    The truth is the verifiers' word, or people's where they agreed. It becomes a scorer by `routing.scorers`.
+    """
+    from flywheel import config
+    from flywheel.policy.checkpoint import resolve_checkpoint
+    from flywheel.rewards.outcome import VerdictInput
+    from flywheel.training.outcome_reward import trainer
+
+    there = ws.list_iteration_folders()
+    first, last = _parse_iterations(iterations) if iterations else (min(there, default=0), max(there, default=0))
+    if not set(there) & set(range(first, last + 1)):
+        raise BadInput(f"there is no iteration {iterations}".rstrip(), where=ws.root, fix="run one: `flywheel run`")
+    before = ws.model(first - 1, "merged")
+    begin = init_from or (
+        before if before.is_dir() else resolve_checkpoint(config.load_settings(ws.params).policy.base, ws.root)
+    )
+    click.echo(f"starts from {begin}")
+
+    def tell(metric: dict) -> None:
+        if metric["step"] % 25 == 0 or metric["step"] == metric["steps"]:
+            right = f"probability of what is right {metric['probability']:.3f}"
+            click.echo(f"{metric['stage']}: step {metric['step']} of {metric['steps']}, {right}")
+
+    recipe = trainer.Recipe(begin, VerdictInput(screens), steps, rl_steps, seed=seed)
+    made = trainer.train_orm(ws, (first, last), out, recipe, tell)
+    click.echo((made / "README.md").read_text(encoding="utf-8"))
+    echo_with_commands(f"{made}: set orm.checkpoint to it; `flywheel model serve {made}` serves it as the policy's")
+
+
+def _parse_iterations(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal() or int(first) > int(last or first):
+        raise BadInput(f"not iterations: {text}", where="--iterations", fix="for example 1-5, or 3")
+    return int(first), int(last or first)

@@ -57,10 +57,12 @@ def plan_command(ws: Workspace, assignments: tuple[str, ...], device_memory: str
 
 
 def _describe(plan: ResourcePlan) -> list[str]:
-    from flywheel.pipeline.resource_plan import describe_disk, format_size
+    from flywheel.pipeline.resource_plan import describe_disk, describe_uncounted, format_size
 
     device = plan.device
-    what = f"a GPU of {format_size(device.bytes)}" if device.kind == "cuda" else f"a CPU, {format_size(device.bytes)}"
+    what = f"a GPU of {format_size(device.bytes)}"
+    if device.kind == "cpu":
+        what = f"a CPU, {format_size(device.bytes)}; torch finds no GPU (--device-memory 80GiB plans for one)"
     lines = [f"{plan.model}: {plan.parameters:,} parameters, {plan.trained:,} trained; {what}", ""]
     used = [(head, part) for head, part in _COLUMNS if any(one.parts.get(part) for one in plan.stages)]
     rows = [["stage", "on", *(head for head, _ in used), "peak", "of", ""]]
@@ -85,6 +87,8 @@ def _describe(plan: ResourcePlan) -> list[str]:
             f"{format_size(memory.weights)} of weights, {format_size(memory.adapter)} of an adapter's slot, "
             f"{format_size(memory.kv_row)} of keys and values a request at its longest ({server.rows} fit)"
         )
+    if plan.uncounted:
+        lines.append(describe_uncounted(plan.uncounted))
     lines.append(f"disk: {describe_disk(plan.disk)}")
     lines.append(
         f"network an iteration: {format_size(plan.network)} of models and trajectories to versioning.remote"

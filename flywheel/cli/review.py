@@ -1,6 +1,8 @@
-"""Record what people decide: `review routes`, `review promotion`."""
+"""Record what people decide: `review routes`, `review recordings`, `review promotion`."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -8,6 +10,9 @@ from flywheel.cli.command_names import echo_with_commands
 from flywheel.cli.options import WORKSPACE_OPTION
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.utils.errors import BadInput
+
+if TYPE_CHECKING:
+    from flywheel.config import Settings
 
 _LABEL_TYPE = click.Choice(["solved", "not solved", "cannot tell"])
 
@@ -60,6 +65,10 @@ def _list_asked(ws: Workspace) -> None:
 
     iteration = newest_iteration(ws)
     found = route_review.open_questions(ws, iteration) if iteration else []
+    if waiting := route_review.read_waiting(ws, iteration):
+        first = f"`flywheel review routes {waiting[0]['trajectory_id']} solved --reviewer NAME`"
+        then = f"then `flywheel score --scorer person --iteration {iteration} --write`"
+        echo_with_commands(f"{len(waiting)} wait for a person's verdict, the first: {first}; {then}")
     if not found:
         echo_with_commands("nobody is asked to look at routes (`flywheel settings routing.review`)")
         return
@@ -87,6 +96,54 @@ def _apply_when_complete(ws: Workspace, iteration: int) -> None:
             moved = route_review.end_route_review(ws, iteration, route_review.ALL_LABELLED)
         count = moved.count if moved else 0
         echo_with_commands(f"all have a label: {count} go to the other store; type `flywheel run` to go on")
+
+
+@click.command(
+    epilog="Example: flywheel review recordings 000-shop-anna --no safe --reviewer Ada --comment 'a name in step 3'"
+)
+@click.argument("name", required=False)
+@click.option("--accept", is_flag=True, help="Yes to every question: it is correct, complete and safe.")
+@click.option("--no", "no", multiple=True, type=click.Choice(["correct", "complete", "safe"]), help="A question that you answer with no; yes to the others.")  # fmt: skip # noqa: E501
+@click.option("--ask", is_flag=True, help="Ask others to review this trajectory in the same way.")
+@click.option("--reviewer", default="", show_default=False, help="Your name; stored with the verdict.")
+@click.option("--comment", default="", show_default=False, help="The reason; stored with the verdict.")
+@WORKSPACE_OPTION
+def recordings_command(
+    name: str | None, accept: bool, no: tuple[str, ...], ask: bool, reviewer: str, comment: str, ws: Workspace
+) -> None:
+    """Review recordings before they are taken in: two people, blind, and a third where they disagree.
+
+    NAME is a recording's folder, or a trajectory. Without it, list what is reviewed, and how far reviewers agree.
+    `flywheel ui` shows the recordings. With curation.reviewers an iteration takes in the accepted ones alone.
+    """
+    from flywheel.config import load_settings
+    from flywheel.recordings import reviewing
+    from flywheel.store.recording_verdicts import QUESTIONS
+
+    settings = load_settings(ws.params)
+    if not name:
+        _list_recordings(ws, settings)
+        return
+    if accept + bool(no) + ask != 1:
+        what = "--accept, --no and --ask contradict each other" if accept or no or ask else "no verdict"
+        raise BadInput(what, where="flywheel review recordings", fix="one of --accept, --no with a question, and --ask")
+    answers = None if ask else {question: question not in no for question in QUESTIONS}
+    one = reviewing.give_recording_verdict(ws, settings, name, answers, reviewer=reviewer, comment=comment)
+    click.echo(f"{name}: {'to be reviewed' if ask else one.state}")
+
+
+def _list_recordings(ws: Workspace, settings: Settings) -> None:
+    from flywheel.recordings import reviewing
+
+    found = reviewing.list_reviewed(ws, settings)
+    for one in found:
+        click.echo(f"{one.name}  {one.state}, reviewed by {len(one.verdicts)}\n  {one.instruction[:120]}")
+    wanted = settings.curation.reviewers
+    rule = f"{wanted} each" if wanted else "nobody has to (`flywheel settings curation.reviewers`)"
+    echo_with_commands(f"{len(found)} to look at; reviewers: {rule}")
+    for question, figures in reviewing.measure_review_agreement(ws).items():
+        if figures.n:
+            click.echo(f"agreement on {question}: {figures.words}")
 
 
 @click.command(

@@ -234,8 +234,10 @@ def _save_query(ws: Workspace, name: str, sql: str, description: str, author: st
 @WORKSPACE_OPTION
 @click.option("--port", default=4200, type=click.IntRange(1, 65533))
 @click.option("--compare-with", type=Path, help="Another workspace, whose iterations the explorer plots over these.")
-def ui_command(ws: Workspace, port: int, compare_with: Path | None) -> None:
+@click.option("--allow-runs", is_flag=True, help="Let the explorer's pages begin counterfactual runs here.")
+def ui_command(ws: Workspace, port: int, compare_with: Path | None, allow_runs: bool) -> None:
     """Serve Prefect's pages, the report and the explorer until Ctrl-C. They listen on 127.0.0.1 and ask for a login."""
     from flows.ops.ui import serve_ui
 
-    serve_ui(ws, port, click.echo, Workspace.find(compare_with) if compare_with else None)
+    other = Workspace.find(compare_with) if compare_with else None
+    serve_ui(ws, port, click.echo, other, allow_runs=allow_runs)

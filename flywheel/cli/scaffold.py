@@ -11,13 +11,18 @@ from flywheel.config.workspace import Workspace, folder_slug
 from flywheel.store.versioning import git_tags, stage_records
 from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput, errors_of_place
+from flywheel.utils.files import disk_full_errors
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent.parent
-_GITIGNORE = "/.flywheel/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n*.duckdb\n"
+_GITIGNORE = "/.flywheel/\n/annotations/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n*.duckdb\n"
 
 
 def load_profile(name: str, *, project: Path = PROJECT_ROOT) -> dict[str, Any]:
-    """Read the parameters, by dotted name, in which `configs/NAME.yaml` differs from params.yaml. Raises BadInput."""
+    """Read the parameters, by dotted name, in which a profile differs from params.yaml; {} where `project` has no
+    profiles.
+
+    name: of a file `configs/NAME.yaml` in the source folder `project`. Raises BadInput for another name.
+    """
     known = sorted(path.stem for path in (project / "configs").glob("*.yaml"))
     if known and name not in known:
         raise BadInput(f"no profile {name}", where="--profile", fix=f"one of: {', '.join(known)}")
@@ -26,10 +31,11 @@ def load_profile(name: str, *, project: Path = PROJECT_ROOT) -> dict[str, Any]:
 
 
 def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = PROJECT_ROOT) -> Workspace:
-    """Create a workspace in `folder`, with git and DVC.
+    """Create a workspace in `folder`, with git and DVC: settings, base model and recordings are copied from the source.
 
-    Raises BadInput for an unknown profile, a folder that is not empty, and where the source folder `project` lacks a
-    part; FlywheelError as `init_git`; DiskFull.
+    folder: must be empty, and is made where it is missing. profile: of `configs`. project: the source folder. Raises
+    BadInput for an unknown profile, a folder that is not empty, and where the source lacks a part; FlywheelError where
+    git is missing or fails; DiskFull.
     """
     overrides = {**load_profile(profile, project=project), "versioning.git": True}
     base, recordings = project / "models" / "base", project / "recordings"
@@ -45,24 +51,26 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
         if any(folder.iterdir()):
             raise BadInput("the folder is not empty", where=folder, fix="name a new one")
     chosen = config.load_settings(project / "params.yaml", overrides)
-    (folder / "params.yaml").write_text(config.dump_commented_settings(chosen), encoding="utf-8")
-    (folder / ".gitignore").write_text(_GITIGNORE, encoding="utf-8")
-    (folder / ".gitattributes").write_text(git_tags.GITATTRIBUTES, encoding="utf-8")
-    # Workspaces may share a server, so each has deployments of its own name.
-    text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), folder_slug(folder.resolve())
-    text = text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")
-    (folder / "prefect.yaml").write_text(text, encoding="utf-8")
-    shutil.copytree(base, folder / "models" / "base")
-    shutil.copytree(recordings, folder / "recordings", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    ws = Workspace(folder.resolve())
-    git_tags.init_git(ws.root)
-    stage_records.init_dvc_project(ws)
-    git_tags.commit_to_git(ws.root, "DVC", ("--all", "."))
+    with disk_full_errors(folder):
+        (folder / "params.yaml").write_text(config.dump_commented_settings(chosen), encoding="utf-8")
+        (folder / ".gitignore").write_text(_GITIGNORE, encoding="utf-8")
+        (folder / ".gitattributes").write_text(git_tags.GITATTRIBUTES, encoding="utf-8")
+        # Workspaces may share a server, so each has deployments of its own name.
+        text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), folder_slug(folder.resolve())
+        text = text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")
+        (folder / "prefect.yaml").write_text(text, encoding="utf-8")
+        shutil.copytree(base, folder / "models" / "base")
+        shutil.copytree(recordings, folder / "recordings", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        ws = Workspace(folder.resolve())
+        git_tags.init_git(ws.root)
+        stage_records.init_dvc_project(ws)
+        git_tags.commit_to_git(ws.root, "DVC", ("--all", "."))
     return ws
 
 
 def list_missing_data(ws: Workspace) -> list[str]:
-    """List the recordings and demonstrations that a new workspace still needs, with the commands that make them.
+    """List the recordings and demonstrations that a new workspace still needs, with the commands that make them: a text
+    of two lines for each.
 
     Raises BadInput where params.yaml is wrong or its tasks cannot be drawn, DataError as `sessions_match_settings`.
     """
@@ -94,7 +102,8 @@ def list_missing_data(ws: Workspace) -> list[str]:
 
 
 def list_run_outputs(ws: Workspace) -> list[Path]:
-    """List the paths that runs have written in a workspace: not the base model, recordings and settings."""
+    """List the paths that runs have written in a workspace and that exist: not the base model, recordings and
+    settings."""
     names = ("data", "report", ".flywheel", "dvc.lock", "iterations.yaml", "iterations", ".dvc/cache", ".dvc/tmp")
     found = [ws.root / name for name in names if (ws.root / name).exists()]
     return [*found, *sorted((ws.root / "models").glob("iteration=*"))]

@@ -29,8 +29,9 @@ class StageWorkers(Protocol):
         """Run one shard, or take its stored result where it was done before.
 
         shard: its name, one of those that the stage lists. Returns the folder that the shard wrote to, its result, and
-        whether it had been done before. Raises what `InProcessWorker.do_shard` does, WorkerLost for a worker that is
-        lost again and again, HeadLost, ClusterError where no worker comes in time, or a node has a fault.
+        whether it had been done before. Raises ShardBusy where another process is still at it after 10 minutes,
+        DiskFull, what the stage's own work raises; on a cluster also WorkerLost where three workers are lost over it,
+        HeadLost, ClusterError where no worker comes in `cluster.acquire_timeout_s`, or a node has a fault.
         """
 
 
@@ -47,7 +48,8 @@ _current: ContextVar[ClusterBackend] = ContextVar("cluster", default=ClusterBack
 
 
 def current_cluster() -> ClusterBackend:
-    """Return the cluster of the innermost `open_cluster`; this process where there is none."""
+    """Return the cluster of the innermost `open_cluster` around the call; a `ClusterBackend`, which runs stages in this
+    process, where there is none."""
     return _current.get()
 
 
@@ -59,7 +61,7 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[ClusterBackend]:
     closed, and the one before it is current again. With the engine `local` nothing is started. With `ray` it connects,
     and where `sandbox.manager` is `cluster` it starts environments on the nodes. Raises BadInput for settings that
     cannot work, and where Ray is not installed or cannot be reached or started; ClusterError where a node cannot take
-    part, or none has environments in time; DiskFull.
+    part, does not answer in 120 seconds, or none has environments in `cluster.acquire_timeout_s`; DiskFull.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote import client  # its HTTP client takes a sixth of a second to load

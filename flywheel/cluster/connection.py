@@ -24,7 +24,7 @@ _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_ti
 
 
 def is_reachable(place: HostPort) -> bool:
-    """Tell whether anything listens at `place`, (host, port)."""
+    """Tell whether anything listens at `place`, (host, port); waits up to 10 seconds."""
     try:
         socket.create_connection(place, timeout=_REACH_S).close()
     except OSError:

@@ -80,7 +80,8 @@ class RayWorkers(AbstractContextManager):
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         """Run one shard on a worker, on another one where the first is lost. Raises what its work raises; WorkerLost
-        where _TRIES workers were lost over it, HeadLost, and ClusterError where no worker comes in time."""
+        where three workers were lost over it, HeadLost, and ClusterError where no worker comes in time, a node has a
+        fault, or the workers are closed."""
         for number in range(1, _TRIES + 1):
             worker = self._take()
             try:
@@ -235,7 +236,8 @@ class RayCluster:
         return RayWorkers(self, stage, ctx, wanted)
 
     def check_nodes(self) -> None:
-        """Check every node that may get work. Raises ClusterError for a node with a fault or without an answer."""
+        """Check every node that may get work. Raises ClusterError for a node with a fault, or without an answer in 120
+        seconds, and where there is none."""
         look, asked = ray.remote(num_cpus=0, max_retries=0)(nodes.find_node_fault), {}
         for node in list_live_nodes():
             if any(node["Resources"].get(name) for name in (resources.CPU, resources.GPU, BROWSERS)):
@@ -260,7 +262,8 @@ class RayCluster:
             nodes.raise_node_fault(asked[one][1], fault)
 
     def check_head(self) -> None:
-        """Check the head; all who wait call this every few seconds. Raises HeadLost where it was silent for _LOST_S."""
+        """Check the head; all who wait call this every few seconds. Raises HeadLost where it was silent for 30
+        seconds."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked < _BETWEEN_S:

@@ -51,7 +51,10 @@ def split_evenly(count: int, nodes: int) -> list[int]:
 
 
 def count_gpus(stage: Stage, ctx: StageContext, there: Callable[[], bool]) -> int:
-    """Count the GPUs that the stage takes. there: tells whether there are any; called where the device is `auto`."""
+    """Count the GPUs that one worker of the stage takes, on all of its nodes together; 0: none.
+
+    ctx: its stage name and settings decide. there: tells whether there are any; called where the device is `auto`.
+    """
     needs, policy = stage.needs or (), ctx.settings.policy
     if TRAINING in needs:  # a stage that trains and plays does both on the same ones
         block = _training_settings(ctx.stage, ctx.settings)
@@ -96,7 +99,8 @@ def hold_gpu(ctx: StageContext, limits: ClusterSettings, seconds: float) -> Iter
 
     ctx: of the stage. limits: block `cluster`. seconds: how long to wait for the GPUs. The lock is a file in the
     workspace's `.flywheel/stages`, one a machine; it ends with the process. Does nothing where the stage needs no GPU,
-    or where Ray assigns them. Raises ClusterError where another stage still has them after `seconds`.
+    its device is `auto` and torch finds none, or Ray assigns them. Raises ClusterError where another stage still has
+    them after `seconds`.
     """
     if limits.engine == "ray" or not count_gpus(dag.find_stage(ctx.stage), ctx, _has_gpu):
         yield

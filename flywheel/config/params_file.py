@@ -26,7 +26,8 @@ from flywheel.utils.files import write_text
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """Describe a parameter. name: dotted. description: in words. schema: JSON Schema of its values. default: JSON."""
+    """Describe a parameter. name: dotted; of one that stands in no block, without a dot. description: in words. schema:
+    JSON Schema of its values. default: as JSON has it."""
 
     name: str
     description: str
@@ -40,14 +41,16 @@ class ParameterInfo:
 
     @property
     def comment(self) -> str:
-        """Return the description, with the choices added where it does not name them all."""
+        """Return the description, with the choices added where it does not name them all; it is the comment in
+        `params.yaml`."""
         choices = [str(one) for one in self.schema.get("enum", ())]
         if all(choice in self.description for choice in choices):
             return self.description
         return f"{self.description} One of {', '.join(choices)}."
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """Return the parameter's value in `values`, settings as `model_dump(mode="json")` gives them."""
+        """Return the parameter's value in `values`, settings as `model_dump(mode="json")` gives them. Raises KeyError
+        where they lack it."""
         found: Any = values
         for part in self.name.split("."):
             found = found[part]
@@ -66,7 +69,8 @@ class ParameterSection:
 
 @cache
 def list_parameter_sections() -> tuple[ParameterSection, ...]:
-    """List all blocks with their parameters, in the order of the file."""
+    """List all blocks with their parameters, in the order of the file; the parameters that stand in no block come
+    first, as a section without a name."""
     blocks = {name: field.annotation for name, field in Settings.model_fields.items() if _is_block(field.annotation)}
     return tuple(
         ParameterSection(name, _one_line(block.__doc__), tuple(_parameters(block, name)))
@@ -77,8 +81,8 @@ def list_parameter_sections() -> tuple[ParameterSection, ...]:
 def find_parameter_section(name: str) -> ParameterSection:
     """Find the block called `name`; or the block of the parameter called `name`, with that parameter alone.
 
-    name: of a block, or of a parameter, dotted as in `params.yaml` (`rl.steps`). Raises BadInput where there is
-    neither, with the nearest name or else those that exist.
+    name: of a block, or of a parameter, dotted as in `params.yaml` (`rl.steps`), by its present name. Raises BadInput
+    where there is neither, with the nearest name or else those that exist.
     """
     for section in list_parameter_sections():
         if name and section.name == name:
@@ -190,7 +194,7 @@ class SettingsFault:
 def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> list[SettingsFault]:
     """List the faults of a validation error in the order met, one for each parameter, also where its type is a union.
 
-    error: pydantic's. settings: the class that was validated.
+    error: pydantic's. settings: the class that was validated; the names are dotted from it on.
     """
     by_name: dict[str, list[str]] = {}
     earlier: set[str] = set()
@@ -243,10 +247,12 @@ MIGRATE_FIX = "type the new name; `flywheel workspace migrate` does so in the fi
 
 
 def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
-    """Load settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3) that replace its own.
+    """Load settings from a YAML file, replace values in them, and check the whole.
 
-    What neither names has its default. Raises BadInput, naming the parameter, for a file that is missing, unreadable,
-    empty or cut off, bad YAML, an unknown name or a bad value; where an override is wrong, the error names `--set`.
+    path: `params.yaml` or an iteration's copy. overrides: dotted name -> value ("rl.steps": 3) in place of the file's;
+    None: none. What neither names has its default. Raises BadInput, naming the parameter, for a file that is missing,
+    unreadable, empty or cut off, bad YAML, an unknown name or a bad value; where an override is wrong, the error names
+    `--set`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -305,7 +311,7 @@ def is_settings_parameter(name: str) -> bool:
 
 
 def dump_settings(settings: Settings) -> str:
-    """Render settings as YAML with every field, as an iteration's frozen copy.
+    """Render settings as YAML with every field, as an iteration's frozen copy. Returns the file's text.
 
     By a mark at its end `load_settings` sees whether a file was cut off.
     """
@@ -314,21 +320,23 @@ def dump_settings(settings: Settings) -> str:
 
 
 def add_missing_settings(path: Path) -> None:
-    """Add to an iteration's frozen copy what this version has at the top level besides, with its defaults.
+    """Add blocks and top-level parameters that are missing in an iteration's frozen copy, with this version's defaults.
 
-    DVC asks for each block that a stage declares. What stands in the file stays as it is. Raises BadInput as
-    `load_settings`, DiskFull.
+    path: of the copy; what stands in it stays as it is. DVC asks for each block that a stage declares. Raises BadInput
+    as `load_settings`, and as `write_text`.
     """
+    values = load_settings(path).model_dump(mode="json")
     text = path.read_text(encoding="utf-8")
-    there = yaml.safe_load(text)
-    missing = {name: value for name, value in load_settings(path).model_dump(mode="json").items() if name not in there}
+    there = yaml_text.parse_yaml(text)
+    missing = {name: value for name, value in values.items() if name not in there}
     if missing:
         added = yaml.safe_dump(missing, sort_keys=False, allow_unicode=True)
         write_text(path, text.removesuffix(f"{_END_MARK}\n") + f"{added}{_END_MARK}\n")
 
 
 def dump_commented_settings(settings: Settings) -> str:
-    """Render the settings as the `params.yaml` that people edit: each description is a comment above its line.
+    """Render the settings as the `params.yaml` that people edit: each description is a comment above its line. Returns
+    the file's text.
 
     By a mark at its end `load_settings` sees whether a file was cut off.
     """

@@ -51,10 +51,11 @@ _LEAF = re.compile(r"^( +)(\w+):(?:( +)(['\"]?)([\w.-]+)\4(?=\s|$))?")
 
 
 def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
-    """Rename settings in the text of a file; return the text and the list of changes, in words.
+    """Rename settings in the text of a file; return the text and the list of changes, in words (`rl.alpha -> rl.beta`).
 
-    text: YAML of the file. where: the file, for messages. Comments and lines stay; of a file whose blocks are written
-    in one line only the values stay. Raises BadInput for bad YAML, and for a parameter that is there by both names.
+    text: YAML of the file. where: the file, for messages. Comments and lines stay; a file whose blocks are written in
+    one line is written anew, without its comments. Raises BadInput for bad YAML, and for a parameter that is there by
+    both names.
     """
     try:
         before = yaml_text.parse_yaml(text)

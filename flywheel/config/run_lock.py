@@ -32,8 +32,9 @@ class WorkspaceBusy(FlywheelError):
 def hold_workspace(ws: Workspace) -> Iterator[None]:
     """Lock the workspace for a run within the block.
 
-    The lock is on a file in `.flywheel` and ends with the process. Raises WorkspaceBusy where a process, this one
-    included, holds it; the error names that process, what it does or waits for, and how to end it.
+    The lock is on a file in `.flywheel`, which is made where it is missing, and ends with the process. Raises
+    WorkspaceBusy where a process, this one included, holds it for 0.2 seconds; the error names that process, what it
+    does or waits for, and how to end it. Raises OSError where the file cannot be written (a read-only disk).
     """
     with contextlib.ExitStack() as held:
         try:
@@ -65,7 +66,7 @@ def _describe_busy(ws: Workspace, busy: WorkspaceBusy) -> WorkspaceBusy:
 def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
     """Lock the workspace as `hold_workspace` does; do nothing where this process holds the lock already.
 
-    Raises WorkspaceBusy where another process holds it.
+    Raises WorkspaceBusy where another process holds it, OSError as `hold_workspace`.
     """
     with contextlib.nullcontext() if ws.root in _held_here else hold_workspace(ws):
         yield
@@ -85,7 +86,8 @@ def supervisor_lock_path(ws: Workspace) -> Path:
 
 
 def is_supervised(ws: Workspace) -> bool:
-    """Tell whether a supervisor (`flywheel workspace up`) runs for the workspace."""
+    """Tell whether a supervisor (`flywheel workspace up`) runs for the workspace; False where `.flywheel` is missing or
+    cannot be written."""
     return is_lock_held(supervisor_lock_path(ws))
 
 
@@ -99,8 +101,9 @@ def workspace_holder(ws: Workspace) -> int | None:
 def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
     """Hold the lock of a file within the block. The process's id is written to the file, which stays.
 
-    path: the file; its folder is created. otherwise: beginning of the error's message where another process holds the
-    lock. fix: end of the message. Raises WorkspaceBusy after 0.2 seconds.
+    path: the file, two folders below the one that the error names; its folder is created. otherwise: beginning of the
+    error's message where another process, or this one, holds the lock. fix: end of the message. Raises WorkspaceBusy,
+    with the holder's process id, after 0.2 seconds, OSError where the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + _PROBED_S
@@ -118,7 +121,7 @@ def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
 
 
 def is_lock_held(path: Path) -> bool:
-    """Tell whether a process holds the lock of the file `path` now.
+    """Tell whether a process, this one included, holds the lock of the file `path` now, by taking it for a moment.
 
     An empty file is made where there is none; False where its folder is missing or cannot be written.
     """
@@ -164,7 +167,7 @@ class StageAtWork:
 
     @property
     def words(self) -> str:
-        """Describe in a few words what the stage is doing."""
+        """Describe in a few words what the stage is doing: `rollout since 11-29 19:26 UTC`, or whom it waits for."""
         if self.waits_for:
             return f"{self.stage} waits for {self.waits_for} since {format_moment(self.waits_since)}"
         return f"{self.stage} since {format_moment(self.began)}"
@@ -183,7 +186,7 @@ class RunAtWork:
 
     @property
     def how_to_end(self) -> str:
-        """Say how to end the run."""
+        """Say how to end the run, in words that go on with "ends it": a command, or "cancelling it in Prefect"."""
         ends = {RUN_COMMAND: f"`kill {self.process}`", UP_COMMAND: "`flywheel workspace down`"}
         return ends.get(self.by, "cancelling it in Prefect")
 
@@ -199,7 +202,7 @@ def format_moment(moment: float) -> str:
 def record_run(ws: Workspace, iteration: int, by: str) -> None:
     """Record that this process, which holds the lock, works on `iteration`; the record of an earlier run is removed.
 
-    by: RUN_COMMAND, UP_COMMAND, or in words whose worker it is. Raises DiskFull.
+    by: RUN_COMMAND, UP_COMMAND, or in words whose worker it is. Raises as `write_json`.
     """
     shutil.rmtree(_at_work_folder(ws), ignore_errors=True)
     facts = {"process": os.getpid(), "iteration": iteration, "by": by, "began": time.time()}
@@ -207,7 +210,7 @@ def record_run(ws: Workspace, iteration: int, by: str) -> None:
 
 
 def record_stage_at_work(ws: Workspace, stage: StageAtWork) -> None:
-    """Record what a stage of the run is doing. Raises DiskFull."""
+    """Record what a stage of the run is doing, in place of its earlier record. Raises as `write_json`."""
     write_json(_at_work_folder(ws) / "stages" / f"{stage.stage}.json", asdict(stage))
 
 

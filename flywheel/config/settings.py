@@ -13,7 +13,8 @@ MAX_NUMBER = 10**9  # of any number: above it counts and seconds leave what mach
 
 
 class SettingsBlock(BaseModel):
-    """Values are of the field's own type, `true` is no number, and every number is finite."""
+    """Check a block of settings: values are of the field's own type, `true` is no number, and every number is finite.
+    Making one with another value or an unknown name raises pydantic.ValidationError; a made one cannot be changed."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -32,7 +33,8 @@ class SettingsBlock(BaseModel):
             known = f"; it is one of {', '.join(map(str, get_args(wanted)))}" if get_origin(wanted) is Literal else ""
             raise ValueError(f"{str(value).lower()} is not a value of it{known}")
         if isinstance(value, int | float) and abs(value) > MAX_NUMBER and info.field_name != "seed":
-            raise ValueError(f"{value:.6g} is too large; the largest number is {MAX_NUMBER:.0e}")
+            told = f"{value:.6g}" if isinstance(value, float) or abs(value) < 1e300 else "it"
+            raise ValueError(f"{told} is too large; the largest number is {MAX_NUMBER:.0e}")
         if isinstance(value, str) and not value.isprintable():
             raise ValueError("a text of one line is wanted, without control characters")
         return value
@@ -115,6 +117,9 @@ class PolicySettings(SettingsBlock):
     """A screen with a longer side, in pixels, is refused."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The weights' type in memory while the model answers."""
+    quantization: Literal["none", "w8a8"] = "none"
+    """w8a8: weights and inputs of the layers in 8-bit integers while the model answers, for models of 50 million
+    parameters or more on a CPU; RL does not take it. For backend transformers; a server has an option of its own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device on which the model answers. auto: the GPU if there is one."""
     max_num_seqs: int = Field(16, ge=1)
@@ -144,13 +149,13 @@ class PolicySettings(SettingsBlock):
 
     @property
     def servers(self) -> tuple[PolicySettings, ...]:
-        """These settings for each server alone: `endpoint` is then its URL."""
+        """Return these settings once for each server: `endpoint` is then the URL of that server alone."""
         several = self.endpoint if isinstance(self.endpoint, list) else [self.endpoint]
         return tuple(self.model_copy(update={"endpoint": one}) for one in several)
 
     @property
     def holds_form(self) -> bool:
-        """Whether the agent's answers are held to the form of an action, as `guided_decoding` says."""
+        """Tell whether the agent's answers are held to the form of an action, as `guided_decoding` says."""
         return self.guided_decoding == "always" or (self.guided_decoding == "auto" and not self.unheld())
 
     def unheld(self) -> list[str]:
@@ -255,6 +260,35 @@ class RecordingSettings(SettingsBlock):
     """An utterance whose words the recognizer trusts less, on average, becomes no thought of a step."""
 
 
+class CurationSettings(SettingsBlock):
+    """What recordings must pass before they are trained on, and what is made of those that do."""
+
+    reviewers: int = Field(0, ge=0, le=2)
+    """People who each look at a recording, blind, before an iteration takes it in (`flywheel review recordings`). Where
+    two disagree, a third decides. 0: recordings are taken in without."""
+    replay: Literal["none", "note", "refuse"] = "none"
+    """Whether a recording is played again from its task's beginning, where its world is here. note: what differs stands
+    in the reviews. refuse: a recording that differs is not trained on, either."""
+    rewordings: int = Field(0, ge=0, le=8)
+    """Versions of each recording with other words in its instruction and thoughts, beside it, by the server of
+    language_model or, without one, by rules. They share its weight in training. 0: none."""
+
+
+class AnnotationSettings(SettingsBlock):
+    """Sessions in which a person annotates the newest model's own rollouts (`flywheel annotate`)."""
+
+    folder: str = Field("annotations", min_length=1)
+    """Folder of the sessions. Finished ones wait there for the next iteration."""
+    sessions_per_iteration: int = Field(200, ge=0)
+    """Finished sessions that one iteration takes in, at most."""
+    candidates: int = Field(3, ge=1, le=9)
+    """Distinct actions that the model proposes for a step, at most."""
+    max_samples: int = Field(12, ge=1)
+    """Answers that the model is asked for to find them, at most."""
+    lease_s: float = Field(900.0, gt=0)
+    """Seconds without a decision after which a task goes back to the others. What was decided stays."""
+
+
 class SynthesisSettings(SettingsBlock):
     """The tasks that are made for the model, and the general screens that are mixed into its training."""
 
@@ -283,9 +317,17 @@ class SynthesisSettings(SettingsBlock):
     manifests: list[str] = Field([])
     """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel env page list`)."""
     worlds: list[str] = Field([])
-    """Worlds on computers and phones that others wrote: manifest files. `domains` names them as any other world."""
+    """Worlds by manifest, as files: on computers and phones, and games of rules. `domains` names them as any other."""
     train_tasks: int = Field(40, ge=1, le=100_000)
     """Tasks made in each iteration to train on, over all worlds."""
+    shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field({})
+    """Shares of the training tasks: of a domain, by its name, and of a world or page in its domain's tasks, as
+    domain/world. Those without a share divide the rest evenly, so that {} gives all domains, and all worlds of one, the
+    same. Evaluation has all evenly, always."""
+    refresh: float = Field(0.0, ge=0, le=1)
+    """Share of the training tasks that are of templates and levels which the newest model fails at (weak), solved
+    lately and fails at now (forgotten), or solves at times (mixed), by its rollouts of the last three iterations. 0:
+    all templates and levels come evenly."""
     fixed_template_fraction: float = Field(0.5, ge=0, le=1)
     """Share of a world's training tasks that are of the same templates and levels in each iteration, with other
     contents: on these, P(V=1) of two iterations is compared (`p_v1_rise`). The others go through all templates."""
@@ -316,9 +358,16 @@ class RolloutSettings(SettingsBlock):
     retries: int = Field(2, ge=0)
     """Times that a trajectory is begun again if its page crashes."""
     corrections_per_task: int = Field(0, ge=0)
-    """Failed trajectories of each task that a solver corrects, at most: the state before the model's first mistake is
+    """Failed trajectories of each task that a solver corrects, at most: the state before one of the model's mistakes is
     restored, and the solver of the world goes on from there. What then solves its task is trained on as people's
     demonstrations are. Tasks of worlds without a solver, such as pages of others, get none. 0: none."""
+    corrections_at: Literal["first_mistake", "least_sure", "both"] = "first_mistake"
+    """The mistake that a correction begins at: first_mistake, of the trajectory; least_sure, the first one from the
+    step on whose answer had the lowest mean log-probability; both, two corrections where these differ."""
+
+
+# Scorers that must all be satisfied, or {cascade: [...]}: each is asked where those before it abstain.
+Panel = list[str] | dict[Literal["cascade"], list[str]]
 
 
 class RoutingSettings(SettingsBlock):
@@ -326,9 +375,10 @@ class RoutingSettings(SettingsBlock):
 
     threshold: float = Field(1.0, gt=0, le=1)
     """The score from which on a task is solved, where its template names none."""
-    scorers: dict[str, list[str]] = Field({"default": ["verifier"]})
+    scorers: dict[str, Panel] = Field({"default": ["verifier"]})
     """Who judges the trajectories of a domain; default: those of every other domain. A trajectory counts as solved
-    where all of them say so."""
+    where all of them say so. Of {cascade: [verifier, judge, person]} the first that does not abstain decides; person:
+    it waits for a person's label."""
     max_invalid_fraction: float = Field(0.5, ge=0, le=1)
     """The share of an iteration's trajectories that may break a data contract: so many are set aside, each with its
     reason; where it is more, the iteration stops before anything is stored."""
@@ -357,13 +407,28 @@ class RoutingSettings(SettingsBlock):
 
     @field_validator("scorers")
     @classmethod
-    def _somebody(cls, scorers: dict[str, list[str]]) -> dict[str, list[str]]:
+    def _somebody(cls, scorers: dict[str, Panel]) -> dict[str, Panel]:
         if "default" not in scorers:
             raise ValueError("default must be named: who judges in the domains that are not")
-        for domain, names in scorers.items():
+        for domain, panel in scorers.items():
+            names = panel.get("cascade", []) if isinstance(panel, dict) else panel
             if not names or len(set(names)) < len(names):
                 raise ValueError(f"{domain} must name scorers, each once")
         return scorers
+
+
+class JudgeSettings(SettingsBlock):
+    """The scorer `judge`: the server of language_model holds the agent's answer against the task's reference answer.
+    Without one, both are compared in normalised form, and the scores say so."""
+
+    votes: int = Field(3, ge=1, le=33)
+    """Answers that are asked of it for each trajectory, in several wordings in turn. Those that cannot be read are
+    dropped; unless more than half can be read, there is no score."""
+    mode: Literal["majority", "unanimous"] = "majority"
+    """majority: more than half of the votes that can be read decide. unanimous: all votes must say the same. Otherwise
+    it abstains."""
+    max_chars: int = Field(2000, ge=100, le=100_000)
+    """Characters of the agent's answer that it is shown, at most."""
 
 
 class OptimizerSettings(SettingsBlock):
@@ -418,6 +483,23 @@ class TrainingSettings(OptimizerSettings):
     checkpoint_every_n_layers: int = Field(1, ge=1)
     """With gradient_checkpointing, do so for every n-th layer. The others keep all they computed: with 2, half of the
     additional arithmetic, and about half of the activations' memory."""
+
+
+class OrmSettings(SettingsBlock):
+    """The outcome reward model (ORM), which the scorer `orm` asks whether a trajectory did its task."""
+
+    checkpoint: str = "models/orm"
+    """Its folder, or the name before `@N` of several versions, of which the newest counts. A relative one starts from
+    the folder in which the command runs."""
+    false_yes: float = Field(0.05, gt=0, lt=0.5)
+    """Of the trajectories that did not do their task, the share, at most, that it may call certain to be done."""
+    false_no: float = Field(0.05, gt=0, lt=0.5)
+    """Of those that did, the share, at most, that it may call certain not to be. What it cannot tell so well is to
+    review."""
+    abstains: bool = True
+    """Whether it abstains on what is to review. false: it says 1 from a calibrated probability of 0.5 on, else 0."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device on which it answers. auto: the GPU if there is one."""
 
 
 class AdapterSettings(SettingsBlock):
@@ -504,6 +586,25 @@ class SftSettings(SupervisedSettings):
     agent_fraction: float = Field(0.6, ge=0, le=1)
 
 
+class PreferenceSettings(SettingsBlock):
+    """A preference loss beside SFT's own: a step that was kept becomes likelier than one that the model proposed or
+    took on the same screen (view preference_pairs)."""
+
+    weight: float = Field(0.0, ge=0)
+    """What the loss is multiplied with before it is added to SFT's. 0: SFT learns from no pairs."""
+    loss: Literal["dpo", "simpo"] = "dpo"
+    """dpo compares with the checkpoint that SFT begins from; simpo compares means over the tokens with a margin, and
+    reads no other weights."""
+    beta: float = Field(0.1, gt=0)
+    """How fast the loss falls as the kept step becomes likelier than the other. For simpo 2 is usual."""
+    margin: float = Field(1.0, ge=0)
+    """By how much the kept step is to be likelier: beta times the difference, in nats a token. For loss simpo."""
+    nll: float = Field(0.2, ge=0)
+    """Weight, within the loss, of imitating the kept step, so that it does not become unlikely with the other."""
+    pairs: int = Field(8, ge=1)
+    """Pairs of a gradient step. A pair comes sft.max_repeats times at most."""
+
+
 class RlSettings(TrainingSettings):
     """Reinforcement learning (RL): a specialist for each domain, by tasks that are played while it trains."""
 
@@ -516,6 +617,16 @@ class RlSettings(TrainingSettings):
     """Tasks of a training step."""
     group_size: int = Field(4, ge=1)
     """Episodes of a task. A training step uses tasks_per_step x group_size of them."""
+    reward: str = ""
+    """The scorer that rewards the episodes, such as verifier or orm, which then never abstains. "": those of
+    routing.scorers."""
+    audit_fraction: float = Field(1.0, ge=0, le=1)
+    """Share of the groups that the verifier judges too, where another scorer pays and the task has a verifier. It pays
+    nobody: it tells how often what failed is paid."""
+    audit_tolerance: float = Field(0.1, gt=0, lt=1)
+    """Share of the failed episodes that may be paid. The run warns of reward hacking once more is proved."""
+    audit_stops: bool = False
+    """Whether that stops the run, by an error that names what was paid, instead of a warning."""
     min_live_groups: float = Field(0.0, ge=0, le=1)
     """Share of live groups (in which some episodes succeed and some fail) among a domain's rollouts, below which its RL
     is skipped: its specialist is the SFT checkpoint. 0: never."""
@@ -808,13 +919,18 @@ class Settings(SettingsBlock):
     policy: PolicySettings = PolicySettings()
     sandbox: SandboxSettings = SandboxSettings()
     recording: RecordingSettings = RecordingSettings()
+    curation: CurationSettings = CurationSettings()
+    annotation: AnnotationSettings = AnnotationSettings()
     language_model: LanguageModelSettings = LanguageModelSettings()
     synthesis: SynthesisSettings = SynthesisSettings()
     rollout: RolloutSettings = RolloutSettings()
     routing: RoutingSettings = RoutingSettings()
+    judge: JudgeSettings = JudgeSettings()
+    orm: OrmSettings = OrmSettings()
     adapter: AdapterSettings = AdapterSettings()
     ct: CtSettings = CtSettings()
     sft: SftSettings = SftSettings()
+    preference: PreferenceSettings = PreferenceSettings()
     rl: RlSettings = RlSettings()
     merge: MergeSettings = MergeSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -832,6 +948,11 @@ class Settings(SettingsBlock):
         placed = [world for worlds in self.synthesis.domains.values() for world in worlds]
         if twice := {world for world in placed if placed.count(world) > 1}:
             raise ValueError(f"synthesis.domains has {min(twice)} twice: a world is of one domain")
+        if self.policy.quantization != "none" and self.policy.backend == "openai":
+            raise ValueError("policy.quantization is for backend transformers: the server has an option of its own")
+        if self.policy.quantization != "none" and self.rl.steps:
+            raise ValueError("policy.quantization: RL trains by the log-probabilities of unrounded weights, so set "
+                             "rl.steps to 0, or quantization to none")  # fmt: skip
         if set(self.merge.weights) != set(self.synthesis.domains):
             raise ValueError("merge.weights must name the same domains as synthesis.domains")
         judged = set(self.routing.scorers) - {"default", *self.synthesis.domains}
@@ -855,6 +976,8 @@ class Settings(SettingsBlock):
                 f"cluster.training_nodes is {self.cluster.training_nodes}, so ct.processes, sft.processes or "
                 "rl.processes must be as many or more"
             )
+        if self.preference.weight and self.adapter.dropout:
+            raise ValueError("preference.weight goes with adapter.dropout 0: the pairs are compared without dropout")
         if self.policy.backend == "openai" and not self.policy.endpoint:
             raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
         spaces = COORDINATE_SPACES[self.policy.template]

@@ -12,12 +12,12 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_json
 
 # Version of the files of a workspace, stored in its iterations.yaml. It grows by one with each step of
 # maintenance/migrate.py, and whenever tables get columns.
-FORMAT = 7
+FORMAT = 10
 _FORMAT_LINE = re.compile(r"^format: (\d+)$", re.MULTILINE)
 
 
@@ -38,9 +38,10 @@ class Workspace:
 
     @classmethod
     def find(cls, folder: Path | str | None = None, *, any_format: bool = False) -> Workspace:
-        """Find the workspace in `folder` (default: the current one).
+        """Find the workspace in `folder` (default: the current one); folders above it are not searched.
 
-        any_format: accept files of another version. Raises BadInput where there is none, or it is of another version.
+        any_format: accept files of another version. Raises BadInput where there is none, or it is of another version,
+        OSError where that cannot be read.
         """
         root = Path(folder or Path.cwd()).resolve()
         if not (root / "params.yaml").is_file() or not (root / "dvc.yaml").is_file():
@@ -58,7 +59,8 @@ class Workspace:
         return ws
 
     def read_format(self) -> int:
-        """Read the version of the workspace's files, from 1 on; without iterations.yaml, which holds it, FORMAT."""
+        """Read the version of the workspace's files, from 1 on, out of iterations.yaml; a workspace without that file
+        has FORMAT, this program's version. Raises OSError where it cannot be read."""
         try:
             found = _FORMAT_LINE.search(self.iterations_index.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -93,7 +95,7 @@ class Workspace:
         return self.iteration(iteration) / "manifest.json"
 
     def promotion(self, iteration: int) -> Path:
-        """Return the path of the file that says which model is the newest after this iteration."""
+        """Return the path of the file that says which model is promoted, the newest one, after this iteration."""
         return self.iteration(iteration) / "promotion.json"
 
     def held_out(self, iteration: int) -> Path:
@@ -114,7 +116,8 @@ class Workspace:
         return self.root / "data"
 
     def partition(self, table: str, iteration: int, stage: str) -> Path:
-        """Return the folder of the Parquet files of one table, written by one stage of one iteration."""
+        """Return the folder of the Parquet files of one table, written by one stage of one iteration; it may not
+        exist."""
         return self.data / table / f"iteration={iteration_label(iteration)}" / f"stage={stage}"
 
     def model(self, iteration: int, name: str) -> Path:
@@ -177,7 +180,7 @@ def workspace_name(ws: Workspace) -> str:
     """Return the workspace's name, such as `night-3fa9c1`: its folder's name and six hex digits.
 
     It is made at the first call, and again where the folder was moved or copied or the file is damaged; it is stored in
-    `.flywheel/identity.json`. Raises DiskFull.
+    `.flywheel/identity.json`. Raises as `write_json`.
     """
     path, root = ws.state / "identity.json", str(ws.root.resolve())
     try:
@@ -192,25 +195,30 @@ def workspace_name(ws: Workspace) -> str:
 
 
 def folder_slug(folder: Path) -> str:
-    """Return the name of `folder` in small letters, digits and hyphens, 40 at most; `workspace` where none is left."""
+    """Return the name of `folder` in small letters, digits and hyphens, 40 characters at most; `workspace` where none
+    is left."""
     return (re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "workspace")[:40]
 
 
 def iteration_run_id(ws: Workspace, iteration: int) -> str:
     """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`; resuming does not change it.
 
-    It is made at the first call and stored under `.flywheel`. Raises DiskFull, ValueError where its file is damaged.
+    It is made at the first call and stored under `.flywheel`. Raises DataError where its file is no JSON, and as
+    `write_json`.
     """
     path = _iteration_run_path(ws, iteration)
     if not path.is_file():
         renew_iteration_run_id(ws, iteration)
-    return f"{iteration_label(iteration)}-{json.loads(path.read_text(encoding='utf-8'))}"
+    try:
+        return f"{iteration_label(iteration)}-{json.loads(path.read_text(encoding='utf-8'))}"
+    except ValueError:
+        raise DataError("the iteration's id cannot be read", where=path, fix="remove that file") from None
 
 
 def renew_iteration_run_id(ws: Workspace, iteration: int) -> None:
     """Give an iteration that begins a new id: what was made under its number before belongs to another attempt.
 
-    Raises DiskFull.
+    Raises as `write_json`.
     """
     write_json(_iteration_run_path(ws, iteration), secrets.token_hex(3))
 

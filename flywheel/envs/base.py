@@ -30,9 +30,11 @@ class Task:
     """Describe one task, a row of the table `tasks`: what the agent must do and how that is verified.
 
     world: its suite. params: the template's parameters, JSON values. max_steps: the step budget, after which the env
-    truncates. split: train or eval. verifier: the verifier's name in the back-end. threshold: the task is solved where
-    its score (0 to 1) reaches this. checksum: hash of all that the task depends on. environment: the back-end that
-    plays it (`flywheel.envs.registry`).
+    truncates. split: train or eval. verifier: the verifier's name in the back-end; "": there is none. threshold: the
+    task is solved where its score (0 to 1) reaches this. checksum: hash of all that the task depends on. environment:
+    the back-end that plays it (`flywheel.envs.registry`). source: what made it: templates, page, questions, exploration
+    or rules. verifier_kill_rate: share of mutated end states that its verifier refused (`flywheel tasks attack`); None:
+    unknown.
     """
 
     task_id: str
@@ -49,10 +51,12 @@ class Task:
     threshold: float
     checksum: str
     environment: str = "browser"
+    source: str = "templates"
+    verifier_kill_rate: float | None = None
 
     @property
     def interface(self) -> str:
-        """Return the member of INTERFACES that the params name as `allowed`; else ""."""
+        """Return how the task may be done, as its params name it in `allowed`: gui, sdk or both; else ""."""
         allowed = self.params.get("allowed", "")
         return allowed if allowed in INTERFACES else ""
 
@@ -97,14 +101,15 @@ class Env(Protocol):
         """Begin a fresh episode of `task` and return its first result, the same for the same task and seed.
 
         seed: any integer, mostly `task.seed`. Raises BadInput for a task that this environment cannot play, DataError
-        for a state that its verifier cannot read.
+        for a state that its verifier cannot read, EnvTimeout and EnvError as the class says.
         """
 
     async def step(self, action: Action) -> StepResult:
         """Carry out one action and return the result.
 
         An action that this back-end does not have, or outside the screen, does nothing and leaves a `note`. Raises
-        EnvError where the episode is over, DataError for a state that the verifier cannot read.
+        EnvError where the episode is over or was not begun, or for a crash, EnvTimeout after the deadline, DataError
+        for a state that the verifier cannot read.
         """
 
     async def close(self) -> None:
@@ -151,12 +156,13 @@ class TaskTemplate(BaseModel):
     """Describe a family of tasks of one suite.
 
     instruction: a format string over the drawn params. max_steps: step budget by level. verifier: the verifier's name
-    in the back-end. threshold: a task is solved from this score on; None: `routing.threshold`.
+    in the back-end; "": there is none, and other scorers judge (`routing.scorers`). threshold: a task is solved from
+    this score on; None: `routing.threshold`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     instruction: str = Field(min_length=1)
-    verifier: str = Field(min_length=1)
+    verifier: str
     threshold: float | None = Field(None, gt=0, le=1)
     max_steps: dict[int, int] = Field(min_length=1)
 
@@ -165,7 +171,8 @@ class TaskSuite(BaseModel, ABC):
     """Draw the tasks of one suite.
 
     environment: the back-end. domain: the suite's default one; `synthesis.domains` may put it into another. checksum:
-    hash of all that its tasks depend on. once: each template and level is one task, the same for all seeds.
+    hash of all that its tasks depend on. once: each template and level is one task, the same for all seeds. source: as
+    of `Task`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -175,14 +182,20 @@ class TaskSuite(BaseModel, ABC):
     domain: DomainName
     templates: dict[str, TaskTemplate] = Field(min_length=1)
     checksum: str
+    source: str = "templates"
 
     @abstractmethod
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
         """Draw the params of one task: JSON values that determine everything that the agent meets.
 
         seed: any integer; the same arguments give the same params. Raises BadInput for a template or a level that the
-        suite does not have.
+        suite does not have, DataError where it finds nothing that can be solved.
         """
+
+    def answer(self, params: Mapping[str, Any]) -> Any:
+        """Return the answer that the task with these `params` asks for, where they do not hold it as `answer`: a text,
+        a number, or texts in any order; None: it asks for none."""
+        return None
 
     @property
     def levels(self) -> list[int]:
@@ -190,7 +203,8 @@ class TaskSuite(BaseModel, ABC):
         return sorted({level for template in self.templates.values() for level in template.max_steps})
 
     def budget(self, template: str, level: int) -> int:
-        """Return the step budget of a template's level. Raises BadInput where the suite does not have it."""
+        """Return the step budget of a template's level: the number of actions after which the env truncates. Raises
+        BadInput where the suite does not have it."""
         spec = self.templates.get(template)
         if spec is None:
             fix = f"known are {', '.join(self.templates)}"
@@ -248,14 +262,21 @@ class Gesture:
             return cls(kind)
         raise ValueError(f"no gesture is called {str(kind)[:40]!r}")
 
+    @property
+    def direction(self) -> str:
+        """Return the direction in which a turn of the wheel scrolls most: up, down, left or right."""
+        if abs(self.right) > abs(self.down):
+            return "right" if self.right > 0 else "left"
+        return "down" if self.down > 0 else "up"
+
 
 def _clipped_number(
     said: Mapping[str, Any], name: str, least: float, most: float, default: float | None = None
 ) -> float:
     value = said.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ValueError(f"{name} of a gesture is no number")
-    return max(least, min(most, float(value)))
+    return float(max(least, min(most, value)))  # an integer may be too large for a float
 
 
 # Watching: what a person does is not a step of the agent, so it is neither recorded nor scored.
@@ -290,6 +311,15 @@ class MachineAccess(Protocol):
 
     async def write_file(self, path: str, content: bytes) -> None:
         """Write `content` to the file `path` below the home, which is created or replaced."""
+
+
+@runtime_checkable
+class StepListener(Protocol):
+    """Hear what the agent says with its next action: a person who takes the episode over goes on from it."""
+
+    def announce(self, chosen: Mapping[str, Any]) -> None:
+        """Take the fields of the step that is about to be carried out, as the table `steps` names them (thought,
+        raw_text, token_ids, ...). A text without an action is announced too; it is carried out by no call."""
 
 
 class LatestPicture:
@@ -338,6 +368,11 @@ class LiveView(Protocol):
 Verifier = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 
 
+def score_nothing(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Return 0, whatever the state: what an episode of a task without a verifier earns while it is played."""
+    return 0.0
+
+
 def apply_verifier(
     verifier: Verifier, name: str, params: Mapping[str, Any], state: Mapping[str, Any], where: str
 ) -> float:
@@ -360,7 +395,7 @@ def apply_verifier(
 #
 # The threshold is set when the task is made (table `tasks`); a template that names none gets `routing.threshold`. With
 # several scorers all must be satisfied: where one says 0, V is 0, even if others gave no score; else, where one gave no
-# score, there is no V.
+# score, there is no V. One that abstains, since it is not for it to tell, does not count; where all do, there is no V.
 
 
 @dataclass(frozen=True)
@@ -368,7 +403,8 @@ class Verdict:
     """Hold one scorer's judgement of one trajectory.
 
     score: in [0, 1]; None where the scorer gave none, and then `detail` says why. threshold: the task's, in (0, 1];
-    None where it is not known. scorer, version: the scorer's name and version. detail: the scorer's remarks.
+    None where it is not known. scorer, version: the scorer's name and version. detail: the scorer's remarks. abstained:
+    whether it gave no score by design, not by failure.
     """
 
     score: float | None
@@ -376,6 +412,7 @@ class Verdict:
     scorer: str = ""
     version: str = ""
     detail: str = ""
+    abstained: bool = False
 
     @property
     def v(self) -> bool | None:
@@ -385,31 +422,36 @@ class Verdict:
         return self.score >= self.threshold
 
     def row(self, trajectory_id: str) -> dict[str, Any]:
-        """Return the row of the table `scores` for the trajectory `trajectory_id`; `success` is V."""
-        return {"trajectory_id": trajectory_id, **asdict(self), "success": self.v}
+        """Return the row of the table `scores` for the trajectory `trajectory_id`, by column; `success` is V."""
+        return {"trajectory_id": trajectory_id, **asdict(self), "success": self.v, "current": True}
 
 
 def decide_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the least satisfied of all `verdicts` on a trajectory, which is the one that counts.
 
-    That is one whose V is false, else one without V, else one whose V is true; of several, the lowest score, then the
-    first. Returns a verdict without a score where `verdicts` is empty.
+    That is one whose V (`Verdict.v`) is false, else one without V, else one whose V is true, else one that abstained;
+    of several with V the lowest score, then the first; of several without V the first. Returns a verdict without a
+    score where `verdicts` is empty.
     """
     return min(verdicts, key=_verdict_rank, default=Verdict(None, None, detail="no score"))
 
 
 def _verdict_rank(verdict: Verdict) -> tuple[int, float]:
-    place = {False: 0, None: 1, True: 2}[verdict.v]
+    place = 3 if verdict.abstained else {False: 0, None: 1, True: 2}[verdict.v]
     return place, 0.0 if verdict.v is None else verdict.score
 
 
 def verdicts_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Verdict]:
     """Return the deciding verdict (`decide_verdict`) of each trajectory that has a row, by its id.
 
-    rows: of the table `scores`. Each needs `trajectory_id`; other missing columns count as empty.
+    rows: of the table `scores`; those of versions that are not current are left out. Other columns than `trajectory_id`
+    may be missing and count as empty. Raises KeyError where that one is.
     """
     by_trajectory: dict[str, list[Verdict]] = defaultdict(list)
     for row in rows:
+        if row.get("current") is False:
+            continue
         texts = {name: row.get(name) or "" for name in ("scorer", "version", "detail")}
-        by_trajectory[row["trajectory_id"]].append(Verdict(row.get("score"), row.get("threshold"), **texts))
+        verdict = Verdict(row.get("score"), row.get("threshold"), **texts, abstained=bool(row.get("abstained")))
+        by_trajectory[row["trajectory_id"]].append(verdict)
     return {name: decide_verdict(verdicts) for name, verdicts in by_trajectory.items()}

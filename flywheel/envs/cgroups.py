@@ -27,7 +27,7 @@ class Cgroup:
     folders: tuple[Path, ...]
 
     def wrap_command(self, command: list[str]) -> list[str]:
-        """Wrap a command so that it joins the cgroup before it starts."""
+        """Wrap a command so that it joins the cgroup before it starts; where it cannot, its exit status is 99."""
         files = " ".join(str(folder / "cgroup.procs") for folder in self.folders)
         return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 99; done; exec "$@"', "sh", *command]
 
@@ -47,7 +47,7 @@ class Cgroup:
             time.sleep(0.002)
 
     def kill_and_remove(self) -> None:
-        """Kill the cgroup's processes and remove the cgroup."""
+        """Kill the cgroup's processes as `kill`, and remove the cgroup, which stays where some are left."""
         self.kill()
         for folder in self.folders:
             with contextlib.suppress(OSError):

@@ -129,7 +129,7 @@ async def _explore_at_random(env: Env, task: Task) -> list[tuple[Action, StepRes
 
 
 def draw_random_action(rng: random.Random) -> Action:
-    """Draw a random action by `rng`, mostly a click."""
+    """Draw a random action by `rng`, mostly a click; its points lie anywhere on the screen."""
     points = [Point(rng.random(), rng.random()) for _ in range(2)]
     others = (Drag(*points), Hotkey((rng.choice(_RANDOM_KEYS),)), Type("12"), Wait())
     return Click(points[0]) if rng.random() < _SHARE_OF_CLICKS else rng.choice(others)
@@ -200,7 +200,10 @@ async def check_env(
     able: frozenset[type] = frozenset(),
     moves: Sequence[Action] = _DEFAULT_MOVES,
 ) -> None:
-    """Check one back-end on one task. Raises EnvError naming the first clause that does not hold, BadInput for `moves`.
+    """Check one back-end on one task.
+
+    Raises EnvError that says what does not hold, at the first clause that does not; BadInput for `moves`, and BadInput
+    and DataError as `Env.reset` and `Env.step` do.
 
     make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline; None: that is not
     checked. seeded: another seed gives another task. able: types of actions beyond mouse, keyboard and address that
@@ -220,7 +223,7 @@ async def resume_checkpoint(
 ) -> list[StepResult]:
     """Restore `checkpoint` of `task` in a fresh env and play `actions`; returns the restored result and theirs.
 
-    make_env: leases an env, in any process. Raises EnvError where the checkpoint cannot be restored.
+    make_env: leases an env, in any process. Raises EnvError where the checkpoint cannot be restored, and as `Env`.
     """
     async with make_env() as env:
         await env.reset(task, task.seed)

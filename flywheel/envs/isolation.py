@@ -22,12 +22,12 @@ SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SETTINGS = """
 /etc/alternatives /etc/ca-certificates /etc/fonts /etc/group /etc/hosts /etc/ld.so.* /etc/localtime /etc/mime.types
 /etc/nsswitch.conf /etc/passwd /etc/ssl
-/etc/ImageMagick-* /etc/OpenCL /etc/X11 /etc/dictionaries-common /etc/emacs /etc/ghostscript /etc/glvnd /etc/groff
-/etc/gtk-* /etc/java-* /etc/libpaper.d /etc/libreoffice /etc/locale.alias /etc/lua* /etc/magic* /etc/mailcap /etc/pango
-/etc/papersize /etc/perl /etc/php /etc/protocols /etc/python3* /etc/ruby* /etc/services /etc/sgml /etc/terminfo
-/etc/texmf /etc/vim /etc/vulkan /etc/xdg /etc/xml
+/etc/ImageMagick-* /etc/OpenCL /etc/X11 /etc/dictionaries-common /etc/emacs /etc/ghostscript /etc/gimp /etc/glvnd
+/etc/groff /etc/gtk-* /etc/java-* /etc/libpaper.d /etc/libreoffice /etc/locale.alias /etc/lua* /etc/magic* /etc/mailcap
+/etc/pango /etc/papersize /etc/perl /etc/php /etc/protocols /etc/python3* /etc/ruby* /etc/services /etc/sgml
+/etc/terminfo /etc/texmf /etc/thunderbird /etc/vim /etc/vulkan /etc/xdg /etc/xml
 /var/cache/fontconfig /var/lib/aspell /var/lib/dictionaries-common /var/lib/ghostscript /var/lib/ispell /var/lib/texmf
-/var/lib/xfonts /var/lib/xkb /var/lib/xml-core
+/var/lib/libreoffice /var/lib/xfonts /var/lib/xkb /var/lib/xml-core
 """
 # Folders of /etc that packages fill for the system; no program reads its own settings there.
 _SYSTEM_SETTINGS = """

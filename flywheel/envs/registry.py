@@ -62,7 +62,10 @@ class EnvBackend(Protocol):
         """Load the suite called `name`, which is one of `suites`. Raises BadInput where it is damaged."""
 
     def verifier(self, task: Task) -> Verifier:
-        """Find the task's verifier, a pure function of params and final state. Raises BadInput where there is none."""
+        """Find the task's verifier: a pure function (params, final state) -> score in [0, 1].
+
+        Raises BadInput where there is none.
+        """
 
     def limits(self, settings: Settings) -> EnvLimits:
         """Read its limits. Raises BadInput where its settings are wrong."""
@@ -103,7 +106,7 @@ def find_backend(name: str, where: str = "environment") -> EnvBackend:
     """Find a back-end by its name, the same object each time; the first call imports its module.
 
     where: what named it, such as a parameter, for the error. Raises BadInput where there is none, or where its module
-    registers none that has all methods of `EnvBackend`.
+    registers none that has all methods of `EnvBackend`; and what the import of its module raises.
     """
     if name not in BACKENDS:
         if name not in list_backends():
@@ -172,8 +175,8 @@ async def open_env_pools(
     """Open the pools of the back-ends `names` on this machine; yields them by name.
 
     root: the folder from which relative paths in the settings count; None: the current one. Raises BadInput for a
-    back-end that does not exist, or whose settings are wrong; EnvTimeout where one does not open or close within its
-    deadline; EnvError where one cannot be opened.
+    back-end that does not exist, whose settings are wrong, or that lacks something it needs; EnvTimeout where one does
+    not open or close within its deadline; EnvError where one cannot be opened.
     """
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(_open_env_pool(name, settings, root)) for name in sorted(names)}
@@ -206,7 +209,8 @@ class EnvProvider(Protocol):
     """Lend environments to tasks of any back-end; it may have `counts` of events by the name of their class."""
 
     def env(self, task: Task) -> AbstractAsyncContextManager[Env]:
-        """Lend an environment of the task's back-end until the block ends. Raises EnvError where there is none."""
+        """Lend an environment of the task's back-end until the block ends. Raises EnvError where there is none,
+        EnvTimeout where none comes free in time; a manager's also BadInput where none ever would."""
 
 
 OpenEnvProvider = Callable[[Settings, Iterable[Task]], AbstractAsyncContextManager[EnvProvider]]
@@ -257,14 +261,15 @@ async def open_environments(
 
 
 def list_task_suites() -> list[str]:
-    """List the names of all back-ends' task suites. Raises BadInput where two back-ends have one of the same name."""
+    """List the names of all back-ends' task suites, sorted, those of `synthesis.worlds` where they are loaded. Raises
+    BadInput where two back-ends have one of the same name, or one cannot be used (`find_backend`)."""
     return sorted(_backend_by_suite())
 
 
 def get_task_suite(name: str) -> TaskSuite:
     """Find a task suite by its name; those of `synthesis.worlds` must be loaded first (`load_external_suites`).
 
-    Raises BadInput where there is none, or two back-ends have one of the same name.
+    Raises BadInput where there is none or it is damaged, and as `list_task_suites`.
     """
     of_world = _backend_by_suite()
     if name not in of_world:
@@ -275,7 +280,7 @@ def get_task_suite(name: str) -> TaskSuite:
 def find_used_backends(settings: Settings) -> set[str]:
     """Find the names of the back-ends for the suites of `synthesis.domains` and the pages of `synthesis.manifests`.
 
-    A name that no loaded suite has is ignored. Raises BadInput where two back-ends have a suite of the same name.
+    A name that no loaded suite has is ignored. Raises BadInput as `list_task_suites`.
     """
     of_world = _backend_by_suite()
     named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
@@ -302,7 +307,8 @@ PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # by the n
 def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
     """Draw a text for each placeholder by `rng`; returns texts by placeholder.
 
-    choices: by placeholder, its possible texts; a choice may also map several placeholders to texts that go together.
+    choices: by placeholder, its possible texts, at least one; a choice may also map several placeholders to texts that
+    go together.
     """
     values: dict[str, str] = {}
     for name, of in choices.items():
@@ -312,7 +318,8 @@ def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[s
 
 
 def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
-    """Replace `{name}` by its text in all texts of the JSON value `value`, keys included. values: texts by name."""
+    """Replace `{name}` by its text in all texts of the JSON value `value`, keys included. values: texts by name, filled
+    in one after the other: the names of later ones in an earlier one's text are replaced too."""
     if isinstance(value, str):
         for name, text in values.items():
             value = value.replace(f"{{{name}}}", text)
@@ -329,15 +336,19 @@ def load_external_suites(settings: Settings, root: Path) -> None:
     """Load the task suites of `synthesis.worlds` into their back-ends; a later call loads changed manifests again.
 
     They stay there until the process ends. root: the folder from which relative paths count. Raises BadInput for a
-    manifest that is missing or wrong, or whose suite's name is taken; those before it are loaded by then.
+    manifest that is missing or wrong, or whose suite's name is taken, by another entry too; those before it are loaded
+    by then.
     """
+    loaded: dict[str, Path] = {}
     for entry in settings.synthesis.worlds:
         path = root / entry
         name = _read_yaml_mapping(path).get("kind")
         loading = [backend for backend in list_backends() if hasattr(find_backend(backend), "load")]
         if name not in loading:
             raise BadInput(f"kind is {name!r}", where=path, fix=did_you_mean(str(name), loading))
-        find_backend(name).load(path)
+        world = find_backend(name).load(path).name
+        if loaded.setdefault(world, path) != path:
+            raise BadInput(f"the world {world} is that of {loaded[world]} too", where=path, fix="rename one")
 
 
 def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: Path) -> TaskSuite:

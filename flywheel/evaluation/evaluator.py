@@ -11,7 +11,7 @@ from flywheel.envs.base import Task, Verdict, decide_verdict
 from flywheel.envs.registry import EnvProvider
 from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import PolicyBackend
-from flywheel.rewards.scorer import ScorerSet, ScoringInput
+from flywheel.rewards.scorer import PERSON, ScorerSet, ScoringInput
 from flywheel.rollout.episode import Episode, run_rollout
 from flywheel.utils.errors import DataError
 
@@ -26,8 +26,8 @@ class JudgedEpisode:
 
     @property
     def result(self) -> EvalResult:
-        """Return the result that counts. An episode that crashed in every try is a failure: both models must be
-        measured on the same tasks."""
+        """Return the result that counts. An episode that crashed in every try, or on which all scorers abstain, is a
+        failure: both models must be measured on the same tasks."""
         verdict = decide_verdict(self.verdicts)
         score = 0.0 if verdict.score is None else verdict.score
         return EvalResult(self.task.task_id, self.task.domain, score, bool(verdict.v))
@@ -55,16 +55,18 @@ async def evaluate_policy(
 
 
 def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
-    """Score one episode of `task` by all scorers of `panel`; one without a final state is not scored. Raises DataError
-    where the deciding scorer gave no verdict, since a model is not measured by what nobody judged; BadInput where a
-    scorer refuses its settings."""
+    """Score one episode of `task` by the scorers of its domain in `panel`; one without a final state is not scored.
+
+    Raises DataError where the deciding scorer failed, since a model is not measured by what nobody judged; BadInput
+    as `ScorerSet.score_trajectory`. Where all abstain, or a person is to tell, the verdict is without V.
+    """
     trajectory = episode.trajectory
     if trajectory.final_state in (None, "null"):
         unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")
         return JudgedEpisode(task, episode, (unseen,))
     verdicts = panel.score_trajectory(ScoringInput(task, trajectory, episode.steps, episode.images))
     decided = decide_verdict(verdicts)
-    if decided.v is None:
+    if decided.v is None and not decided.abstained and decided.scorer != PERSON:
         raise DataError(
             f"no verdict by {decided.scorer}: {decided.detail}",
             where=f"trajectory {episode.id}",

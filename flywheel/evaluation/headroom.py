@@ -20,8 +20,8 @@ _MOST_SAMPLES = 8  # k of pass@k
 class Headroom:
     """Hold the headroom of `tasks` tasks, as sums over them.
 
-    k, group_size: samples that a task was taken to have; the most where tasks have different numbers. gains: sum of
-    pass@k - pass@1. live: sum of the probabilities of a live group.
+    k, group_size: samples that a task was taken to have; the most where tasks have different numbers; 0 without tasks.
+    gains: sum of pass@k - pass@1. live: sum of the probabilities of a live group.
     """
 
     tasks: int
@@ -31,12 +31,18 @@ class Headroom:
     live: float
 
 
+def pass_at_k(verified: int, samples: int, k: int) -> float:
+    """Estimate the probability that one or more of k samples of a task are verified, from `samples` of which `verified`
+    are. k: at most `samples` (ZeroDivisionError)."""
+    return 1 - comb(samples - verified, k) / comb(samples, k)
+
+
 def measure_headroom(counts: Iterable[tuple[int, int]], group_size: int) -> Headroom:
-    """Measure headroom and live groups. counts: (verified, scored samples) of each task. group_size: `rl.group_size`;
-    at least 2 are taken.
+    """Measure headroom, by pass@8, and live groups. counts: (verified, scored samples) of each task.
+    group_size: `rl.group_size`; at least 2 are taken.
 
     A task with fewer samples than k or the group counts with as many as it has, which tells too little rather than too
-    much; one with fewer than two is left out, since it can tell nothing.
+    much; one with fewer than two is left out, since it can tell nothing. All fields are 0 where no task is left.
     """
     tasks = most_k = most_group = 0
     gains = live = 0.0
@@ -46,6 +52,6 @@ def measure_headroom(counts: Iterable[tuple[int, int]], group_size: int) -> Head
         k, group = min(_MOST_SAMPLES, samples), min(max(group_size, 2), samples)
         lost = samples - verified
         tasks, most_k, most_group = tasks + 1, max(most_k, k), max(most_group, group)
-        gains += 1 - comb(lost, k) / comb(samples, k) - verified / samples
+        gains += pass_at_k(verified, samples, k) - verified / samples
         live += 1 - (comb(verified, group) + comb(lost, group)) / comb(samples, group)
     return Headroom(tasks, most_k, most_group, gains, live)

@@ -64,7 +64,7 @@ class PromotionReport:
     note: str = ""
 
     def markdown(self, head: str = "") -> str:
-        """Write the report as Markdown: what the gate found, the first tasks that differ, a table of success.
+        """Write the report as Markdown: what the gate found, the first 40 tasks that differ, a table of success.
 
         head: its first line; default: the question whether to promote.
         """
@@ -106,7 +106,8 @@ def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSetting
     """Collect what a decision about the promotion of an evaluated iteration rests on; lost tasks come first.
 
     rule: block `promotion`; `reasons` name its margin and error rates. Raises DataError where the stage `evaluate` has
-    left no metrics, for damaged tables, and where the promotion before it is missing or damaged.
+    left no metrics, for damaged tables, and where the promotion before it is missing or damaged; KeyError as
+    `parse_gate_metrics`.
     """
     metrics = partitions.read_partition(ws, "metrics", iteration, "evaluate")
     figures = [row for row in metrics.to_pylist() if row["step"] == 0]
@@ -121,7 +122,8 @@ def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSetting
 def describe_promotion(ws: Workspace, iteration: int, rule: PromotionSettings) -> str:
     """Describe in a line how the promotion of an evaluated iteration was decided, by whom and why, or how it can be.
 
-    rule: the iteration's block `promotion`. Raises DataError for a damaged record, BadInput for one not evaluated.
+    rule: the iteration's block `promotion`. Raises DataError for a damaged record, BadInput for one not evaluated,
+    and where its params.yaml is missing or wrong.
     """
     label = f"iteration {iteration_label(iteration)}"
     if dvc_files.is_promotion_decided(ws, iteration):
@@ -195,7 +197,8 @@ class PromotionDecision:
 
     @property
     def history(self) -> list[PromotionDecision]:
-        """Return each decision, oldest first; this one is the last."""
+        """Return each decision, oldest first; this one is the last. Raises TypeError where `earlier` holds another
+        mapping."""
         return [*(PromotionDecision(**facts) for facts in self.earlier), self]
 
 
@@ -212,7 +215,10 @@ def read_review(ws: Workspace, iteration: int) -> PromotionDecision | None:
         return None
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-        return PromotionDecision(**{**raw, "earlier": tuple(raw.get("earlier", ()))})
+        found = PromotionDecision(**{**raw, "earlier": tuple(raw.get("earlier", ()))})
+        if not all(isinstance(one.promote, bool) for one in found.history):
+            raise TypeError("promote is neither true nor false")
+        return found
     except (ValueError, TypeError, AttributeError) as error:
         raise DataError(
             f"not a review: {error}",
@@ -269,7 +275,8 @@ def find_override_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
     """Return the error that says why nobody can reverse the decision about the promotion of `iteration`; None where
     somebody can: it is carried out, no later iteration has begun from it, and the model that it is about is there.
 
-    Raises DataError for a damaged promotion.json.
+    Raises DataError where the promotion of the iteration before is missing or damaged, ModelError as
+    `checkpoint_digest`.
     """
     label, later = iteration_label(iteration), [k for k in ws.list_iteration_folders() if k > iteration]
     merged = ws.model(iteration, "merged")
@@ -292,8 +299,9 @@ def record_override(ws: Workspace, iteration: int, *, promote: bool, reviewer: s
     """Record that a person reverses the decision about the promotion of `iteration`, in its `review.json`; the stage
     `promote` has to run again.
 
-    promote, reviewer, comment: as `decide_promotion`; the comment must say why. Raises what that does, BadInput where
-    the decision cannot be reversed (`find_override_obstacle`), is the same already, or has no reason.
+    promote, reviewer, comment: as `decide_promotion`; the comment must say why. Returns the recorded decision. Raises
+    BadInput where the decision cannot be reversed (`find_override_obstacle`, whose errors pass), is the same already,
+    or has no reason; DataError where its record is damaged; otherwise as `decide_promotion`.
     """
     if not comment.strip():
         raise BadInput("an override has no reason", fix="say why: it is kept with the decision")
@@ -312,9 +320,9 @@ def decide_promotion(ws: Workspace, iteration: int, *, promote: bool, reviewer: 
 
     An earlier decision stays in that file, under `earlier`. Nothing else happens until the stage `promote` reads it.
     promote: yes or no. reviewer: the person's name; its key is stored (`labels.normalise_reviewer`). comment: why; may
-    be "". Raises BadInput where no decision is open, the name cannot be one, the comment is too long
-    (MAX_COMMENT_LENGTH), or the iteration's params.yaml is missing or wrong; DataError where the file holds no
-    decision, or another process has been deciding for 10 seconds; DiskFull.
+    be "". Returns the recorded decision. Raises BadInput where no decision is open, the name cannot be one, the comment
+    is too long (MAX_COMMENT_LENGTH), or the iteration's params.yaml is missing or wrong; DataError where the file holds
+    no decision, or another process has been deciding for 10 seconds; DiskFull.
     """
     return _write_decision(ws, iteration, promote, reviewer, comment)
 

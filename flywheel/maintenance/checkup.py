@@ -20,8 +20,9 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.envs.base import Task
 from flywheel.envs.registry import open_environments
-from flywheel.envs.tasks import drawing
-from flywheel.envs.tasks.drawing import fresh_tasks, is_held_out, task_content
+from flywheel.envs.tasks import page_tasks
+from flywheel.envs.tasks.drawing import fresh_tasks, task_content
+from flywheel.envs.tasks.held_out import is_held_out
 from flywheel.evaluation import gate
 from flywheel.evaluation.evaluator import evaluate_policy
 from flywheel.maintenance.rollback import recover_workspace
@@ -142,7 +143,7 @@ async def _play_tasks(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     async with open_environments(settings, drawn, ws.root) as environments:
-        tasks = await drawing.fetch_page_instructions(drawn, environments.env)
+        tasks = await page_tasks.fetch_page_instructions(drawn, environments.env)
         policy = open_policy(model, settings.policy)
         try:
             for start in range(0, len(tasks), _AT_ONCE):

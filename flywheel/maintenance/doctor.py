@@ -1,4 +1,4 @@
-"""Diagnose what is installed, what is missing, and which command to type."""
+"""Diagnose the installation and a workspace's recorded files: what is missing or damaged, and which command to type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def diagnose_installation(root: Path) -> list[Finding]:
     """Check the installation and the workspace in the folder `root`; nothing is changed.
 
     Returns one finding per check, with the command to type where something is missing. Raises BadInput where two
-    back-ends have a suite of the same name.
+    back-ends have a suite of the same name, FileNotFoundError where there is no such folder.
     """
     settings = _load_settings(root)
     return [
@@ -134,7 +134,8 @@ def _workspace(root: Path) -> str:
 
 
 def check_recorded_data(root: Path) -> list[Finding]:
-    """Check the recorded files, the footers of all tables, and the manifest of the newest finished iteration.
+    """Check the recorded files of the workspace in the folder `root`, the footers of all tables, and the manifest of
+    the newest finished iteration.
 
     Returns the faults, or one finding `ok`; [] where there is no workspace or no file yet.
     """

@@ -23,7 +23,7 @@ from flywheel.store.versioning import dvc_files, stage_records
 from flywheel.utils.errors import BadInput, DataError
 
 _BULKY = ("steps", "images", "events")
-_TRAINED = ("steps", "images", "utterances", "grounding_examples")
+_TRAINED = ("steps", "images", "utterances", "grounding_examples", "candidates")
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,12 @@ def plan_prune(
     """List the outputs that may be removed, oldest iteration first; nothing is changed.
 
     They are outputs of complete iterations that are neither among the newest `keep` nor younger than `older`. The
-    newest iteration, the one that an open iteration reads, and promoted models always stay. keep: 0 or more.
-    training_data: also list partitions that training reads; a run that needs them fetches them from DVC's cache or
-    remote. Raises BadInput where neither `keep` nor `older` is given, or where `training_data` is set while an
-    iteration is open; DataError for damaged records, manifests, promotions or tables, or where DVC's file of an
-    iteration is lost; ModelError for a damaged adapter; FlywheelError as `query_catalog`.
+    newest iteration, the one that an open iteration reads, and promoted models always stay. keep: number of iterations,
+    0 or more; None: any number may go. older: time since the end of an iteration; None: of any age. training_data: also
+    list partitions that training reads; a run that needs them fetches them from DVC's cache or remote. Raises BadInput
+    where neither `keep` nor `older` is given, or where `training_data` is set while an iteration is open; DataError for
+    damaged records, manifests, promotions or tables, or where DVC's file of an iteration is lost; ModelError for a
+    damaged adapter; FlywheelError as `query_catalog`.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")

@@ -1,4 +1,4 @@
-"""Compare two iterations: row counts, distributions, metrics, and tasks that only one of them solves."""
+"""Compare two iterations: row counts, distributions, metrics, tasks and templates won and lost, merged adapters."""
 
 from __future__ import annotations
 

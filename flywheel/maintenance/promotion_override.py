@@ -27,8 +27,8 @@ def override_promotion(
 
     Call it under the workspace's lock. promote: whether its model is to be the newest. reviewer: the person's name.
     comment: why; it must not be "". With `versioning.git` it is committed, and the iteration's tag is moved to it; it
-    is pushed to `versioning.remote`. Raises what `promotion_review.record_override` and `run_stage` do, VersioningError
-    where DVC fails, FlywheelError where git refuses.
+    is pushed to `versioning.remote`. Raises what `promotion_review.record_override`, `run_stage` and
+    `backup.push_iterations` do, VersioningError where DVC fails, FlywheelError where git refuses.
     """
     decided = promotion_review.record_override(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
     _carry_out(ws, iteration)

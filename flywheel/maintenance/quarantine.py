@@ -53,8 +53,8 @@ class QuarantineRepair:
 def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
     """Count quarantined rows by iteration, table and reason, without the reason's details in brackets.
 
-    iteration: the only one to count; default: all. Returns rows of `iteration`, `table`, `reason`, `rows` and `first`
-    (the lowest trajectory_id), by iteration, then most rows first. Raises DataError as `connect_catalog`, and as
+    iteration: the only one to count; None: all. Returns rows of `iteration`, `table`, `reason`, `rows` and `first` (the
+    lowest trajectory_id), by iteration, then most rows first. Raises DataError as `connect_catalog`, and as
     `run_query`.
     """
     sql = _QUERIES["quarantine_reasons"]
@@ -67,9 +67,9 @@ def quarantined_trajectories(
 ) -> list[dict[str, Any]]:
     """List the iteration's quarantined trajectories with their reasons, `limit` at most, by id.
 
-    where: SQL condition on the columns of `trajectories` (without `iteration` and `stage`), `reason` and `detail`.
-    Returns rows of these columns. Raises BadInput for wrong SQL, DataError for a file that is damaged, missing or not
-    fetched, FlywheelError where the query needs more memory than it may take.
+    where: SQL condition on the columns of `trajectories` (without `iteration` and `stage`), `reason` and `detail`; it
+    goes into the query as it stands. Returns rows of these columns. Raises BadInput for wrong SQL, DataError for a file
+    that is damaged, missing or not fetched, FlywheelError where the query needs more memory than it may take.
     """
     with database.connect_catalog(ws) as connection:
         _create_quarantine_views(connection, iteration)
@@ -83,14 +83,16 @@ def prepare_repair(
 ) -> QuarantineRepair:
     """Repair quarantined rows in a copy under `.flywheel`, and route the iteration again there; the data do not change.
 
-    Call it under the workspace's lock. assignments: column -> SQL expression on the columns of `table`, and on `reason`
-    and `detail` of the quarantine. where: SQL condition on the same, which selects the rows. table: `trajectories` or
-    `steps`. Returns the changes, for `apply_repair`; `reroute.settle_pending_decisions` drops the copy. Raises BadInput
-    for another table, for a column in `assignments` that the table does not have or is sorted by (its key), for SQL
-    that is wrong or does not give values of the column's type, where no row is selected, the iteration's parameters are
-    missing or wrong, or a scorer is unknown or refuses its settings; ContractBroken where too many rows, or the stores,
-    break a contract; DataError for a missing or damaged file; VersioningError or DataError for a damaged dvc.lock;
-    FlywheelError where a query needs more memory than it may take; DiskFull.
+    Call it under the workspace's lock, after `reroute.settle_pending_decisions`, which drops a copy that an earlier
+    call left: its partitions would be read and applied with these.
+
+    assignments: column -> SQL expression on the columns of `table`, and on `reason` and `detail` of the quarantine.
+    where: SQL condition on the same, which selects the rows. table: `trajectories` or `steps`. Returns the changes, for
+    `apply_repair`. Raises BadInput for another table, for a column in `assignments` that the table does not have or is
+    sorted by (its key), for SQL that is wrong or does not give values of the column's type, where no row is selected,
+    the iteration's parameters are missing or wrong, or a scorer is unknown or refuses its settings; ContractBroken
+    where too many rows, or the stores, break a contract; DataError for a missing or damaged file; VersioningError or
+    DataError for a damaged dvc.lock; FlywheelError where a query needs more memory than it may take; DiskFull.
     """
     if table not in _REPAIRABLE:
         raise BadInput(f"no row of {table} can be mended", where="--table", fix=f"one of: {', '.join(_REPAIRABLE)}")

@@ -47,20 +47,31 @@ WHERE (x.solved = 0) <> (y.solved = 0) ORDER BY ALL
 -- version.
 CREATE OR REPLACE TEMP TABLE candidates AS
 WITH judged AS (
-    SELECT trajectory_id, count(DISTINCT success) > 1 OR count(success) < count(*) OR bool_or(
-        score < 1 AND abs(score - threshold) <= $near) AS doubtful
+    SELECT trajectory_id, count(DISTINCT success) > 1 OR bool_or(success IS NULL AND abstained IS NOT true) OR bool_or(
+        score < 1 AND abs(score - threshold) <= $near) AS doubtful,
+        bool_or(scorer = 'person' AND success IS NULL) AS waits
     FROM scores WHERE iteration = $iteration AND stage = 'score' GROUP BY ALL)
 SELECT t.trajectory_id, t.domain, t.world, t.instruction, r.destination, r.reason, r.score, r.success,
-    j.doubtful OR r.success IS NULL AS doubtful, md5($seed || t.trajectory_id) AS key
+    j.doubtful OR r.success IS NULL AS doubtful, j.waits AND r.success IS NULL AS waits, md5($seed || t.trajectory_id) AS key
 FROM routes r JOIN trajectories t USING (iteration, trajectory_id) JOIN judged j USING (trajectory_id)
 WHERE r.iteration = $iteration AND t.stage = 'rollout' AND t.source IS DISTINCT FROM 'correction'
     AND NOT regexp_matches(r.reason, '^(contract: |status )')
 
 -- name: review_in_turns
 -- Round robin: one of each domain and store, then the next of each.
-SELECT * EXCLUDE (key, doubtful, turn) FROM (
+SELECT * EXCLUDE (key, doubtful, waits, turn) FROM (
     SELECT *, row_number() OVER (PARTITION BY domain, destination ORDER BY key) AS turn FROM candidates WHERE {which})
 ORDER BY turn, key LIMIT $size
+
+-- name: waiting_for_person
+-- Those whose verdict a person is to give, and the newest label of each, in whatever queue it was given.
+SELECT t.trajectory_id, t.domain, r.destination, r.score, r.success, label, reviewer, comment, "at"
+FROM routes r JOIN trajectories t USING (iteration, trajectory_id)
+    JOIN (FROM scores WHERE stage = 'score' AND scorer = 'person' AND success IS NULL) s USING (iteration, trajectory_id)
+    LEFT JOIN (
+        FROM label_history QUALIFY row_number() OVER (
+            PARTITION BY iteration, trajectory_id ORDER BY "at" DESC, line DESC) = 1) USING (iteration, trajectory_id)
+WHERE r.iteration = $iteration AND r.success IS NULL ORDER BY trajectory_id
 
 -- name: scorer_verdicts
 SELECT trajectory_id, scorer, score, threshold, success, detail FROM scores
@@ -73,9 +84,10 @@ WHERE iteration = $iteration AND queue = $queue
 QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY "at" DESC, line DESC) = 1
 
 -- name: scorer_versions
-SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
+SELECT domain, split_part(scorer, ':', 1) AS scorer, version,
+    bool_or(score IS NULL AND abstained IS NOT true) AS failed
 FROM scores JOIN trajectories USING (trajectory_id, iteration)
-WHERE iteration = $iteration AND scores.stage = 'score' AND scorer <> ''
+WHERE iteration = $iteration AND scores.stage = 'score' AND scorer <> '' GROUP BY ALL
 
 -- name: judgements
 -- Of `scores_before`, by the decision's threshold, else each task's own, else the one that held.
@@ -91,9 +103,27 @@ SELECT * EXCLUDE (asked, held) REPLACE (held AS threshold,
             USING (task_id))
 
 -- name: changed_judgements
-SELECT count(*) FROM (
-    SELECT trajectory_id, scorer, score, threshold, success FROM judgements EXCEPT
-    SELECT trajectory_id, scorer, score, threshold, success FROM scores_before)
+-- Those that came or went count too.
+SELECT count(*) FROM judgements j FULL JOIN scores_before b
+    ON j.trajectory_id = b.trajectory_id AND (j.scorer, j.version) IS NOT DISTINCT FROM (b.scorer, b.version)
+WHERE j.trajectory_id IS NULL OR b.trajectory_id IS NULL
+    OR (j.score, j.threshold, j.success) IS DISTINCT FROM (b.score, b.threshold, b.success)
+
+-- name: scorer_counts
+SELECT split_part(scorer, ':', 1) AS scorer, version, count(score) AS scored,
+    count(*) FILTER (WHERE score IS NULL AND abstained) AS abstained,
+    count(*) FILTER (WHERE score IS NULL AND abstained IS NOT true) AS failed,
+    min(detail) FILTER (WHERE score IS NULL AND abstained IS NOT true) AS reason
+FROM judgements WHERE scorer <> '' GROUP BY ALL ORDER BY ALL
+
+-- name: scores_of_all_versions
+-- The verdicts that count now, and those of other versions and scorers that counted before.
+SELECT {columns} FROM (
+    SELECT * REPLACE (true AS current) FROM judgements
+    UNION ALL BY NAME SELECT * REPLACE (false AS current) FROM scores_stored s WHERE scorer <> '' AND NOT EXISTS (
+        FROM judgements j WHERE j.trajectory_id = s.trajectory_id AND j.version IS NOT DISTINCT FROM s.version
+            AND split_part(j.scorer, ':', 1) = split_part(s.scorer, ':', 1)))
+ORDER BY trajectory_id, scorer, version
 
 -- name: changed_verdicts
 -- Those that came or went count too.
@@ -125,8 +155,22 @@ WHERE b.destination <> d.destination GROUP BY ALL ORDER BY trajectories DESC, 1,
 
 -- name: changed_routes
 SELECT count(*) FROM (
-    SELECT trajectory_id, destination, reason, score, success FROM decided EXCEPT
-    SELECT trajectory_id, destination, reason, score, success FROM routes_before)
+    SELECT trajectory_id, destination, reason, score, success, decided_by, decided_version FROM decided EXCEPT
+    SELECT trajectory_id, destination, reason, score, success, decided_by, decided_version FROM routes_before)
+
+-- name: changed_v
+SELECT domain, count(*) FILTER (WHERE before = 0 AND after = 1) AS to_1,
+    count(*) FILTER (WHERE before = 1 AND after = 0) AS to_0,
+    count(*) FILTER (WHERE before IS NULL AND after = 1) AS none_to_1,
+    count(*) FILTER (WHERE before IS NULL AND after = 0) AS none_to_0,
+    count(*) FILTER (WHERE before IS NOT NULL AND after IS NULL) AS to_none, count(*) FILTER (WHERE moved) AS moved,
+    count(*) FILTER (WHERE before IS DISTINCT FROM after AND held) AS held
+FROM (
+    SELECT any_value(i.domain) AS domain, any_value(b.success)::INT AS before, any_value(d.success)::INT AS after,
+        any_value(b.destination <> d.destination) AS moved, any_value(starts_with(d.reason, 'contract: ')) AS held
+    FROM routes_before b JOIN decided d USING (trajectory_id) JOIN incoming i USING (trajectory_id)
+    GROUP BY trajectory_id)
+WHERE moved OR before IS DISTINCT FROM after GROUP BY domain ORDER BY domain
 
 -- name: rollout_verdicts
 -- By task.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -158,9 +158,11 @@ class RouteDifference:
     """Describe what a new routing decision changes in `iteration`.
 
     moved: rows of `domain`, `from`, `to`, `trajectories`, `examples` (ids, with the old and the new reason). routed:
-    destination -> trajectories after the change. scores: score rows that change, or all where scorers judge again.
-    routes: route rows that change. verdicts: scores whose value or success changes. stale: recorded stages that read
-    the stores as they are before the change.
+    destination -> trajectories after the change. scores: score rows that change, come or go. routes: route rows that
+    change. verdicts: scores whose value or success changes. stale: recorded stages that read the stores as they are
+    before the change. changed: by domain, how often V becomes another (`to_1`, `to_0`, `none_to_1`, `none_to_0`,
+    `to_none`), how many `moved`, and how many of these V are `held` by a contract: not routed by it. scorers: by scorer
+    and version, how many it `scored`, on how many it `abstained` or `failed`, and the first `reason`.
     """
 
     iteration: int
@@ -170,6 +172,8 @@ class RouteDifference:
     routes: int
     verdicts: int
     stale: tuple[str, ...] = ()
+    changed: tuple[dict[str, Any], ...] = ()
+    scorers: tuple[dict[str, Any], ...] = ()
 
     @property
     def count(self) -> int:
@@ -183,19 +187,21 @@ def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDi
     Call it under the workspace's lock. rule: threshold, scorers and band of doubt; where one is None, the iteration's
     own parameters and tasks decide, whatever an earlier decision said. Returns the changes, for `apply_reroute`;
     `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is not routed yet, its parameters are
-    missing or wrong, or a scorer of the rule is unknown, needs screens or refuses its settings; ContractBroken where
-    the new stores break a contract; DataError for a missing or damaged file, or where another process has been writing
-    a partition of the copy for ten minutes; VersioningError or DataError for a damaged dvc.lock; FlywheelError where a
-    query needs more memory than it may take; DiskFull.
+    missing or wrong, or a scorer of the rule is unknown or refuses its settings; ContractBroken where the new stores
+    break a contract; DataError for a missing or damaged file, or where another process has been writing a partition of
+    the copy for ten minutes; VersioningError or DataError for a damaged dvc.lock; FlywheelError where a query needs
+    more memory than it may take; DiskFull.
     """
     settings = stage_records.load_iteration_params(ws, iteration)
-    _check_rule(ws, iteration, rule, settings)
+    if not is_routed(ws, iteration):
+        what = f"iteration {iteration_label(iteration)} is not routed yet"
+        raise BadInput(what, where="ITERATION", fix="`flywheel status` says how far it is")
     staged = get_staged_workspace(ws, iteration)
     own = _are_scores_current(ws, iteration, rule, settings)
     if not own:
         ctx = StageContext(ws, settings, iteration, "score")
         with partitions.open_partition_writer(staged, "scores", iteration, "score") as writer:
-            writer.write(score.score_trajectories(ctx, rule))
+            writer.write(score.score_trajectories(ctx, rule, reuse=True))
     with training_stores.connect_incoming(ws, iteration, INCOMING, staged) as connection:
         return reroute_on_connection(ws, connection, iteration, rule, settings, held=own)
 
@@ -214,19 +220,20 @@ def reroute_on_connection(
     changes.
 
     held: whether to compare the stored scores with the rule's threshold; False where `get_staged_workspace` has new
-    scores. reviewed: people's answers (`RoutingDecision.looked`); with them a decision is made even where no trajectory
-    moves. Raises as `prepare_reroute`, but for settings and rule; duckdb.Error for a damaged file that `connection`
-    reads.
+    scores. reviewed: people's answers (`RoutingDecision.looked`), None: none; with them a decision is made even where
+    no trajectory moves. Raises as `prepare_reroute`, but for settings and rule; duckdb.Error for a damaged file that
+    `connection` reads.
     """
     staged = get_staged_workspace(ws, iteration)
-    scores, verdicts = _create_judgements(ws, connection, iteration, rule, held=held)
-    _create_broken(connection, iteration)
     decided = routing_decisions.read_decisions(ws, iteration)
     people = routing_decisions.human_verdicts([*decided, RoutingDecision(rule, "", (), looked=dict(reviewed or {}))])
+    scores, verdicts = _create_judgements(ws, connection, iteration, rule, people, held=held)
+    _create_broken(connection, iteration)
     training_stores.decide_routes(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
     found = compare_routes(ws, connection, iteration, scores, verdicts)
+    found = replace(found, scorers=tuple(database.query_rows(connection, _QUERIES["scorer_counts"])))
     if found.routes or scores or reviewed:
-        _write_stores(ws, connection, staged, iteration, settings, scores=bool(scores) and held)
+        _write_stores(ws, connection, staged, iteration, settings, scores=bool(scores) or not held)
         contracts.check_table_contracts(ws, iteration, INCOMING, staged)
     return found
 
@@ -240,8 +247,9 @@ def make_decision(
 ) -> RoutingDecision:
     """Build the routing decision to be stored for a changed routing.
 
-    found: the changes. mended: how rows were repaired (`QuarantineRepair.how`). reviewed: people's answers. Raises
-    DataError for a damaged list of the partition `routes`.
+    found: the changes. rule: by which they come. mended: how rows were repaired (`QuarantineRepair.how`). reviewed:
+    people's answers (`RoutingDecision.looked`). None: there were none. Raises DataError for a damaged list of the
+    partition `routes`.
     """
     before = partitions.partition_manifest(ws, "routes", found.iteration, training_stores.ROUTE_STAGE)
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
@@ -268,20 +276,8 @@ def is_routed(ws: Workspace, iteration: int) -> bool:
     return routes.is_dir() and ws.manifest(iteration).exists()
 
 
-def _check_rule(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> None:
-    if not is_routed(ws, iteration):
-        what = f"iteration {iteration_label(iteration)} is not routed yet"
-        raise BadInput(what, where="ITERATION", fix="`flywheel status` says how far it is")
-    if rule.scorers and "screens" in ScorerSet(rule.apply_to(settings)).needs():
-        raise BadInput(
-            f"a scorer of {', '.join(rule.scorers)} looks at screens: final states and steps alone are judged again",
-            where="--scorer",
-            fix="name it in routing.scorers of the next iteration",
-        )
-
-
 def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
-    """Tell whether the stored scores were given by the rule's scorers in their present versions."""
+    """Tell whether the stored scores were given by the rule's scorers in their present versions, and none failed."""
     panel = ScorerSet(rule.apply_to(settings))
     with database.connect_catalog(ws, tables_alone=True) as connection:
         rows = database.query_rows(connection, _QUERIES["scorer_versions"], {"iteration": iteration})
@@ -290,24 +286,33 @@ def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settin
         there.setdefault(row["domain"], set()).add((row["scorer"], row["version"]))
     if rule.scorers is None and not routing_decisions.current_routing_rule(ws, iteration).scorers:
         return True  # no scorer is named: the stored scores count, of whatever version
+    if any(row["failed"] for row in rows):
+        return False
     return all(
         found == {(one.name, one.version) for one in panel.for_domain(domain)} for domain, found in there.items()
     )
 
 
 def _create_judgements(
-    ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, rule: RoutingRule, *, held: bool
+    ws: Workspace,
+    connection: duckdb.DuckDBPyConnection,
+    iteration: int,
+    rule: RoutingRule,
+    people: Mapping[str, tuple[bool, str]],
+    *,
+    held: bool,
 ) -> tuple[int, int]:
     """Create the table `judgements`; return how many of its rows changed, and how many scores in value or success."""
-    connection.register("scores_before", partitions.read_partition(ws, "scores", iteration, "score"))
+    connection.register("scores_stored", partitions.read_partition(ws, "scores", iteration, "score"))
+    connection.execute("CREATE TEMP VIEW scores_before AS FROM scores_stored WHERE current IS NOT false")
     if held:
         connection.execute(_QUERIES["judgements"], {"iteration": iteration, "threshold": rule.threshold})
-        changed = _QUERIES["changed_judgements"]
     else:  # scored again
         own = f"FROM scores WHERE iteration = {iteration} AND stage = 'score'"
         connection.execute(f"CREATE TEMP TABLE judgements AS {own}")
-        changed = "SELECT count(*) FROM judgements"
-    return tuple(connection.execute(sql).fetchall()[0][0] for sql in (changed, _QUERIES["changed_verdicts"]))
+    training_stores.register_people(connection, people)
+    changed = (_QUERIES["changed_judgements"], _QUERIES["changed_verdicts"])
+    return tuple(connection.execute(sql).fetchall()[0][0] for sql in changed)
 
 
 def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
@@ -330,9 +335,10 @@ def compare_routes(
     connection.register("routes_before", before)
     moved = database.query_rows(connection, _QUERIES["moved_routes"])
     ((routes,),) = connection.execute(_QUERIES["changed_routes"]).fetchall()
+    changed = tuple(database.query_rows(connection, _QUERIES["changed_v"]))
     built = training_stores.count_routed(connection)
     stale = find_stale_stages(ws, iteration) if moved else ()
-    return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, verdicts, stale)
+    return RouteDifference(iteration, tuple(moved), built.routed, scores, routes, verdicts, stale, changed)
 
 
 def _write_stores(
@@ -357,7 +363,7 @@ def _write_stores(
     columns = ", ".join(f'"{name}"' for name in TABLES["scores"].names)
     if scores:
         with partitions.open_partition_writer(staged, "scores", iteration, "score") as writer:
-            writer.write_query(connection, f"SELECT {columns} FROM judgements ORDER BY trajectory_id, scorer")
+            writer.write_query(connection, _QUERIES["scores_of_all_versions"].format(columns=columns))
     write_decision_lineage(ws, connection, staged, iteration)
     write_decision_metrics(ws, connection, staged, iteration, settings)
 

@@ -39,8 +39,9 @@ _QUERIES = database.read_queries("flywheel.maintenance")
 class RouteQuestion:
     """Hold a trajectory that people are asked to label: its route, with the reason, score and success behind it.
 
-    drawn: how it was sampled, `even` or `doubtful`. verdicts: one mapping per scorer (`scorer`, `score`, `threshold`,
-    `success`, `detail`). label, reviewer, comment, at: the newest label; None where there is none.
+    destination: `sft`, `ct` or `quarantine`. score: 0 to 1. drawn: how it was sampled, `even` or `doubtful`. verdicts:
+    one mapping per scorer (`scorer`, `score`, `threshold`, `success`, `detail`). label, reviewer, comment, at: the
+    newest label; None where there is none.
     """
 
     trajectory_id: str
@@ -97,25 +98,40 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
 def label_trajectory(
     ws: Workspace, iteration: int, trajectory_id: str, said: str, *, reviewer: str, comment: str = ""
 ) -> None:
-    """Record a person's label of a trajectory under review; earlier labels stay in the file, the newest counts.
+    """Record a person's label of a trajectory under review, or of one that waits for a person's verdict; earlier labels
+    stay in the file, the newest counts.
 
     iteration, trajectory_id: name the open question. said: the label, one of `labels.LABELS`. reviewer: the person's
     name. comment: may be "". Waits up to two minutes for other processes that label. Raises what `open_questions` and
     `labels.append_label` do, BadInput where that question is not open, DataError after the two minutes.
     """
     with _review_lock(ws):
-        if trajectory_id not in {one.trajectory_id for one in open_questions(ws, iteration)}:
+        asked = {one.trajectory_id for one in open_questions(ws, iteration)}
+        if trajectory_id not in asked | {row["trajectory_id"] for row in read_waiting(ws, iteration)}:
             raise _not_asked_error(ws, iteration, trajectory_id)
         _append_label(ws, iteration, trajectory_id, said, reviewer, comment)
+
+
+def read_waiting(ws: Workspace, iteration: int) -> list[dict[str, Any]]:
+    """Read the trajectories of an iteration whose verdict a person is to give (the scorer `person`), by id; [] where
+    nothing is routed.
+
+    Keys: `trajectory_id`, `domain`, `destination`, `score`, `success`, and of the newest label `label`, `reviewer`,
+    `comment` and `at`; these are None where there is none. Raises DataError for damaged labels or tables, FlywheelError
+    as `run_query`.
+    """
+    if not iteration or not reroute.is_routed(ws, iteration):
+        return []
+    with database.connect_catalog(ws, tables_alone=True) as connection:
+        return database.query_rows(connection, _QUERIES["waiting_for_person"], {"iteration": iteration})
 
 
 def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, comment: str = "") -> int:
     """Record the same label for all trajectories under review that have none; return their number, which may be 0.
 
     Those that another person is to label (`labels.SampleOwner`) are left out. iteration: the one whose routes are
-    reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name.
-    comment: may be "". Raises what `label_trajectory` does, BadInput where no question is open; labels written before
-    an error stay.
+    reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name. comment: may be "". Raises what
+    `label_trajectory` does, BadInput where no question is open; labels written before an error stay.
     """
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
@@ -190,19 +206,21 @@ def _draw_sample(connection: duckdb.DuckDBPyConnection, iteration: int, settings
     """Draw the sample to review. It follows from the files and the seed alone, so every call gives the same.
 
     Returns at most `routing.review` rows of `trajectory_id`, `domain`, `world`, `instruction`, `destination`, `reason`,
-    `score`, `success` and `drawn`: the evenly drawn ones first, then doubtful ones. Where both draws share a
-    trajectory, further ones of either kind fill up the sample.
+    `score`, `success` and `drawn`: the evenly drawn ones first, then those that wait for a person (`doubtful` too, as
+    many as there is room for), then doubtful ones. Where draws share a trajectory, further ones fill up the sample.
     """
     rule = settings.routing
     seed = f"{settings.seed}|{iteration}|"
     asked = {"iteration": iteration, "near": rule.review_near, "seed": seed}
     database.run_query(connection, _QUERIES["review_candidates"], asked)
-    evenly, doubtful = (
+    waiting, evenly, doubtful = (
         database.query_rows(connection, _QUERIES["review_in_turns"].format(which=which), {"size": rule.review})
-        for which in ("true", "doubtful")
+        for which in ("waits", "true", "doubtful")
     )
-    wanted = min(round(rule.review * rule.review_doubtful), len(doubtful))
-    chosen = {row["trajectory_id"]: row | {"drawn": _EVEN} for row in evenly[: rule.review - wanted]}
+    chosen = {row["trajectory_id"]: row | {"drawn": _DOUBTFUL} for row in waiting}
+    left = rule.review - len(chosen)
+    wanted = min(round(left * rule.review_doubtful), len(doubtful))
+    chosen = {row["trajectory_id"]: row | {"drawn": _EVEN} for row in evenly[: left - wanted]} | chosen
     for rows, drawn in ((doubtful, _DOUBTFUL), (evenly, _EVEN)):
         for row in rows[: rule.review]:
             if len(chosen) < rule.review:

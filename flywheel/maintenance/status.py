@@ -95,8 +95,8 @@ def read_work_status(ws: Workspace) -> WorkStatus | None:
 def estimate_seconds_left(stage: StageAtWork, usual: float | None, now: float) -> float | None:
     """Estimate the seconds until a stage ends, from its usual duration and, the more of it is done, from its own pace.
 
-    usual: seconds that it usually takes; None where unknown. now: Unix time in seconds. Returns None where neither is
-    known, and while the stage waits for people.
+    usual: seconds that it usually takes; None where unknown. Its pace counts once a twentieth is done. now: Unix time
+    in seconds. Returns None where neither is known, and while the stage waits for people.
     """
     if stage.waits_for:
         return None
@@ -117,7 +117,8 @@ class WorkspaceStatus:
     change, for stages that differ from their record or have none. recorded: recorded stages by iteration. work: the run
     at work. holder: process id of another command that holds the workspace's lock. ways_on: for each incomplete
     iteration, in words, the commands that can follow. repairs: for each stage of `changed`, in words, the commands that
-    deal with it. orphaned: a line for each output that no stage of its iteration writes.
+    deal with it. orphaned: a line for each output that no stage of its iteration writes. drawn_for: why the newest
+    iteration's training tasks were drawn: tasks by reason; {} where all came evenly.
     """
 
     begun: tuple[int, ...]
@@ -133,6 +134,7 @@ class WorkspaceStatus:
     ways_on: Mapping[int, str] = field(default_factory=dict)
     repairs: Mapping[str, str] = field(default_factory=dict)
     orphaned: tuple[str, ...] = ()
+    drawn_for: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
@@ -145,13 +147,14 @@ def read_workspace_status(ws: Workspace, *, everything: bool = False) -> Workspa
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))
-    rows, fault, work = (), "", None
+    rows, fault, work, drawn_for = (), "", None, {}
     try:
         work = read_work_status(ws)
-        rows = partitions.retry_while_replaced(partial(_query_iterations, ws))
+        rows, drawn_for = partitions.retry_while_replaced(partial(_query_iterations, ws))
     except FlywheelError as error:
         fault = str(error)
     found = WorkspaceStatus(begun, (), rows, fault, changed={}, work=work, holder=run_lock.workspace_holder(ws))
+    found = replace(found, drawn_for=drawn_for)
     if not begun:
         return found
     try:
@@ -188,21 +191,33 @@ def _ways_on(ws: Workspace, iteration: int) -> str:
     return ", ".join(ways)
 
 
-def _query_iterations(ws: Workspace) -> tuple[dict[str, Any], ...]:
+_DRAWN_FOR = """SELECT substr(name, 7) AS reason, value::BIGINT AS tasks FROM metrics
+    WHERE stage = 'synthesize' AND starts_with(name, 'tasks_')
+        AND iteration = (SELECT max(iteration) FROM metrics WHERE stage = 'synthesize')"""
+
+
+def _query_iterations(ws: Workspace) -> tuple[tuple[dict[str, Any], ...], dict[str, int]]:
+    """Return the rows of the view `iterations`, and why the newest training tasks were drawn."""
     sql = "FROM iterations"
-    with database.connect_catalog(ws, reads=sql) as connection:
-        return tuple(database.query_json_rows(connection, sql))
+    with database.connect_catalog(ws, reads=f"{sql}; {_DRAWN_FOR}") as connection:
+        rows = tuple(database.query_json_rows(connection, sql))
+        drawn_for = {row["reason"]: row["tasks"] for row in database.query_rows(connection, _DRAWN_FOR)}
+    return rows, drawn_for
 
 
 def status_lines(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
-    """Yield the report as (style, line); a style is the name of a colour, or "".
+    """Yield the report as (style, line); a style is the name of a colour (cyan, yellow, red), or "".
 
-    status: what `read_workspace_status` returned.
+    status: what `read_workspace_status` returned. Where `unknown` says why files could not be compared, nothing of them
+    follows.
     """
     if status.work:
         yield from (("cyan", line) for line in status.work.lines())
     elif status.holder:
         yield "cyan", f"another flywheel command is at work here (process {status.holder})"
+    if status.drawn_for:
+        told = ", ".join(f"{n} {reason}" for reason, n in sorted(status.drawn_for.items()))
+        yield "", f"the newest training tasks were drawn for: {told} (`synthesis.refresh`)"
     if status.unknown:
         yield "yellow", status.unknown
         return

@@ -20,7 +20,7 @@ from flywheel.utils.files import sha256_file
 def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Iterator[str]:
     """Yield a line for each fault of data, records, promotions and manifests; every byte is read, nothing is changed.
 
-    iterations: those to check; default: all. It is a generator, so errors are raised at the first line: BadInput for an
+    iterations: those to check; None: all. It is a generator: errors come as it is read. Raises BadInput for an
     iteration that has not been begun; DataError where DVC's own files are lost or damaged, a `pruned.json` is damaged,
     or Git changed line ends; FlywheelError where git does not answer.
     """

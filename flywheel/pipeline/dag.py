@@ -73,7 +73,7 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
 def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
     """Map each of the stages `names` to those among them that write what it reads.
 
-    domains: of the iteration. Raises BadInput for an unknown stage.
+    names: with domains in place, such as `rl-games`. domains: of the iteration. Raises BadInput for an unknown stage.
     """
     named = [(name, find_stage(name)) for name in names]
     written = {one: name for name, stage in named for one in _artifacts_of(stage, name, domains, stage.outputs)}

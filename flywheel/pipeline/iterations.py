@@ -23,8 +23,8 @@ from flywheel.evaluation import gate
 from flywheel.pipeline import dag, resource_plan
 from flywheel.policy import checkpoint
 from flywheel.policy.client import endpoint
-from flywheel.recordings import selection
-from flywheel.rewards.scorer import ScorerSet
+from flywheel.recordings import reviewing, selection
+from flywheel.rewards.scorer import ScorerSet, reward_settings
 from flywheel.store import manifest, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
@@ -111,7 +111,8 @@ def check_overrides_used(ws: Workspace, overrides: Iterable[str], settings: Sett
     """Check that parameters typed for a run are used by at least one of its iterations.
 
     overrides: dotted names of the parameters. settings: the workspace's, with their new values. todo: numbers of the
-    iterations. Raises BadInput naming the unused ones, where each iteration was begun with other values.
+    iterations, at least one. Raises BadInput naming the unused ones, where all iterations are begun and the first has
+    other values; also where its own parameters are wrong.
     """
     if not all(ws.frozen_params(k).exists() for k in todo):
         return
@@ -144,9 +145,9 @@ def begin_iteration(
     DVC's lock; what an interrupted call did not write, the next one does.
 
     iteration: its number, from 1. settings: the parameters of a new iteration. later: the sessions to choose last, as
-    for `selection.choose_sessions`. Returns the iteration's own parameters. Raises DataError where the iteration before
-    it was not begun, or a dvc.lock is damaged; BadInput where its own parameters are wrong, or the recordings folder is
-    missing; VersioningError where DVC fails or is held for five minutes; DiskFull.
+    for `selection.choose_sessions`; None: none. Returns the iteration's own parameters. Raises DataError where the
+    iteration before it was not begun, or a dvc.lock is damaged; BadInput where its own parameters are wrong, or the
+    recordings folder is missing; VersioningError where DVC fails or is held for five minutes; DiskFull.
     """
     begun = stage_records.list_iterations(ws)
     if iteration > 1 and iteration - 1 not in begun:
@@ -164,9 +165,10 @@ def begin_iteration(
         settings = stage_records.load_iteration_params(ws, iteration)
         routing_decisions.init_decisions(ws, iteration)
         own = settings.recording
-        selection.choose_sessions(
-            ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration, later
-        )
+        annotated = settings.annotation.folder, settings.annotation.sessions_per_iteration
+        accepted = reviewing.acceptance_rule(ws, settings)
+        limits = own.sessions_per_iteration, own.imports_per_iteration
+        selection.choose_sessions(ws, iteration, own.folder, *limits, later, annotations=annotated, accepted=accepted)
     if not dvc_files.is_iteration_complete(ws, iteration):
         _write_dvc_yaml(ws, iteration, list(settings.synthesis.domains))
         if orphaned := stage_records.remove_orphaned_outputs(ws, iteration):
@@ -255,8 +257,9 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
 
     A run that cannot work then fails in its first second, before an iteration freezes its parameters. The workspace is
     not written; a model of the Hugging Face hub is fetched, and servers are contacted. Raises BadInput naming the
-    parameter, ModelError for the model, DiskFull below `NEEDED_MB`, PolicyError where no server answers, or one cannot
-    be used, DataError where the promotion of an earlier iteration is damaged.
+    parameter, ModelError for the model, DiskFull where less than `NEEDED_MB` (500 MB), or than an iteration writes, is
+    free, PolicyError where no server answers, or one cannot be used, DataError where the promotion of an earlier
+    iteration is damaged.
     """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
@@ -283,11 +286,16 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
             where="promotion.tasks",
             fix=f"set it to {least} or more, or raise promotion.margin",
         )
-    registry.check_backends(settings, synthesis.check_task_settings(settings, iteration, ws.root))
+    panels = ScorerSet(settings), ScorerSet(reward_settings(settings))
+    for each in panels:
+        _ = each.versions  # opens each scorer
+    played = synthesis.check_task_settings(
+        settings, iteration, ws.root, lambda tasks: [each.check_tasks(tasks) for each in panels]
+    )
+    registry.check_backends(settings, played)
     if settings.synthesis.num_grounding_examples:
         chromium.find_chromium(settings.sandbox)  # it renders the general screens, driven by Playwright
         chromium.check_playwright_driver()
-    _ = ScorerSet(settings).versions  # opens each
     if settings.language_model.endpoint:
         _check_language_model(settings)
     if settings.sandbox.backend == "manager":
@@ -388,7 +396,7 @@ INGEST = "ingest"
 
 
 class LoopHalted(FlywheelError):
-    """A rule says that a person should look before another iteration begins."""
+    """Signal that a rule says that a person should look before another iteration begins."""
 
 
 @dataclass(frozen=True)
@@ -405,8 +413,9 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
     """List the runs that new recordings or demonstrations trigger, at most one; nothing is started.
 
     settings: `operations.trigger_min_recordings` and `trigger_min_demonstrations` are the least numbers that trigger a
-    run; 0: never. Raises DataError where DVC's file of an iteration is lost, or its manifest or trajectories are
-    damaged; DiskFull.
+    run; 0: never. New recordings are the folders in `recording.folder`. The workspace's name and the iteration's id are
+    made and stored where they are not there. Raises DataError where DVC's file of an iteration is lost, or its
+    manifest, trajectories or id are damaged; DiskFull.
     """
     rules = settings.operations
     if not (rules.trigger_min_recordings or rules.trigger_min_demonstrations):
@@ -436,7 +445,8 @@ def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
 
 
 def count_new_recordings(ws: Workspace, settings: Settings) -> int:
-    """Count the folders in `recording.folder` of `settings` that no iteration has ingested.
+    """Count the folders in `recording.folder` of `settings` that no iteration has ingested, hidden ones left out; 0
+    where there is no such folder.
 
     The count is cached until the folder or the newest manifest changes, since this is called every second. Raises
     DataError where DVC's file of an iteration is lost, or its manifest damaged.

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from flywheel.agent.grammar import smart_resize
 from flywheel.config import RlSettings, Settings
@@ -39,6 +40,7 @@ from flywheel.utils.errors import BadInput, DiskFull, ModelError, errors_of_sett
 
 _TURNS = 8  # steps of an RL episode, all of whose screens are in memory in training: about as in the shipped worlds
 _PIXEL = 0.15  # bytes of a stored screen, a PNG: those of the shipped worlds have less
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 _CLEAR = 1.1  # needed / available memory up to which a stage is only warned about: plans are exact to a tenth
 
 
@@ -123,8 +125,10 @@ class DiskPlan:
 @dataclass(frozen=True)
 class ResourcePlan:
     """Hold what an iteration needs. model: folder or Hugging Face name. parameters, trained: numbers of parameters.
-    kv_token: bytes of keys and values per token. disk_fix: NAME=VALUE with which the disk has room; "": none, or it has
-    it already. network: bytes sent to versioning.remote. server: None where no server shares the GPU."""
+    kv_token: bytes of keys and values per token. device: the memory that it was planned for. stages: in the order in
+    which they run. disk_fix: NAME=VALUE with which the disk has room; "": none, or it has it already. network: bytes
+    sent to versioning.remote. server: None where no server shares the GPU. uncounted: a server on this machine that
+    does not sleep while a stage trains; no stage counts it, as it may have a GPU of its own."""
 
     model: str
     parameters: int
@@ -136,6 +140,7 @@ class ResourcePlan:
     disk_fix: str
     network: int
     server: ServerPlan | None
+    uncounted: ServerMemory | None = None
 
     @property
     def fits(self) -> bool:
@@ -143,13 +148,15 @@ class ResourcePlan:
         return self.disk.fits and all(one.fits for one in self.stages)
 
     def row(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all of it as JSON values: the fields by name, each stage with `fits`, the disk with `needs` and
+        `fits`."""
         disk = asdict(self.disk) | {"needs": self.disk.needs, "fits": self.disk.fits}
         return asdict(self) | {"stages": [asdict(one) | {"fits": one.fits} for one in self.stages], "disk": disk}
 
 
 def read_device_memory(typed: str | None = None) -> DeviceMemory:
-    """Read the memory of the GPU, if there is one that torch can use, else of this machine (or of its control group).
+    """Read the whole memory of the first GPU, if there is one that torch can use, else of this machine (or of its
+    control group).
 
     typed: the memory of a GPU that is not here, such as 80GiB. Raises BadInput where it is no size.
     """
@@ -188,10 +195,12 @@ def _parse_size(text: str) -> int:
 
 
 def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> ResourcePlan:
-    """Plan an iteration with these settings.
+    """Plan the memory of each stage, the disk and the network that an iteration with these settings needs.
 
-    device: the memory of the device that the setting `auto` selects. For a Hugging Face name only the configuration is
-    fetched. Raises ModelError as `check_checkpoint` does, and if config.json does not give the model's size.
+    ws: relative paths start from its folder, and the free space is that of its disk. device: the memory of the device
+    that the setting `auto` selects. No weights are loaded; for a Hugging Face name only the configuration is fetched.
+    Raises ModelError as `resolve_checkpoint` and `check_checkpoint`, where config.json does not give the model's size,
+    and for a damaged preprocessor_config.json; FileNotFoundError where the workspace's folder is missing.
     """
     with errors_of_setting("policy.base"):
         folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
@@ -217,6 +226,7 @@ def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> R
         fix,
         disk.models + disk.data if settings.versioning.remote else 0,
         planner.server_plan(settings),
+        planner.uncounted_server(settings),
     )
 
 
@@ -226,23 +236,38 @@ def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory, *, 
     Returns a warning about the worst stage if it exceeds the memory by a tenth at most, else "". Raises BadInput, with
     the figures and the settings to change, if it exceeds it by more, DiskFull where the disk has less room than an
     iteration writes, ModelError as `plan_resources`. A small model is never refused for its memory: its samples stay
-    far below the longest that the settings allow. begun: whether the iteration has written a part of it, so that the
-    disk is not looked at.
+    far below the longest that the settings allow. device: as of `plan_resources`. begun: whether the iteration has
+    written a part of it, so that the disk is not looked at.
     """
     plan = plan_resources(ws, settings, device)
     worst = max(plan.stages, key=lambda one: one.shortage)
     share, words = worst.shortage
     if share > _CLEAR and plan.parameters >= SMALL:
-        fix = f"set {', '.join(worst.fixes)}" if worst.fixes else "take a smaller model or more memory"
+        no_gpu = ", or a machine with a GPU: torch finds none here (`flywheel doctor`)" if device.kind == "cpu" else ""
+        fix = f"set {', '.join(worst.fixes)}" if worst.fixes else f"take a smaller model or more memory{no_gpu}"
         raise BadInput(f"stage {worst.stage} {words}", where="`flywheel plan`", fix=fix)
     if not begun and not plan.disk.fits:
         fix = f"set {plan.disk_fix}, or free some space" if plan.disk_fix else "free some space"
         raise DiskFull(describe_disk(plan.disk), where="`flywheel plan`", fix=fix)
-    return f"stage {worst.stage} {words}: it may not fit" if share > 1 and plan.parameters >= SMALL else ""
+    if share > 1 and plan.parameters >= SMALL:
+        return f"stage {worst.stage} {words}: it may not fit"
+    most = max(one.needs for one in plan.stages if one.device == "cuda") if plan.uncounted else 0
+    if plan.uncounted and most + plan.uncounted.least > device.bytes:
+        return describe_uncounted(plan.uncounted)
+    return ""
+
+
+def describe_uncounted(server: ServerMemory) -> str:
+    """Say in one line what a server on this machine, which the stages do not count, takes of a GPU that it shares."""
+    return (
+        "the server of policy.endpoint is on this machine and does not sleep while a stage trains; no stage counts it. "
+        f"On the same GPU it needs {format_size(server.least)} at least beside each of them: give it a GPU of its own, "
+        "or set policy.sleeps_while_training=true"
+    )
 
 
 def describe_disk(disk: DiskPlan) -> str:
-    """Say in words what an iteration writes, and what is free."""
+    """Say in one line what an iteration writes, and what is free of `disk`."""
     parts = {"of models": disk.models, "of trajectories": disk.data, "of saved state": disk.state}
     told = ", ".join(f"{format_size(size)} {what}" for what, size in parts.items())
     base = f", {format_size(disk.fetched)} of the base to fetch" if disk.fetched else ""
@@ -251,7 +276,7 @@ def describe_disk(disk: DiskPlan) -> str:
 
 
 def format_size(size: int) -> str:
-    """Format a number of bytes as MiB or GiB."""
+    """Format a number of bytes, `size`, as whole MiB, from 1 GiB on as GiB with one decimal."""
     return f"{size / MIB:.0f} MiB" if size < MIB << 10 else f"{size / (MIB << 10):.1f} GiB"
 
 
@@ -337,8 +362,19 @@ class _Planner:
 
     def server(self, settings: Settings) -> ServerMemory | None:
         """Plan the server that shares the trainers' GPU; None: there is none."""
+        return self._server(settings) if settings.policy.sleeps_while_training else None
+
+    def uncounted_server(self, settings: Settings) -> ServerMemory | None:
+        """Plan a server on this machine that does not sleep; None: there is none."""
         policy = settings.policy
-        if policy.backend != "openai" or not policy.sleeps_while_training or self.auto.kind != "cuda":
+        endpoints = [policy.endpoint] if isinstance(policy.endpoint, str) else policy.endpoint
+        if policy.sleeps_while_training or not any(urlsplit(one).hostname in _THIS_MACHINE for one in endpoints):
+            return None
+        return self._server(settings)
+
+    def _server(self, settings: Settings) -> ServerMemory | None:
+        policy = settings.policy
+        if policy.backend != "openai" or self.auto.kind != "cuda":
             return None
         largest = self.limits[1] if self.limits else policy.max_pixels
         return plan_server(self.model, policy, settings.adapter, largest)

@@ -108,7 +108,8 @@ Artifact = Partition | Checkpoint | Record
 
 
 def expand_domains(artifact: Artifact, domains: Iterable[str]) -> list[Artifact]:
-    """Return one artifact per domain where its name contains `{domain}`, else a list of the artifact itself."""
+    """Return one artifact for each of `domains`, in order, where its name contains `{domain}`, else a list of the
+    artifact itself."""
     field = "stage" if isinstance(artifact, Partition) else "name"
     if DOMAIN_PLACEHOLDER not in (name := getattr(artifact, field)):
         return [artifact]
@@ -140,8 +141,8 @@ class StageContext:
     def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> StageContext:
         """Open the context of a stage, and load the task suites that the iteration's settings name by manifests.
 
-        run_id: of the Prefect flow run; "" outside Prefect. Raises BadInput where the iteration has not been begun, or
-        a manifest cannot be used.
+        run_id: of the Prefect flow run; "" outside Prefect. Raises BadInput where the iteration has not been begun, its
+        parameters are lost or wrong, or a manifest cannot be used.
         """
         settings = stage_records.load_iteration_params(ws, iteration)
         registry.load_external_suites(settings, ws.root)
@@ -154,21 +155,22 @@ class StageContext:
     def report_part(self, line: str, done: int, total: int, shard: str = "") -> None:
         """Report the progress of a shard that is done in parts.
 
-        line: short text. done, total: numbers of parts. shard: its name; "" for the only one of its stage.
+        line: short text. done, total: numbers of parts, of which a total of 0 counts as 1. shard: its name; "" for the
+        only one of its stage.
         """
         progress.report_shard_progress(self.stage, line, shard or self.stage, done / max(1, total))
 
     def write(self, table: str, rows: Any) -> PartitionManifest:
         """Replace the partition of `table` that this stage owns by `rows`; return its manifest.
 
-        rows: mappings, or a table of the schema. Raises DataError and DiskFull as `write_partition`.
+        rows: mappings, or a table of the schema. Raises as `write_partition`.
         """
         return partitions.write_partition(self.ws, table, self.iteration, self.stage, rows)
 
     def read_rows(self, table: str, *stages: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
         """Read the rows of a table that the named stages of this iteration wrote, in that order, as dicts.
 
-        columns: those to read; default: all. Raises DataError as `read_partition`.
+        columns: those to read; None: all. Raises as `read_partition`.
         """
         parts = (partitions.read_partition(self.ws, table, self.iteration, stage, columns) for stage in stages)
         return [row for part in parts for row in part.to_pylist()]
@@ -176,7 +178,7 @@ class StageContext:
     def read_tasks(self, stage: str, split: str | None = None) -> dict[str, Task]:
         """Read the tasks that `stage` wrote, by id, in the order of the table.
 
-        split: `train` or `eval` only; default: both. Raises DataError as `read_partition`.
+        split: `train` or `eval` only; None: both. Raises as `read_partition`.
         """
         found = map(task_from_row, self.read_rows("tasks", stage))
         return {task.task_id: task for task in found if split in (None, task.split)}
@@ -217,7 +219,8 @@ class StageContext:
         """Return a callback that counts ended episodes of `shard`, and reports the count of `total`; its argument is
         ignored.
 
-        what: the word for episodes in the report.
+        total: episodes of the shard. what: the word for episodes in the report. The callback may be called from several
+        threads.
         """
         ended = itertools.count(1)
 
@@ -233,7 +236,8 @@ class StageContext:
 
         results: by shard, its folder and result. key: columns; of rows with the same key only the first is written.
         Returns the partition's manifest. Raises DataError for rows that do not fit the schema, and where another
-        process has been writing the partition for ten minutes; DiskFull.
+        process has been writing the partition for ten minutes; FileNotFoundError where a shard staged no rows of that
+        table; DiskFull.
         """
         seen: set[tuple] = set()
         with partitions.open_partition_writer(self.ws, table, self.iteration, self.stage) as writer:
@@ -315,7 +319,7 @@ class Stage:
 
     @property
     def outputs(self) -> tuple[Artifact, ...]:
-        """Return all artifacts that the stage writes."""
+        """Return all artifacts that the stage writes, its partition of `metrics` last."""
         return tuple(Partition(one, self.name) if isinstance(one, str) else one for one in (*self.writes, "metrics"))
 
     def partitions(self, *tables: str) -> list[tuple[str, str]]:
@@ -327,8 +331,8 @@ class Stage:
 def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
     """Collect everything that the stage's result depends on, as JSON values: the key of its shards is their hash.
 
-    Raises what the `fingerprint` of an artifact and the stage's `extra` do: DataError for a damaged list of a
-    partition, ModelError for a model without weights.
+    ctx: of `stage`. Raises what the `fingerprint` of an artifact and the stage's `extra` do: DataError for a damaged
+    list of a partition, ModelError for a model without weights.
     """
     domains = list(ctx.settings.synthesis.domains)
     own = [ctx.domain] if DOMAIN_PLACEHOLDER in stage.name else domains
@@ -345,7 +349,7 @@ def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
 def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
     """Return the folder in which a shard works and leaves its result; its path contains the stage's key.
 
-    Raises what `StageContext.key` does.
+    ctx: of `stage`. shard: its name. Raises what `StageContext.key` does.
     """
     return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
@@ -377,8 +381,8 @@ class InProcessWorker(AbstractContextManager):
 
         A lock keeps two processes, on whichever machine, from doing the same shard: the second waits, and takes the
         first one's result. Returns the shard's folder, its result, and whether it had been done before. Raises
-        ShardBusy where another process is still at it after 10 minutes, DiskFull, and what `StageContext.key` and the
-        stage's `shares` and `work` raise.
+        ShardBusy where another process is still at it after 10 minutes, ValueError where a finished shard's
+        `result.json` is damaged, DiskFull, and what `StageContext.key` and the stage's `shares` and `work` raise.
         """
         folder = shard_folder(self._stage, self._ctx, shard)
         lock = folder.with_name(f"{shard}.lock")
@@ -413,9 +417,10 @@ def _read_result(folder: Path) -> dict[str, Any] | None:
 def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults) -> StageResult:
     """Finish a stage: replace its partitions and its metrics, which include the seconds that it took.
 
-    results: by shard, its folder and what `work` returned. Staged files stay (`clear_staging` removes them), and DVC's
-    record is left to `stage_records.record_stage`. Returns what `finish` did, with all metrics written. Raises what
-    `finish` raises, FlywheelError where it wrote other tables than declared, DataError for wrong metrics, DiskFull.
+    ctx: of `stage`. results: by shard, its folder and what `work` returned. Staged files stay (`clear_staging` removes
+    them), and DVC's record is left to `stage_records.record_stage`. Returns what `finish` did, with all metrics
+    written. Raises what `finish` raises, FlywheelError where it wrote other tables than declared, DataError for wrong
+    metrics, or where another process has been writing them for ten minutes, DiskFull.
     """
     outcome = stage.finish(ctx, results)
     wrote = sorted(one.table for one in outcome.manifests)
@@ -430,16 +435,17 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults)
 
 
 def clear_staging(ctx: StageContext) -> None:
-    """Remove all files that the stage of `ctx` has staged, if any; call it once its result is recorded."""
+    """Remove all files that the stage of `ctx` has staged, under any key, if any; call it once its result is recorded.
+    What cannot be removed stays silently."""
     shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
 
 
 def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
-    """Run a whole stage in this process, one shard after the other;
-    return manifests, metrics and counts of what it wrote.
+    """Run a whole stage in this process, one shard after the other; return what it wrote (`publish_stage_result`).
 
-    Shards that an interrupted run finished are not done again. Raises DataError, ModelError, DiskFull and what else
-    `plan`, `InProcessWorker.do_shard` and `publish_stage_result` raise.
+    ctx: of `stage`. Its result is not recorded in DVC, and what it staged stays. Shards that an interrupted run
+    finished are not done again. Raises DataError, ModelError, DiskFull and what else `plan`, `InProcessWorker.do_shard`
+    and `publish_stage_result` raise.
     """
     results = {}
     shards = stage.plan(ctx)
@@ -496,7 +502,7 @@ def read_shards(results: ShardResults, table: str, *key: str) -> pa.Table:
     """Read the staged rows of a table from all shards.
 
     results: by shard, its folder and result. key: columns; of rows with the same key only the first is kept, since
-    shards may share rows such as screens.
+    shards may share rows such as screens. Raises FileNotFoundError where a shard staged no rows of that table.
     """
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
     return _drop_seen_keys(pa.concat_tables([empty_table(table), *found]), key, set())

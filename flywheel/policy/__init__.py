@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 def open_policy(folder: Path | str, policy: config.PolicySettings) -> PolicyBackend:
     """Open the back-end of `policy.backend`, which answers with the checkpoint in `folder`; the caller closes it.
 
-    folder: a checkpoint's folder, or a Hugging Face name. policy: block `policy`. Raises ModelError for a checkpoint
-    that cannot be loaded, or whose tokeniser does not allow guided decoding where that is set to always, and where
-    `policy.device` is not there; BadInput for a `policy.endpoint` that is not an address, a request that the server
-    refuses, and an action grammar that guided decoding does not support; PolicyError or a subclass for a server that
-    does not answer, refuses the key, lacks `policy.model`, stays asleep, or cannot take the checkpoint's weights.
+    folder: a checkpoint's folder, or a Hugging Face name, which is downloaded. policy: block `policy`. Blocks while
+    weights are read, or published to servers that have others. Raises ModelError for a checkpoint that cannot be
+    loaded, or whose tokeniser does not allow guided decoding where that is set to always, and where `policy.device` is
+    not there; BadInput for a `policy.endpoint` that is not an address, a request that the server refuses, and an action
+    grammar that guided decoding does not support; PolicyError or a subclass for a server that does not answer, refuses
+    the key, lacks `policy.model`, stays asleep, or cannot take the checkpoint's weights.
     """
     if policy.backend == "openai":
         from flywheel.policy.client.remote import RemotePolicy

@@ -44,7 +44,7 @@ def attach_adapter(model: PreTrainedModel, folder: Path, chosen: AdapterSettings
     matrices A; its matrices B are 0, so that it changes nothing yet. The adapter's weights are float32, whatever the
     base's dtype is. Raises ModelError where the base has no layers of one of the targets, and for an adapter whose
     rank, alpha, rslora, dora or targets differ from `chosen`, whose weights cannot be read, are not finite or have
-    other shapes, or whose settings `check_adapter_form` refuses.
+    other shapes, or whose settings `check_adapter_form` refuses; `model` is then of no use.
     """
     from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
     from peft.tuners.lora import LoraLayer
@@ -104,8 +104,9 @@ def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
     """Write the adapter in `model` to `folder` in PEFT's format, with `base.json`, whole or not at all; return the
     folder.
 
-    begun: the checkpoint that training began with: the base, or an adapter of the same base. folder: replaced where it
-    exists. Raises DiskFull, and ModelError as `find_base_checkpoint` and, for the base, `checkpoint_digest`.
+    model: with an adapter by `attach_adapter`; on any device. begun: the checkpoint that training began with: the base,
+    or an adapter of the same base. folder: replaced where it exists. Raises DiskFull, and ModelError as
+    `find_base_checkpoint` and, for the base, `checkpoint_digest`.
     """
     state = {_PREFIX + name: weight.detach().cpu().contiguous() for name, weight in get_adapter_state(model).items()}
     write_adapter(state, model.peft_config[_NAME].to_dict(), checkpoint.find_base_checkpoint(begun), folder)
@@ -113,9 +114,12 @@ def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
 
 
 def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base: Path, folder: Path) -> None:
-    """Write an adapter's files, whole or not at all. tensors: by their names in the file. config: fields of
-    adapter_config.json. base: folder of the whole checkpoint that it belongs to. folder: replaced where it exists.
-    Raises DiskFull, and ModelError as `checkpoint_digest`."""
+    """Write an adapter's files to `folder`, whole or not at all.
+
+    tensors: by their names in the file, on the CPU. config: fields of adapter_config.json, of which those that name the
+    base and its use are replaced. base: folder of the whole checkpoint that it belongs to. folder: replaced where it
+    exists. Raises DiskFull, and ModelError as `checkpoint_digest`.
+    """
     named = checkpoint.name_adapter_base(base, folder)
     by_peft = checkpoint.hub_name(base) or str(base.absolute())  # PEFT resolves it from the working directory
     fields = {**config, "base_model_name_or_path": by_peft, "inference_mode": True, "task_type": "CAUSAL_LM"}
@@ -126,8 +130,12 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
 
 
 def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read an adapter's weights in float32, by their names in the file. Raises ModelError for a file that cannot be
-    read or has no weights, a tensor that is no part of a LoRA or belongs to lm_head, and one that is not finite."""
+    """Read an adapter's weights, on the CPU in float32, by their names in the file: matrices A [rank, in] and B [out,
+    rank], with DoRA magnitudes [out].
+
+    folder: the adapter's. Raises ModelError for a file that cannot be read or has no weights, a tensor that is no part
+    of a LoRA or belongs to lm_head, and one that is not finite.
+    """
     file = folder / ADAPTER_WEIGHTS
     found: dict[str, Tensor] = {}
     try:
@@ -158,7 +166,7 @@ def name_adapter_tensor(module: str, kind: str) -> str:
 def iter_adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Yield (name of the base's module, its tensors by kind: lora_A [rank, in], lora_B [out, rank] and, with DoRA,
     lora_magnitude_vector [out]), sorted by module. tensors: as `read_adapter_tensors` returns them. where: the file,
-    for messages. Raises ModelError for a module without lora_A or lora_B."""
+    for messages. Raises ModelError, when it comes to it, for a module without lora_A or lora_B."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         found = _PART.fullmatch(name.removeprefix(_PREFIX))
@@ -170,7 +178,11 @@ def iter_adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator
 
 
 def adapter_scaling(config: Mapping[str, Any]) -> float:
-    """Return the factor of the product B A. config: fields of adapter_config.json."""
+    """Return the factor of the product B A: alpha / rank, or with rsLoRA alpha / sqrt(rank).
+
+    config: fields of adapter_config.json, as `read_adapter_config` returns them. Raises KeyError where rank or alpha is
+    missing.
+    """
     rank = config["r"]
     return config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
 
@@ -185,9 +197,14 @@ class LayerUpdate:
     magnitude: Tensor | None
     scaling: float
 
-    def merged(self, weight: Tensor) -> Tensor:
-        """Return W + scaling x B A in float32, with DoRA each row scaled to its magnitude. weight: W, [out, in]."""
-        whole = torch.addmm(weight.float(), self.b.to(weight.device), self.a.to(weight.device), alpha=self.scaling)
+    def merged(self, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return W + scaling x B A in float32, with DoRA each row scaled to its magnitude.
+
+        weight: W, [out, in]. out: float32 [out, in], where the result is written, and nothing else is allocated; None:
+        a new tensor.
+        """
+        low = self.b.to(weight.device), self.a.to(weight.device)
+        whole = torch.addmm(weight.float(), *low, alpha=self.scaling, out=out)
         if self.magnitude is not None:
             whole *= (self.magnitude.to(whole.device).flatten() / whole.norm(dim=1))[:, None]
         return whole
@@ -237,8 +254,11 @@ def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
 
 
 def check_adapter_form(folder: Path, chosen: AdapterSettings) -> None:
-    """Check that training can continue with the adapter in `folder`. chosen: block `adapter`. Raises ModelError where
-    rank, alpha, rslora, dora or targets differ, and as `read_adapter_config` and `read_adapter_tensors`."""
+    """Check that training can continue with the adapter in `folder`.
+
+    chosen: block `adapter`. Raises ModelError where rank, alpha, rslora, dora or targets differ, or its files are
+    damaged or of a kind that is not supported.
+    """
     found = checkpoint.read_adapter_config(folder)
     for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("use_rslora", "rslora"), ("use_dora", "dora")):
         if (found.get(field) or False) != (wanted := getattr(chosen, name)):

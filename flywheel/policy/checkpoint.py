@@ -1,4 +1,4 @@
-"""Find checkpoint folders, and check them before anything is loaded.
+"""Find checkpoint folders, and check and digest what they hold before anything is loaded.
 
 The library's own errors for a broken checkpoint are many, long and late (after gigabytes were read). So these checks
 come first; they need only names, sizes and headers of files, and name each fault.
@@ -54,7 +54,8 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None, *, weights: b
 
 
 def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
-    """Check that a checkpoint's folder is complete, reading headers only, and return its config.json.
+    """Check that a checkpoint's folder is complete, reading headers only, and return its config.json, an adapter's
+    base's.
 
     folder: of the checkpoint, or of an adapter, whose base is checked too. weights: False skips the weights. Raises
     ModelError for a folder that does not exist or lacks configuration, weights, tokeniser or image settings, a damaged
@@ -63,7 +64,7 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise ModelError("no such model folder", where=folder, fix="set policy.base to a checkpoint's folder")
+        raise ModelError("no such model folder", where=folder, fix="give the folder of a checkpoint")
     if is_adapter(folder):
         if weights:
             read_adapter_config(folder)
@@ -88,8 +89,11 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 def checkpoint_digest(folder: Path | str) -> str:
     """Return the digest of the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors
-    files. An adapter's digest includes its base's. A process reads the files once, and again where they change. Raises
-    ModelError as `list_weight_files` and `adapter_base_digest`."""
+    files. An adapter's digest includes its base's.
+
+    A process reads the files once, and again where they change. Raises ModelError where there are none, a shard is
+    missing, or an adapter's base cannot be named, OSError for a file that cannot be read.
+    """
     own = cached_sha256(*list_weight_files(folder))
     if is_adapter(folder):
         own = hashlib.sha256(f"{own} on {adapter_base_digest(Path(folder))}".encode()).hexdigest()
@@ -109,7 +113,7 @@ _MOVED_BASE = ("pissa", "olora", "corda", "loftq")  # initialisations of an adap
 
 
 def is_adapter(folder: Path | str) -> bool:
-    """Tell whether a folder holds an adapter and not a whole checkpoint."""
+    """Tell whether a folder holds an adapter and not a whole checkpoint; False where it does not exist."""
     return (Path(folder) / ADAPTER_CONFIG).is_file()
 
 
@@ -137,8 +141,8 @@ def read_adapter_base(folder: Path) -> AdapterBase | None:
 def read_adapter_config(folder: Path) -> dict[str, Any]:
     """Read adapter_config.json in a LoRA adapter's folder; return PEFT's fields.
 
-    Raises ModelError for a damaged file, an adapter of another kind than LoRA, and, naming it, a field that training
-    and merging do not support.
+    Raises ModelError for a missing or damaged file, an adapter of another kind than LoRA, and, naming it, a field that
+    training and merging do not support.
     """
     raw = read_json_object(folder / ADAPTER_CONFIG)
     where = folder / ADAPTER_CONFIG
@@ -159,7 +163,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 
 
 def find_base_checkpoint(folder: Path | str) -> Path:
-    """Return the folder of the whole checkpoint: `folder` itself, or the base of an adapter.
+    """Return the folder of the whole checkpoint: `folder` itself, unchecked, or the base of an adapter.
 
     A base that is known by its Hugging Face name only is downloaded where it is not in the hub's cache. Raises
     ModelError for an adapter whose `base.json` or adapter_config.json is damaged, or whose base is missing, cannot be
@@ -204,7 +208,10 @@ def _find_base(folder: Path, named: AdapterBase | None) -> Path:
 
 def adapter_base_digest(folder: Path) -> str:
     """Return the digest of an adapter's base: from `base.json`, or computed from its weights where there is none.
-    Raises ModelError as `read_adapter_base`, and as `find_base_checkpoint` where it is computed."""
+
+    Raises ModelError for a damaged `base.json`; where it is computed, also as `find_base_checkpoint` and, for the
+    base, `checkpoint_digest`.
+    """
     named = read_adapter_base(folder)
     return named.digest if named else checkpoint_digest(find_base_checkpoint(folder))
 

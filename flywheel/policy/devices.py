@@ -1,4 +1,4 @@
-"""Choose attention kernels on a GPU and threads on a CPU, for inference and training."""
+"""Choose attention kernels and precision on a GPU, threads on a CPU, and release a GPU's unused memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ _MOST = 8  # parts that a batch is split into: a prefix that several samples sha
 
 
 def is_small_model(model: nn.Module) -> bool:
-    """Tell whether `model` is so small that a forward pass over a few rows gains nothing from a second core."""
+    """Tell whether `model` is so small (fewer than 100 million parameters) that a forward pass over a few rows gains
+    nothing from a second core."""
     return sum(weight.numel() for weight in model.parameters()) < _SMALL
 
 
 def count_parallel_passes(model: nn.Module) -> int:
-    """Return how many parts of a batch are best computed in parallel, on one core each: the number of the calling
-    thread's torch threads, 8 at most; 1 on a GPU and for a large `model`."""
+    """Return how many parts of a batch are best computed in parallel, on one core each.
+
+    That is the number of the calling thread's torch threads, 8 at most; 1 where `model` is on a GPU, or large (100
+    million parameters or more).
+    """
     on_cpu = next(model.parameters()).device.type == "cpu"
     return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
 
@@ -45,10 +49,12 @@ def use_one_core_in_thread() -> None:
 
 
 def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
-    """Open a pool of `count` threads with one core each; None for a count below 2: the caller's own thread will do.
+    """Open a pool of `count` threads with one core each, which the caller shuts down; None for a count below 2: the
+    caller's own thread will do.
 
     torch.set_num_threads also sets the number for all threads that start later. So all threads of the pool start here,
-    and the number is restored afterwards.
+    and the number is restored afterwards. Raises threading.BrokenBarrierError where they do not start within 60
+    seconds.
     """
     if count < 2:
         return None

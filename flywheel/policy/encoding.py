@@ -168,7 +168,8 @@ class Encoder:
     def from_folder(cls, folder: Path | str, *, max_image_side: int = prompt.MAX_SIDE) -> Encoder:
         """Load the encoder of a checkpoint of the Qwen-VL family.
 
-        folder: of the checkpoint, whose weights are not read, or of an adapter, whose base has these files.
+        folder: of the checkpoint, whose weights are not read, or of an adapter, whose base has these files and is
+        checked by its weights' digest.
         max_image_side: as in the class. Raises ModelError as `check_checkpoint` and `find_base_checkpoint`, and where
         config.json, tokeniser, chat template or the image processor's settings are missing or broken, or do not belong
         to the same model.
@@ -194,26 +195,31 @@ class Encoder:
         return made
 
     def save(self, folder: Path | str) -> None:
-        """Write tokeniser and image processor to `folder`. Raises OSError where they cannot be written."""
+        """Write the files of tokeniser and image processor to `folder`, which is made where it is missing. Raises
+        OSError where they cannot be written."""
         self.tokenizer.save_pretrained(folder)
         self.images.save_pretrained(folder)
 
     def encode(self, context: Context) -> EncodedSequence:
-        """Encode `context` as a prompt that ends where the assistant's answer begins.
+        """Encode `context`, at least one message (ValueError), as a prompt that ends where the assistant's answer
+        begins.
 
         Raises BadInput for a screen that is empty, no image, broken, too large or too narrow; PolicyError where the
-        numbers of images and image tokens differ.
+        numbers of images and image tokens differ; and what the checkpoint's chat template raises.
         """
         return self.encode_cut(context, [self.cut(image.png) for image in _images(context)])
 
     def cut(self, png: bytes) -> CutScreen:
-        """Decode a screen and cut it into patches. Raises BadInput as `encode`."""
+        """Decode a screen and cut it into patches, resized as the model wants it. png: the file's bytes, PNG or another
+        format that PIL reads. Raises BadInput as `encode`."""
         pixels, grid = self._pixels.patches([prompt.decode_screenshot(png, self.max_image_side)])
         return CutScreen(pixels, grid)
 
     def encode_cut(self, context: Context, screens: Sequence[CutScreen]) -> EncodedSequence:
-        """Encode `context` as `encode` does. screens: its screens, cut, in order. Raises PolicyError where the numbers
-        of images and image tokens differ."""
+        """Encode `context` as `encode` does, with screens that are cut already.
+
+        screens: those of the context, from `cut`, in their order. Raises as `encode`, but for screens.
+        """
         pixels, grid = self._pixels.join(screens)
         input_ids = np.asarray(self._prompt(context, grid.prod(axis=1).tolist()), dtype=np.int64)
         return EncodedSequence(input_ids, (input_ids == self.image_id).astype(np.int64), pixels, grid)
@@ -250,11 +256,21 @@ class Encoder:
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Encode a response: the token ids of `text`, with control tokens broken up, then the end token."""
+        """Encode a response: the token ids of `text`, [tokens], with control tokens broken up, then the end token.
+        Points of UI-TARS 1.0 keep their box tokens."""
         return [*self.tokenizer(break_control_tokens(text), add_special_tokens=False)["input_ids"], self.end_id]
 
+    def encode_beginning(self, text: str) -> list[int]:
+        """Encode the beginning of a response: the token ids of `text`, [tokens], without those of its last characters
+        that a response has in one token with what follows, such as the blank before a word."""
+        ids = self.encode_text(f"{text}click")[:-1]
+        while ids and not text.startswith(self.decode(ids)):
+            ids.pop()
+        return ids
+
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Decode a response to text, without the end token and other control tokens. token_ids: [response tokens]."""
+        """Decode a response to text, without the end token, other control tokens and ids that the
+        vocabulary does not have. token_ids: [response tokens]."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
@@ -311,9 +327,10 @@ def _check_match(
 def collate_sequences(items: Sequence[EncodedSequence], side: Literal["left", "right"]) -> dict[str, torch.Tensor]:
     """Pad sequences into one batch for the model, on the CPU.
 
-    items: of any lengths, at least one. side: where padding goes: left for generation, right for training. Returns
-    input_ids, attention_mask, mm_token_type_ids: int64 [batch, longest]; and, where there are images, pixel_values and
-    image_grid_thw of all images in order, as in `EncodedSequence`. Padding has id 0 and mask 0.
+    items: of any lengths, at least one (ValueError). side: where padding goes: left for generation, right for training.
+    Returns input_ids, attention_mask, mm_token_type_ids: int64 [batch, longest]; and, where there are images,
+    pixel_values and image_grid_thw of all images in order, as in `EncodedSequence`. Padding has id 0 and mask 0. The
+    tensors are copies.
     """
     longest = max(len(item) for item in items)
     ids = np.zeros((len(items), longest), dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -184,9 +185,12 @@ class AnswerState:
         return tokens, masks
 
     def add(self, token: int) -> None:
-        """Append the token id `token` to the answer. Raises PolicyError where the grammar does not allow the token."""
-        ended = self._place is self._constraint.ended or token == self._constraint.end_id
-        place = self._constraint.ended if ended else self._place.following.get(token)
+        """Append the token id `token` to the answer; once it has ended, any token. Raises PolicyError where the grammar
+        does not allow the token, or the end there; the state is of no use after that."""
+        ended, ending = self._place is self._constraint.ended, token == self._constraint.end_id
+        if ending and not ended and not int(self.allowed[token // 32]) >> token % 32 & 1:
+            raise PolicyError("an answer ends before its action does", where="policy.guided_decoding")
+        place = self._constraint.ended if ended or ending else self._place.following.get(token)
         self._unread.append(token)
         if place is None:
             place = self._constraint.look(self._read())
@@ -209,6 +213,38 @@ class AnswerState:
                 raise PolicyError(what, where="policy.guided_decoding")
         self._unread.clear()
         return self._matcher
+
+
+class _BegunAnswer(AnswerState):
+    """Follow an answer whose first tokens are given: each is the one that can come next, until all have come."""
+
+    def __init__(self, constraint: AnswerConstraint, place: _Place, given: Sequence[int]) -> None:
+        super().__init__(constraint, place)
+        self._given = deque(given)
+
+    @property
+    def allowed(self) -> np.ndarray:
+        if not self._given:
+            return super().allowed
+        bits = np.zeros_like(self._place.allowed)
+        bits[self._given[0] // 32] = 1 << self._given[0] % 32
+        return bits
+
+    @property
+    def only(self) -> int | None:
+        return self._given[0] if self._given else super().only
+
+    def blocked(self) -> np.ndarray:
+        bits = np.unpackbits(self.allowed.view(np.uint8), bitorder="little")
+        return bits[: self._constraint.vocabulary] == 0
+
+    def guess(self, least: float, most: int) -> tuple[list[int], list[np.ndarray]]:
+        return ([], []) if self._given else super().guess(least, most)
+
+    def add(self, token: int) -> None:
+        if self._given:
+            self._given.popleft()
+        super().add(token)
 
 
 class _NotByteLevel(ModelError):
@@ -240,9 +276,12 @@ class _ByteTokenizer:
 
 
 class AnswerConstraint:
-    """Hold the compiled grammar of one checkpoint's answers. encoder: of the checkpoint. vocabulary: width of its
-    logits. policy: block `policy`. Raises BadInput for an action grammar that guided decoding does not support,
-    ModelError for a tokeniser that is not byte-level, or where llguidance refuses the grammar."""
+    """Hold the compiled grammar of one checkpoint's answers; `begin` follows one answer through it.
+
+    encoder: of the checkpoint. vocabulary: width of its logits. policy: block `policy`. Raises BadInput for an action
+    grammar that guided decoding does not support, ModelError for a tokeniser that is not byte-level, or where
+    llguidance refuses the grammar.
+    """
 
     def __init__(self, encoder: Encoder, vocabulary: int, policy: config.PolicySettings) -> None:
         grammar = Grammar.of(policy)
@@ -260,17 +299,32 @@ class AnswerConstraint:
         self._masks: dict[bytes, tuple[np.ndarray, int | None]] = {}
         self._begin, self._places = self.look(self._first), 1
 
+    @property
+    def begin_place(self) -> _Place:
+        """Return the place of an empty answer."""
+        return self._begin
+
     def begin(self) -> AnswerState:
         """Return the state of a new, empty answer."""
         self._begin.times += 1
         return AnswerState(self, self._begin)
+
+    def begun_with(self, given: Sequence[int]) -> BegunConstraint:
+        """Return the constraint on answers that begin with the token ids `given`. Raises BadInput where the grammar
+        does not allow them."""
+        matcher = self.open_matcher()
+        if matcher.validate_tokens(list(given)) < len(given):
+            what = "no answer of the action grammar begins with that text"
+            raise BadInput(what, where="policy.guided_decoding", fix="a thought is one line, and leaves room")
+        return BegunConstraint(self, tuple(given))
 
     def open_matcher(self) -> LLMatcher:
         """Return llguidance's state of a new, empty answer."""
         return self._first.deep_copy()
 
     def look(self, matcher: LLMatcher) -> _Place:
-        """Return what `matcher` says of the tokens that come next."""
+        """Return which tokens may come next by `matcher`, llguidance's state of an answer; the end token alone where
+        the action is complete."""
         mask = b"" if matcher.is_stopped() else matcher.compute_bitmask()  # stopped: the action is complete
         if mask not in self._masks:  # most places of a thought have the same
             allowed = np.zeros_like(self._every)
@@ -294,13 +348,25 @@ class AnswerConstraint:
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:
         """Return which tokens were blocked at each position of a response, as bits: uint8 [response, vocabulary / 8
-        rounded up], the highest bit first. response: token ids, at least one. Raises PolicyError for a token that the
-        grammar does not allow."""
+        rounded up], the highest bit first; none behind the end token. response: token ids, at least one (ValueError).
+        Raises PolicyError for a token up to the end token that the grammar does not allow."""
         state, rows = self.begin(), []
         for token in response:
             rows.append(np.packbits(state.blocked()))
             state.add(token)
         return np.stack(rows)
+
+
+@dataclass(frozen=True)
+class BegunConstraint:
+    """Constrain answers as `of` does, and to begin with the token ids `given` (`AnswerConstraint.begun_with`)."""
+
+    of: AnswerConstraint
+    given: tuple[int, ...]
+
+    def begin(self) -> AnswerState:
+        """Return the state of a new, empty answer."""
+        return _BegunAnswer(self.of, self.of.begin_place, self.given)
 
 
 def open_constraint(

@@ -94,7 +94,8 @@ def tiny_config() -> Qwen3VLConfig:
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
-    """Make a tiny Qwen3-VL, in float32 on the CPU, with weights drawn by `seed`. Torch's global random state stays."""
+    """Make a tiny Qwen3-VL (`tiny_config`), in float32 on the CPU, with weights drawn by `seed`; equal seeds give equal
+    weights. Torch's global random state stays."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(tiny_config())
@@ -143,14 +144,16 @@ def _sine_positions(side: int, width: int) -> torch.Tensor:
 def load_model(
     folder: Path | str, *, dtype: Literal["float32", "bfloat16", "nf4"] = "float32", device: str = "cpu"
 ) -> PreTrainedModel:
-    """Load the checkpoint in `folder`, in evaluation mode; nothing is downloaded. An adapter is merged into its base.
+    """Load the checkpoint in `folder`, in evaluation mode. An adapter is merged into its base; nothing is downloaded
+    but a base that the adapter knows by its Hugging Face name alone.
 
     dtype: of the weights in memory, whatever is on disk. Training needs float32, for its updates and for
     log-probabilities exact to 1e-4; nf4 is 4 bits (bitsandbytes, on a GPU), for a base that adapters are trained on.
     device: cpu, cuda, or auto (cuda if there is one). Weights that have no place in the model are left out, with a
-    warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the
-    Qwen-VL family (`check_checkpoint`), weights that are cut off, incomplete or of other shapes, a missing
-    bitsandbytes, and as `merge_adapter`.
+    warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the Qwen-VL
+    family (`check_checkpoint`), weights that are cut off, incomplete or of other shapes, a missing bitsandbytes, and as
+    `merge_adapter`; but torch.OutOfMemoryError for float32 or bfloat16 weights
+    that the GPU cannot hold.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -209,7 +212,8 @@ def require_bitsandbytes(where: str, device: str) -> None:
 def stored_dtype(folder: Path | str) -> Literal["float32", "bfloat16"]:
     """Return the type that holds a whole checkpoint's weights without loss: bfloat16 where all are, else float32.
 
-    folder: of the checkpoint. Only the files' headers are read. Raises ModelError as `list_weight_files`.
+    folder: of the checkpoint. Only the files' headers are read. Raises ModelError as `list_weight_files`,
+    safetensors.SafetensorError for a file of another format or one that is cut off.
     """
     kinds = set()
     for file in checkpoint.list_weight_files(folder):
@@ -223,8 +227,8 @@ def save_checkpoint(
 ) -> Path:
     """Write weights, tokeniser and image processor to `folder`, whole or not at all; return the folder.
 
-    model: the network. encoder: the model's own. folder: replaced with all its files where it exists. dtype: of the
-    weights on disk. Raises DiskFull.
+    model: the network, whole, not quantised. encoder: the model's own. folder: replaced with all its files where it
+    exists. dtype: of the weights on disk. Raises DiskFull, OSError where it cannot be written.
     """
     folder = Path(folder)
     with disk_full_errors(folder), atomic_folder(folder) as staged:

@@ -18,10 +18,12 @@ from flywheel.utils.errors import BadInput
 @dataclass(frozen=True)
 class SamplingParams:
     """Describe how to sample an answer. temperature: 0 is greedy. max_new_tokens: limit, the end token included. seed:
-    signed, 64 bits; the sampled tokens depend on the seed and the context alone, not on the rest of the batch.
+    signed, 64 bits; `EmbeddedPolicy` samples tokens by the seed and the context alone, whatever else is in the batch.
 
-    ignore_end: continue after the end token, up to max_new_tokens (for benchmarks). action: the answer is an action of
-    the agent, constrained to the action grammar where `policy.guided_decoding` says so. session: name of the trajectory
+    ignore_end: continue after the end token, up to max_new_tokens (for benchmarks). begins: text that the answer begins
+    with, whose tokens are not chosen (their log-probability is 0); only for an answer that guided decoding constrains,
+    of `EmbeddedPolicy`. action: the answer is an action of the agent, constrained to the action grammar where
+    `policy.guided_decoding` says so. session: name of the trajectory
     that the request belongs to; "": none. It does not change the answer: among several servers, one gets all requests
     of a session, because it caches their common prefix.
 
@@ -43,6 +45,7 @@ class SamplingParams:
     ignore_end: bool = False
     action: bool = False
     session: str = ""
+    begins: str = ""
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
@@ -127,7 +130,8 @@ class PolicyBackend(Protocol):
         """Swap the weights: running requests end on the old weights, waiting requests get the new ones.
 
         checkpoint: a checkpoint's folder. Raises ModelError for a folder that cannot be loaded, PolicyTimeout for a
-        swap that takes too long, PolicyError for one that fails; the old weights then continue to answer.
+        swap that takes too long, PolicyError for one that fails; the old weights then continue to answer, or, where it
+        took too long, until the swap ends after all.
         """
 
     async def close(self) -> None:

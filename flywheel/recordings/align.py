@@ -130,10 +130,11 @@ def _robust(z: np.ndarray) -> np.ndarray:
 
 
 def word_overlap(spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction]) -> np.ndarray:
-    """Compute the weighted share of each action's words that each utterance contains: (utterances, actions) in [0, 1].
+    """Compute the weighted share of each action's words that each utterance contains: float64 [utterances, actions], in
+    [0, 1], for the utterances `spoken` and the actions `acted`.
 
     A word weighs log(1 + n / m) where m of n actions have it, so a word of all actions weighs little. A misheard word
-    counts by its similarity, where that is `_SIMILAR` or more.
+    counts by its similarity, where that is 0.72 or more.
     """
     count = Counter(word for action in acted for word in set(action.words))
     targets, said = sorted(count), sorted({word for utterance in spoken for word in utterance.words})

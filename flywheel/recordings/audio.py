@@ -355,10 +355,11 @@ def resample(samples: np.ndarray, rate: int) -> np.ndarray:
 def speech_segments(samples: np.ndarray) -> list[tuple[float, float]]:
     """Find the utterances: (start, end) in seconds of each, in order, not overlapping; [] for silence or no samples.
 
-    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. A frame is speech where its level is well above the noise
-    floor of the recording (a low percentile of the levels) and not far below its loud parts. Pauses shorter than half a
-    second do not end an utterance; sounds shorter than a fifth of a second (a click of the mouse) are dropped; an
-    utterance longer than 20 s is cut at its quietest place.
+    samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. A frame (20 ms) is speech where its level is 9 dB above the
+    noise floor (10th percentile of the levels), less than 35 dB below the loud parts (95th), and above -55 dB; where
+    these two are within 12 dB, where it is above -35 dB. Pauses shorter than half a second do not end an utterance;
+    sounds shorter than a fifth of a second (a click of the mouse) are dropped; an utterance longer than 20 s is cut at
+    the quietest place between its 10th and 20th second. Up to 0.15 s are kept on both sides.
     """
     size = round(_FRAME_S * SAMPLE_RATE)
     count = len(samples) // size

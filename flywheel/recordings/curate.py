@@ -5,17 +5,21 @@ Faults take a recording out of training; remarks are for the reviewers, who deci
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar, grammar_without_thinking
 from flywheel.agent.parsing.parser import parse_response
+from flywheel.config import Settings
 from flywheel.envs.base import Env, Task
+from flywheel.envs.registry import list_task_suites, open_environments
 from flywheel.store.schema import Step, Trajectory
 from flywheel.utils.errors import EnvError
 
@@ -93,34 +97,85 @@ def find_idle_steps(steps: Sequence[Step]) -> list[int]:
 def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str:
     """Hash a task's content with the actions: equal for two recordings of one task, whoever made them.
 
-    task: row of the table `tasks`. steps: of the recording, in order; only their actions count. Returns the sha256 in
-    hex digits.
+    task: row of the table `tasks`; KeyError where it lacks world, template or params. steps: of the recording, in
+    order; only their actions count. Returns the sha256 in 64 hex digits.
     """
     content = [task["world"], task["template"], task["params"], [step.action for step in steps]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-async def replay_recording(env: Env, task: Task, steps: Sequence[Step], grammar: Grammar | int) -> list[str]:
-    """Execute the recorded actions in the fresh environment `env`; return how it differs from the recording, [] if not.
+@dataclass(frozen=True)
+class ReplayVerdict:
+    """Hold what came of playing a recording again. decision: `same`, `differs` (from `step` on), or `not replayable`,
+    which says nothing of the recording. detail: why, in words; "" where it is the same."""
 
-    task, steps: of the recording. grammar: of the actions' texts. A failure of the environment is returned too. The
-    worlds are deterministic, so each screen must equal the recorded one, byte for byte, and so must the end. Raises
-    BadInput for a task that the environment cannot play, DataError for a state that its verifier cannot read.
+    decision: Literal["same", "differs", "not replayable"]
+    detail: str = ""
+    step: int | None = None
+
+
+async def replay_recording(env: Env, task: Task, steps: Sequence[Step], grammar: Grammar | int) -> ReplayVerdict:
+    """Execute the recorded actions in the fresh environment `env`, and compare what it shows with the recording.
+
+    task, steps: of the recording. grammar: of the actions' texts. The worlds are deterministic, so each screen must
+    equal the recorded one, byte for byte, and so must the end. Raises BadInput for a task that the environment cannot
+    play, DataError for a state that its verifier cannot read.
     """
+    grammar = grammar_without_thinking(grammar)
+
+    def differs(what: str, step: int) -> ReplayVerdict:
+        return ReplayVerdict("differs", what, step)
+
     try:
-        grammar = grammar_without_thinking(grammar)
         result = await env.reset(task, task.seed)
         for number, step in enumerate(steps):
             if result.terminated or result.truncated:
-                return [f"the task ends before step {number}"]
-            if hashlib.sha256(result.observation.screenshot).hexdigest() != step.image_sha256:
-                return [f"the screen before step {number} differs"]
+                return differs(f"the task ends before step {number}", number)
+            if hashlib.sha256(result.observation.screenshot or b"").hexdigest() != step.image_sha256:
+                return differs(f"the screen before step {number} differs", number)
             action = parse_response(step.raw_text, grammar).action
             if isinstance(action, ParseError):
-                return [f"step {number} is no action: {action.reason}"]
+                return differs(f"step {number} is no action: {action.reason}", number)
             result = await env.step(action)
     except EnvError as error:
-        return [f"the environment failed: {error}"]
+        return ReplayVerdict("not replayable", f"the environment failed: {error}")
     if steps and bool(steps[-1].terminated) != result.terminated:
-        return ["the end differs"]
-    return []
+        return differs(f"the end differs, after step {len(steps) - 1}", len(steps) - 1)
+    return ReplayVerdict("same")
+
+
+Recording = tuple[Task, Sequence[Step], tuple[int, int]]
+
+
+async def replay_recordings(settings: Settings, root: Path, recordings: Sequence[Recording]) -> list[ReplayVerdict]:
+    """Play recordings again from the beginning of their tasks, as many at once as `sandbox.pages`; return a verdict for
+    each.
+
+    recordings: task, steps, and width and height of the screens in pixels. root: of the workspace. One whose world is
+    not here, or whose screens have another size than the sandbox's, is `not replayable`, never the same. Raises as
+    `open_environments` and `replay_recording`.
+    """
+    verdicts = [_find_replay_obstacle(settings, task, size) for task, _, size in recordings]
+    playable = [one[0] for one, obstacle in zip(recordings, verdicts, strict=True) if obstacle is None]
+    if not playable:
+        return verdicts
+    grammar, turn = Grammar.of_settings(settings), asyncio.Semaphore(settings.sandbox.pages)
+    async with open_environments(settings, playable, root) as environments:
+
+        async def play(one: Recording, obstacle: ReplayVerdict | None) -> ReplayVerdict:
+            if obstacle is not None:
+                return obstacle
+            async with turn, environments.env(one[0]) as env:
+                return await replay_recording(env, one[0], one[1], grammar)
+
+        return await asyncio.gather(*map(play, recordings, verdicts))
+
+
+def _find_replay_obstacle(settings: Settings, task: Task, size: tuple[int, int]) -> ReplayVerdict | None:
+    own = (settings.sandbox.width, settings.sandbox.height)
+    if task.world not in list_task_suites():
+        return ReplayVerdict("not replayable", f"there is no world {task.world} here")
+    if size != own:
+        what = f"it was recorded at {size[0]} x {size[1]} pixels, and the sandbox has {own[0]} x {own[1]}"
+        return ReplayVerdict("not replayable", what)
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
@@ -16,6 +16,8 @@ import numpy as np
 from flywheel.config import Settings, parse_settings
 from flywheel.envs.suites import catalogue
 from flywheel.recordings.align import Alignment, SpokenUtterance, TimedAction, align_utterances, split_words
+from flywheel.recordings.annotation.journal import is_annotation
+from flywheel.recordings.annotation.rows import annotation_rows
 from flywheel.recordings.asr.recognizer import Recognizer, Word, open_recognizer
 from flywheel.recordings.audio import SAMPLE_RATE
 from flywheel.recordings.refine import Refiner, RefinerInput, open_refiner
@@ -28,6 +30,7 @@ from flywheel.recordings.rows import (
     session_rows,
 )
 from flywheel.recordings.session import RecordedSession, load_session
+from flywheel.recordings.transcripts import find_transcript, read_transcript
 from flywheel.recordings.utterances import Utterance, join_broken_utterances, transcribe_utterances
 from flywheel.store.interop import demonstration
 from flywheel.utils.errors import DataError, FlywheelError
@@ -37,12 +40,13 @@ _GRACE_S = 60.0  # past its deadline, after which a recognizer counts as hanging
 
 
 class IngestWorkerDied(FlywheelError):
-    """A worker process that ingests recordings was killed, or hung and ended itself."""
+    """Signal that a worker process that ingests recordings was killed, or hung and ended itself."""
 
 
 class AsrWorkerPool:
     """Ingest batches of recordings in `recording.processes` worker processes, or in this process where one is enough.
-    Recognizers are opened once per process. settings: the iteration's."""
+    Recognizers are opened once per process. Close it after use; after IngestWorkerDied it is of no use. settings: the
+    iteration's."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -55,16 +59,16 @@ class AsrWorkerPool:
     def ingest(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
         """Ingest sessions; a corrupt one does not stop the others, and duplicates are not looked for.
 
-        folders: of recorded sessions or imported demonstrations. iteration: the one that ingests them. Returns one
-        result per folder, in order. Raises BadInput where the recognizer's model is missing, the language model's
-        endpoint is no address, or a suite that the settings or a session name does not exist; RecognitionTimeout,
-        LanguageModelError, IngestWorkerDied.
+        folders: of recorded or annotated sessions, or imported demonstrations. iteration: the one that ingests them.
+        Returns one result per folder, in order; that of a corrupt one has a trajectory of status invalid, with the
+        reason. Raises BadInput where the recognizer's model is missing, the language model's endpoint is no address, or
+        a suite that the settings or a session name does not exist; RecognitionTimeout, LanguageModelError,
+        IngestWorkerDied; OSError for a file that cannot be read.
         """
-        silent = {folder for folder in folders if demonstration.is_demonstration(folder)}
-        heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
+        made = {folder: make for folder in folders if (make := _silent_rows(folder))}
+        heard = iter(self._listened([folder for folder in folders if folder not in made], iteration))
         return [
-            demonstration_rows(folder, self._settings, iteration) if folder in silent else next(heard)
-            for folder in folders
+            made[folder](folder, self._settings, iteration) if folder in made else next(heard) for folder in folders
         ]
 
     def close(self) -> None:
@@ -91,6 +95,13 @@ class AsrWorkerPool:
     def _tools(self) -> tuple[Recognizer, Refiner]:
         """Open the tools in this process, at the first recording that it ingests itself."""
         return open_recognizer(self._settings.recording), open_refiner(self._settings)
+
+
+def _silent_rows(folder: Path) -> Callable[[Path, Settings, int], IngestedSession] | None:
+    """Return what makes rows of a folder without speech; None for a recorded session."""
+    if demonstration.is_demonstration(folder):
+        return demonstration_rows
+    return annotation_rows if is_annotation(folder) else None
 
 
 def speech_bytes(folder: Path) -> int:
@@ -139,26 +150,31 @@ def ingest_session(
 ) -> IngestedSession:
     """Ingest one session folder, or an imported demonstration.
 
-    A corrupt one gives a trajectory of status invalid with the reason, and no steps. recognizer: hears the speech.
-    iteration: the one that ingests it. refiner: default: the one that the settings name. Raises RecognitionTimeout,
-    LanguageModelError, and BadInput where a suite that the settings or the session name does not exist, or the language
-    model's endpoint is no address: those are not faults of the recording.
+    A corrupt one gives a trajectory of status invalid with the reason, and no steps. recognizer: hears the speech where
+    there is no transcript. iteration: the one that ingests it. refiner: default: the one that the settings name. Raises
+    RecognitionTimeout, LanguageModelError, and BadInput where a suite that the settings or the session name does not
+    exist, or the language model's endpoint is no address: those are not faults of the recording.
     """
     if demonstration.is_demonstration(folder):
         return demonstration_rows(folder, settings, iteration)
     try:
         session = load_session(folder)
         check_screens(map(vars, session.screens.values()), settings, folder)
-        if session.task.world not in catalogue.list_worlds():
+        if session.task.verifier and session.task.world not in catalogue.list_worlds():
             what = f"the task's world: no world is called {session.task.world[:40]!r}"
             raise DataError(what, where=folder / "session.json", fix="mend that field")
-        utterances = join_broken_utterances(
-            transcribe_utterances(recognizer, session.samples, _deadline_s(session, settings))
-        )
+        transcript = find_transcript(folder)
+        if transcript is None:
+            deadline_s = _deadline_s(session, settings)
+            heard = transcribe_utterances(recognizer, session.samples, deadline_s) if session.meta.audio else []
+        else:
+            heard = read_transcript(transcript, session.meta.seconds - (session.meta.sync_s or 0.0))
+        utterances = join_broken_utterances(heard)
         refiner = refiner or open_refiner(settings)
         texts = [refiner.refine(refiner_input(session, utterance)) for utterance in utterances]
         alignment = align_session(session, utterances, texts)
-        made = session_rows(session, utterances, texts, alignment, recognizer.name, refiner.name, settings, iteration)
+        by = recognizer.name if transcript is None else transcript.name
+        made = session_rows(session, utterances, texts, alignment, by, refiner.name, settings, iteration)
         return check_rows(made, folder)
     except Exception as error:
         return make_invalid_session(folder, error, iteration)
@@ -205,7 +221,9 @@ def session_vocabulary(session: RecordedSession) -> frozenset[str]:
 
     Raises BadInput where the task's suite does not exist.
     """
-    texts = [session.task.instruction, catalogue.get_world(session.task.world).title]
+    world = session.task.world  # of a task that a person set themselves, none
+    title = catalogue.get_world(world).title if session.task.verifier or world in catalogue.list_worlds() else ""
+    texts = [session.task.instruction, title]
     texts += [f"{event.text} {event.key}" for event in session.events]
     return frozenset(word for text in texts for word in split_words(text)) | _INTERFACE
 

@@ -63,7 +63,7 @@ class Refiner(Protocol):
 
 
 def open_refiner(settings: Settings) -> Refiner:
-    """Open the refiner: a language model where `language_model.endpoint` names one, else rules.
+    """Open the refiner: a language model where `language_model.endpoint` of `settings` names one, else rules.
 
     Raises BadInput for an endpoint that is not an address.
     """
@@ -79,6 +79,8 @@ class ModelRefiner:
         self.name, self._model = model.name, model
 
     def refine(self, heard: RefinerInput) -> str:
+        """Ask the model for a sentence for what was `heard`; "" where nothing was, or the answer is empty or `none`.
+        Raises LanguageModelError where the model fails."""
         if not heard.words:
             return ""
         answer = self._model.complete(_DECLARED["system"], _question(heard))
@@ -98,6 +100,8 @@ class RuleRefiner:
     name = "rules"
 
     def refine(self, heard: RefinerInput) -> str:
+        """Make a sentence in the first person of what was `heard`: misheard words corrected, fillers, self-corrections
+        and repetitions dropped; "" where nothing is left, or only a closing word."""
         words = _correct_misheard(heard)
         words = _drop(words, FILLERS)
         words = _repair(words)

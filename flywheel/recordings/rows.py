@@ -18,7 +18,8 @@ from flywheel.agent.parsing.parser import action_fields, parse_demonstrated_acti
 from flywheel.agent.prompt import decode_screenshot
 from flywheel.config import Settings
 from flywheel.envs.base import Task
-from flywheel.envs.tasks.drawing import is_held_out, task_to_row
+from flywheel.envs.tasks.drawing import task_to_row
+from flywheel.envs.tasks.held_out import is_held_out
 from flywheel.recordings.align import Alignment
 from flywheel.recordings.curate import Curation, curate_recording, recording_fingerprint
 from flywheel.recordings.session import RecordedSession, load_session_meta
@@ -41,6 +42,7 @@ class IngestedSession:
 
     session: name of its folder. thought_rows: of `utterances`. review_rows: the result of curation, one row of
     `reviews` (kind curation, reviewer rules). fingerprint: `recording_fingerprint`; "" for a corrupt one.
+    candidate_rows: of `candidates`.
     """
 
     session: str
@@ -52,6 +54,7 @@ class IngestedSession:
     image_rows: tuple[Row, ...] = field(default=(), repr=False)
     review_rows: tuple[Row, ...] = ()
     fingerprint: str = ""
+    candidate_rows: tuple[Row, ...] = ()
 
 
 def session_rows(
@@ -168,8 +171,9 @@ def make_invalid_session(folder: Path, error: Exception, iteration: int) -> Inge
 def check_screens(screens: Iterable[Row], settings: Settings, folder: Path) -> None:
     """Check that training can use every screen.
 
-    screens: mappings with sha256, width, height, bytes. folder: of the recording, for the error. Raises DataError for
-    the first screen that cannot be decoded, is too large or too narrow, or has another size than it says.
+    screens: mappings with sha256, width, height, bytes. settings: policy.max_image_side is the longest side. folder: of
+    the recording, for the error. Raises DataError for the first screen that cannot be decoded, is too large or too
+    narrow, or has another size than it says.
     """
     for sha256, screen in {screen["sha256"]: screen for screen in screens}.items():
         where = f"{folder / 'screens.parquet'}, screen {sha256[:12]}"
@@ -192,6 +196,7 @@ def check_rows(made: IngestedSession, folder: Path) -> IngestedSession:
         table_from_rows("steps", [record_to_row("steps", step) for step in made.steps])
         table_from_rows("utterances", made.thought_rows)
         table_from_rows("events", made.event_rows)
+        table_from_rows("candidates", made.candidate_rows)
     except DataError as error:
         raise DataError(error.what, where=folder, fix="mend it, or remove it") from None
     return made
@@ -299,14 +304,14 @@ def review_row(identity: str, found: Curation) -> dict[str, Any]:
 
     identity: the trajectory's id.
     """
-    return {
-        "subject": identity,
-        "kind": "curation",
-        "reviewer": "rules",
-        "decision": "accept" if found.accepted else "reject",
-        "comment": "; ".join((*found.faults, *found.remarks)),
-        "at": datetime.now(UTC),
-    }
+    decision = "accept" if found.accepted else "reject"
+    return decision_row(identity, "curation", "rules", decision, "; ".join((*found.faults, *found.remarks)))
+
+
+def decision_row(subject: str, kind: str, reviewer: str, decision: str, comment: str) -> dict[str, Any]:
+    """Make a row of `reviews` for what a program decided now. subject: the trajectory's id."""
+    named = {"subject": subject, "kind": kind, "reviewer": reviewer, "decision": decision}
+    return named | {"comment": comment, "at": datetime.now(UTC)}
 
 
 def _at(session: RecordedSession, seconds: float) -> datetime:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -186,7 +187,9 @@ def action_to_events(
 # - `events.jsonl`: one event a line, in order of time: time_s, kind, x, y, key, text, screen.
 # - `screens.parquet`: one row a screen: screen (its number), time_s, sha256, url, width, height, format, bytes.
 # - `speech.opus`, `.flac` or `.wav`: what was said, on a clock of its own.
+# - `transcript.*`: what was said, in words, where that was written elsewhere (`transcripts.py`).
 
+_SCREENS_AT_ONCE = 32  # that are held in memory while they are written
 SCREENS_SCHEMA = pa.schema(
     [
         ("screen", pa.int32()),
@@ -220,7 +223,8 @@ class SessionMeta(BaseModel):
     """Hold the content of `session.json`.
 
     session: its name. annotator, voice: of the person. task: row of `tasks`. width, height: of the screen in pixels.
-    audio: file name. audio_sha256: of that file; "" where the recorder does not write it. sync_s: the screen's clock
+    audio: file name; "" where nothing was said, or a transcript stands in its place. audio_sha256: of that file; ""
+    where the recorder does not write it. sync_s: the screen's clock
     minus the audio's, read at the start (wrong by up to a second); null where they were not read. started_at: the zero
     of the screen's clock. seconds: length of the recording on the screen's clock.
     """
@@ -274,8 +278,8 @@ class RecordedSession:
     samples: np.ndarray = field(repr=False)
 
 
-def load_session(folder: Path) -> RecordedSession:
-    """Read the session in `folder`.
+def load_session(folder: Path, *, speech: bool = True) -> RecordedSession:
+    """Read the session in `folder`. speech: whether its sound is read; else `samples` is empty.
 
     Raises DataError naming the part that is missing or wrong: file, line, fault; OSError where there is no room for the
     temporary file of a long session's sound.
@@ -297,7 +301,7 @@ def load_session(folder: Path) -> RecordedSession:
         if recorded.screen not in screens:
             what = f"the screen before event {recorded.events[0]} is missing (screen {recorded.screen})"
             raise _damaged(what, folder / "screens.parquet")
-    samples = _samples(folder / meta.audio, meta, events)
+    samples = _samples(folder / meta.audio, meta, events) if speech and meta.audio else np.zeros(0, np.float32)
     return RecordedSession(folder, meta, task, tuple(events), tuple(actions), screens, samples)
 
 
@@ -387,22 +391,26 @@ def _screens(path: Path) -> dict[int, ScreenFrame]:
 
 
 def write_session(
-    folder: Path, meta: SessionMeta, events: list[InputEvent], screens: list[ScreenFrame], samples: np.ndarray
+    folder: Path, meta: SessionMeta, events: list[InputEvent], screens: Iterable[ScreenFrame], samples: np.ndarray
 ) -> None:
-    """Write a session folder; the screens get the numbers 0, 1, ... in their order.
+    """Write a session folder; the screens get the numbers 0, 1, ... in their order, and few of them are held at once.
 
     folder: must not exist. meta: facts of the session; the sound's checksum is filled in. events: by time. samples:
-    float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. Raises OSError where the folder exists or cannot be written.
+    float32 mono [n] in [-1, 1] at `SAMPLE_RATE`, not written where `meta` names no sound. Raises OSError where the
+    folder exists or cannot be written.
     """
     import soundfile
 
     folder.mkdir(parents=True)
-    rows = [{"screen": number, **vars(screen)} for number, screen in enumerate(screens)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCREENS_SCHEMA), folder / "screens.parquet", compression="zstd")
+    rows = ({"screen": number, **vars(screen)} for number, screen in enumerate(screens))
+    with pq.ParquetWriter(folder / "screens.parquet", SCREENS_SCHEMA, compression="zstd") as written:
+        while batch := list(islice(rows, _SCREENS_AT_ONCE)):
+            written.write_table(pa.Table.from_pylist(batch, schema=SCREENS_SCHEMA))
     kept = [{k: v for k, v in vars(event).items() if v not in (None, "")} for event in events]
     lines = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in kept)
     (folder / "events.jsonl").write_text(lines, encoding="utf-8")
-    opus = {"format": "OGG", "subtype": "OPUS"} if meta.audio.endswith(".opus") else {}
-    soundfile.write(folder / meta.audio, samples, audio.SAMPLE_RATE, **opus)
-    meta = meta.model_copy(update={"audio_sha256": sha256_file(folder / meta.audio)})
+    if meta.audio:
+        opus = {"format": "OGG", "subtype": "OPUS"} if meta.audio.endswith(".opus") else {}
+        soundfile.write(folder / meta.audio, samples, audio.SAMPLE_RATE, **opus)
+        meta = meta.model_copy(update={"audio_sha256": sha256_file(folder / meta.audio)})
     (folder / "session.json").write_text(meta.model_dump_json(indent=1) + "\n", encoding="utf-8")

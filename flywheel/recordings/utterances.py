@@ -19,7 +19,8 @@ NEAR_S = 0.3  # most seconds of a word's middle outside its span: the error of i
 
 @dataclass(frozen=True)
 class Utterance:
-    """Hold a stretch of speech between pauses. All times, also of words, are seconds on the audio's clock."""
+    """Hold a stretch of speech between pauses, with its words in order. All times, also of words, are seconds on the
+    audio's clock."""
 
     start_s: float
     end_s: float
@@ -39,8 +40,8 @@ class Utterance:
 def transcribe_utterances(recognizer: Recognizer, samples: np.ndarray, timeout_s: float) -> list[Utterance]:
     """Transcribe each stretch of speech, in order; those without a recognized word are left out.
 
-    samples: float32 mono [n] at `SAMPLE_RATE`. Raises RecognitionTimeout where all of it takes longer than `timeout_s`
-    seconds, BadInput for samples of another type.
+    recognizer: hears each, or all at once where it is `whole`. samples: float32 mono [n] at `SAMPLE_RATE`. Raises
+    RecognitionTimeout where all of it takes longer than `timeout_s` seconds, BadInput for samples of another type.
     """
     spans = speech_segments(samples)
     heard = (_recognize_whole if recognizer.whole else _recognize_spans)(recognizer, samples, spans, timeout_s)
@@ -83,8 +84,9 @@ def _recognize_whole(
 def join_broken_utterances(utterances: Iterable[Utterance]) -> list[Utterance]:
     """Join utterances that a pause has cut: `I click the` and then `purple tile`. utterances: in order.
 
-    An utterance is continued where it ends in a word that needs another and the next one does not begin a sentence. An
-    utterance of hesitations alone (`uh`) is dropped: it is about no step, and could take the place of a thought.
+    An utterance is continued where it ends in a word that needs another, and the next one comes within LONGEST_PAUSE_S
+    seconds and does not begin a sentence. An utterance of hesitations alone (`uh`) is dropped: it is about no step, and
+    could take the place of a thought.
     """
     whole: list[Utterance] = []
     for utterance in utterances:

@@ -99,8 +99,8 @@ class TaskSampler(Protocol):
         """Return the task of the next group of episodes."""
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record how a group of `task_id` ended: `scores` of its episodes, and whether each is a success; empty where
-        all of its environments failed."""
+        """Record how a group of `task_id` ended: `scores` of its episodes, in [0, 1], and `successes`, whether each is
+        one; both empty where all of its environments failed."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,12 @@ class GroupPlanner(Protocol):
         """Plan the group `number`, from 0, for which the sampler has drawn `task`."""
 
     def record(self, group: EpisodeGroup, successes: Sequence[bool]) -> None:
-        """Record how a group ended, whether each episode is a success; empty where all of its environments failed."""
+        """Record how a group ended. successes: whether each episode is one; empty where all of its environments
+        failed."""
 
     def drop(self, group: EpisodeGroup, reason: str) -> None:
-        """Record that a group's start cannot be reached; it begins at the task's beginning."""
+        """Record that a group's start cannot be reached, and why (`reason`, in words); it begins at the task's
+        beginning."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +180,12 @@ class EpisodeOutcome:
 class RolloutLog:
     """Log the episodes of one run in `folder`. It is not thread-safe.
 
-    key: names the run's inputs; what another run left in `folder` is deleted. source: draws the tasks. tasks: by
-    task_id. plan: of the run. version: training steps done, as the trainer's checkpoint says. planner: chooses what
-    each group plays; None: the task that was drawn. Raises DataError for a finished episode whose file is broken; every
-    method that writes raises OSError.
+    key: names the run's inputs; what another run left in `folder` is deleted, and so is a log whose batches are not
+    those up to `version`. source: draws the tasks. tasks: by task_id. plan: of the run. version: training steps done,
+    as the trainer's checkpoint says. planner: chooses what each group plays; None: the task that was drawn. Raises
+    DataError for a finished episode whose file is broken, and where a group that was played is now planned with another
+    task, ValueError for a line of the log that is not JSON, KeyError for a task that `tasks` lacks; every method that
+    writes raises OSError.
     """
 
     def __init__(
@@ -263,7 +267,7 @@ class RolloutLog:
         """Record that the `episode` of a `request` has finished; it stays on disk until it has been trained on. score:
         in [0, 1]. success: whether it is verified.
 
-        Raises DiskFull.
+        Raises DiskFull, KeyError where that request does not run.
         """
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         write_episode(self._file(request.ordinal), episode, vars(outcome))
@@ -271,15 +275,15 @@ class RolloutLog:
         self._settle(request.ordinal, outcome)
 
     def fail(self, request: EpisodeRequest, error: str) -> None:
-        """Record that the environment of a request's episode crashed in every try; its place is free again. error: the
-        last one, in words."""
-        self._write({"failed": request.ordinal, "error": error})
+        """Record that the environment of a request's episode crashed in every try, or that nobody could score it; its
+        place is free again. error: the last one, in words. Raises KeyError where that request does not run."""
         del self.running[request.ordinal]
+        self._write({"failed": request.ordinal, "error": error})
         self._settle(request.ordinal, None)
 
     def drop_start(self, group: int, reason: str) -> None:
-        """Record that the start of the group of that number cannot be reached, once; its episodes begin at the task's
-        beginning."""
+        """Record that the start of the group of that number cannot be reached, and the `reason` in words; its episodes
+        begin at the task's beginning. A second call changes nothing."""
         if self._groups[group].start is not None:
             self._write({"dropped": group, "reason": reason})
             self._drop(group, reason)
@@ -324,11 +328,13 @@ class RolloutLog:
         return [self._ticket(ordinal) for ordinal in self.taken]
 
     def read(self, request: EpisodeRequest) -> Episode:
-        """Read the finished episode of a request. Raises DataError where its file is broken."""
+        """Read the finished episode of a request. Raises DataError where its file is broken, or gone after
+        `advance`."""
         return read_episode(self._file(request.ordinal))
 
     def advance(self) -> None:
-        """Record that the batch was trained on: the trainer's checkpoint is saved, and the new weights answer."""
+        """Record that the batch that `take_batch` gave was trained on: the trainer's checkpoint is saved, and the new
+        weights answer."""
         self.version += 1
         self._use(self.taken or ())
         self.taken = None
@@ -488,13 +494,13 @@ class OccupancyMeter:
         self._lent, self._changed = self._lent + by, now
 
 
-GradeFunction = Callable[[Task, Episode], tuple[float, bool]]
+GradeFunction = Callable[[Task, Episode], tuple[float, bool | None]]
 
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """Hold the episodes of one training step, in the order of their requests, with the outcome of each. step: training
-    steps done before it. figures: see `AsyncRolloutPool.next_batch`."""
+    """Hold the episodes of one training step, in the order of their requests, and their `outcomes` in the same order.
+    step: training steps done before it. figures: see `AsyncRolloutPool.next_batch`."""
 
     step: int
     episodes: tuple[tuple[EpisodeRequest, Episode], ...]
@@ -510,9 +516,10 @@ class AsyncRolloutPool:
             pool.advance()
 
     rollout_log: of the run. policy: chooses the actions. environments: lends them. grade: returns an episode's score
-    and whether it is verified. slow: whether `grade` is called in a thread. iteration: stored in the episodes' rows.
-    temperature: of sampling. where: names the run in errors. on_episode: called with each episode as it ends, crashed
-    ones included. Raises BadInput for a task's environment that is not known, or wrong settings of it.
+    and whether it is verified; None: no scorer can tell, and the episode is not used. slow: whether `grade` is called
+    in a thread. iteration: stored in the episodes' rows. temperature: of sampling. where: names the run in errors.
+    on_episode: called with each episode as it ends, crashed ones included. Raises BadInput for a task's environment
+    that is not known, or wrong settings of it.
     """
 
     def __init__(
@@ -556,7 +563,7 @@ class AsyncRolloutPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def next_batch(self) -> EpisodeBatch:
-        """Wait for the episodes of the next training step and return them.
+        """Wait for the episodes of the next training step and return them, the same at each call until `advance`.
 
         Figures: staleness_mean and _max (of the batch's tokens, in training steps), length_consumed and
         length_in_flight (mean steps of the batch's episodes, and of those under way so far), running, accepted
@@ -564,8 +571,9 @@ class AsyncRolloutPool:
         last batch), retries, crashed (episodes given up).
 
         Raises TrainingError after rl.batch_timeout_s, where every environment crashes, where a scorer fails or gives no
-        finite number, and for any error but the project's; PolicyError and BadInput as `run_episode`; DataError for a
-        finished episode whose file is broken. Each names the trajectory or the step.
+        finite number, for weights that were not registered, and for any error but the project's; PolicyError and
+        BadInput as `run_episode`; DataError for a finished episode whose file is broken; DiskFull. Each names the
+        trajectory or the step; but for a timeout, and an episode that cannot be read, all later calls raise it again.
         """
         limit = self._settings.rl.batch_timeout_s
         try:
@@ -607,7 +615,8 @@ class AsyncRolloutPool:
             await self._changed.wait()
 
     def fill(self) -> None:
-        """Begin as many episodes as there is room for, also before the first batch is asked for."""
+        """Begin as many episodes as there is room for, also before the first batch is asked for; none once the pool is
+        closed or an episode's error is to be raised."""
         if self._closed or self._fault is not None:
             return
         while (request := self.rollout_log.admit_episode(self._places.count)) is not None:
@@ -661,26 +670,28 @@ class AsyncRolloutPool:
     async def _end(self, request: EpisodeRequest, episode: Episode) -> None:
         self._on_episode(episode)
         if episode.trajectory.status == "crashed":
-            self._give_up(request, episode)
+            self._give_up(request, episode.trajectory.error)
             return
         if self._slow:
             score, success = await asyncio.to_thread(self._judge, request, episode)
         else:
             score, success = self._judge(request, episode)
+        if success is None:  # an unknown outcome is no failure: it earns nothing, and is out of its group's mean
+            self._give_up(request, "all abstain, or a person is to tell", "no scorer could tell how it ended")
+            return
         self._crashes = 0
         self.rollout_log.accept(request, self._marked(episode), score, success)
 
-    def _give_up(self, request: EpisodeRequest, episode: Episode) -> None:
-        error = episode.trajectory.error
+    def _give_up(self, request: EpisodeRequest, error: str, what: str = "every environment crashed") -> None:
         self.rollout_log.fail(request, error)
         self._crashes, self._crashed = self._crashes + 1, self._crashed + 1
         if self._crashes >= max(self._places.count, self.rollout_log.plan.samples):
             raise TrainingError(
-                f"every environment crashed: {self._crashes} episodes in a row; the last: {error}",
-                fix="see `flywheel doctor`, and the settings in sandbox",
+                f"{what}: {self._crashes} episodes in a row; the last: {error}",
+                fix="see `flywheel doctor`, the settings in sandbox, and routing.scorers",
             )
 
-    def _judge(self, request: EpisodeRequest, episode: Episode) -> tuple[float, bool]:
+    def _judge(self, request: EpisodeRequest, episode: Episode) -> tuple[float, bool | None]:
         try:
             score, success = self._grade(request.task, episode)
         except Exception as error:
@@ -694,7 +705,7 @@ class AsyncRolloutPool:
                 where=f"trajectory {episode.id}",
                 fix=f"the scorers and the world {request.task.world} must give finite numbers",
             )
-        return float(score), bool(success)
+        return float(score), success
 
     def _marked(self, episode: Episode) -> Episode:
         """Return the episode with the version of its weights at each step. Raises TrainingError for weights that were

@@ -25,7 +25,7 @@ from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.agent.prompt import Context, build_context
 from flywheel.config import PolicySettings, Settings
 from flywheel.envs import registry
-from flywheel.envs.base import Env, Observation, StepResult, Task
+from flywheel.envs.base import Env, Observation, StepListener, StepResult, Task
 from flywheel.envs.registry import EnvProvider, open_environments
 from flywheel.policy import open_policy
 from flywheel.policy.client.language_model import open_summarizer
@@ -62,17 +62,20 @@ class PromptHistory:
         self._past = StepHistory(policy, summarizer)
 
     def context(self, screen: bytes | None, stored: str | None = None, *, observation: str | None = None) -> Context:
-        """Build the context of the next step: the instruction, M_t (section 2.1), and what the policy sees.
+        """Build the context of the next step: the instruction, `memory`, and what the policy sees.
 
         screen: PNG; None where there is none. stored: the step's column `memory`, if it was stored: its digest is then
-        used again. observation: text to read, if any. May wait for a language model. Raises BadInput without screen and
-        observation, for a screen that cannot be used, and where instruction and screen do not fit the budget.
+        used again. observation: text to read, if any. Raises BadInput without screen and observation, for a screen that
+        cannot be used, and where instruction and screen do not fit the budget; otherwise as `memory`.
         """
         memory = self.memory(stored)
         return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
 
     def memory(self, stored: str | None = None) -> EpisodeMemory:
-        """Return M_t (section 2.1) of the next step, as its context shows it. stored: as in `context`."""
+        """Return what the next step's context shows of the steps before it: the report's M_t (section 2.1), newest
+        steps and a digest of older ones. stored: as in `context`; None: the digest is made now. May wait for a language
+        model, which takes a thread without a running event loop (RuntimeError). Raises ValueError or TypeError where
+        `stored` is not what the property `stored` gave."""
         if stored:
             self._past.recall(**json.loads(stored))
         return self._past.memory()
@@ -87,7 +90,7 @@ class PromptHistory:
         return written.encode("utf-8", "replace").decode()  # Parquet takes no lone surrogates
 
     def add(self, step: Step) -> None:
-        """Append the `step` that was taken."""
+        """Append the `step` that was taken, with its screen if `images` has it."""
         action = step.action or ""
         self._past.add(
             PastStep(
@@ -104,7 +107,8 @@ class PromptHistory:
         )
 
     def follow(self, steps: Iterable[Step]) -> None:
-        """Append all `steps` that were taken, and restore the newest digest that was stored with one of them."""
+        """Append all `steps` that were taken, in order, and restore the newest digest that was stored with one of them.
+        Raises as `memory`."""
         stored = None
         for step in steps:
             self.add(step)
@@ -124,22 +128,25 @@ class PromptHistory:
 
 @dataclass(frozen=True)
 class Episode:
-    """Hold an episode that was played. images: PNG by sha256, each screen once.
+    """Hold an episode that was played. steps: in order. images: PNG by sha256, each screen once.
 
-    last_screen, last_observation: screen (PNG) and text after the last step, on which no action was chosen; None where
-    there is none, and both where the environment crashed.
+    last_observation: text after the last step, on which no action was chosen; None where there is none.
     """
 
     trajectory: Trajectory
     steps: tuple[Step, ...]
     images: Mapping[str, bytes] = field(repr=False)
-    last_screen: bytes | None = field(default=None, repr=False)
     last_observation: str | None = field(default=None, repr=False)
 
     @property
     def id(self) -> str:
         """Return its trajectory_id."""
         return self.trajectory.trajectory_id
+
+    @property
+    def last_screen(self) -> bytes | None:
+        """Return the screen (PNG) after the last step, on which no action was chosen; None where there is none."""
+        return self.images.get(self.trajectory.final_image_sha256)
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -167,8 +174,9 @@ class EpisodeStart(Protocol):
     parent_id: str | None
 
     async def begin(self, env: Env, bound: BoundCall) -> tuple[Sequence[PrefixStep], StepResult]:
-        """Bring `env` to the start; return the steps up to it, and the result to go on from. Raises EnvError where the
-        environment fails, and what else says that there is no such start."""
+        """Bring `env` to the start; return the steps up to it, and the result to go on from. bound: awaits each call of
+        the environment within its time limit. Raises EnvError where the environment fails, and what else says that
+        there is no such start."""
 
 
 def derive_seed(*names: object) -> int:
@@ -211,9 +219,9 @@ async def run_episode(
     silent = PolicyTimeout(f"the policy did not answer in {policy_s:g} s", where="rollout")
     # The task's own seed, not the sample's: all samples of a task see the same world.
     if start is None:
-        result = await _within(limit_s, env.reset(task, task.seed), late)
+        result = await await_within(limit_s, env.reset(task, task.seed), late)
     else:
-        prefix, result = await start.begin(env, lambda call, times=1: _within(times * limit_s, call, late))
+        prefix, result = await start.begin(env, lambda call, times=1: await_within(times * limit_s, call, late))
         await asyncio.to_thread(recorder.repeat, prefix, start.parent_id)
     terminated = result.terminated
     while not (terminated or result.truncated) and len(recorder.steps) < task.max_steps:
@@ -223,10 +231,12 @@ async def run_episode(
         context = await asyncio.to_thread(recorder.history.context, seen.screenshot, observation=observation_text(seen))
         limit, seed_of_step = settings.policy.max_new_tokens, derive_seed(names, len(recorder.steps))
         sampling = SamplingParams(temperature, limit, seed_of_step, action=True, session=identity)
-        completion = await _within(policy_s, policy.complete(context, sampling), silent)
+        completion = await await_within(policy_s, policy.complete(context, sampling), silent)
         parsed = parse_response(completion.text, recorder.grammar(seen))
         broken = isinstance(parsed.action, ParseError)
-        after = result if broken else await _within(limit_s, env.step(parsed.action), late)
+        if isinstance(env, StepListener):
+            env.announce(describe_model_step(completion, parsed, recorder.grammar(seen)))
+        after = result if broken else await await_within(limit_s, env.step(parsed.action), late)
         recorder.add(result, completion, parsed, None if broken else after, at)
         result, terminated = after, after.terminated
     return recorder.episode(result, terminated)
@@ -235,6 +245,24 @@ async def run_episode(
 # What a step's chooser decided, which repeating the step keeps.
 CHOSEN_FIELDS = ("author", "thought", "action_type", "action", "raw_text", "parse_error", "x", "y", "x2", "y2")
 CHOSEN_FIELDS += ("weight_version", "misclick")
+
+
+def describe_model_step(completion: Completion, parsed: ParsedResponse, grammar: Grammar) -> dict[str, Any]:
+    """Return the fields of a step that the model chose, as JSON values by their names in the table `steps`.
+
+    completion: the model's. parsed: its text, as `parse_response` read it. grammar: of the screen.
+    """
+    action = parsed.action
+    return {
+        "author": "model",
+        "thought": parsed.thought,
+        "raw_text": completion.text,
+        "prompt_tokens": completion.prompt_tokens,
+        "token_ids": list(completion.token_ids),
+        "logprobs": list(completion.logprobs),
+        "weight_version": completion.weight_version,
+        **({"parse_error": action.reason} if isinstance(action, ParseError) else action_fields(action, grammar)),
+    }
 
 
 class _Recorder:
@@ -272,33 +300,17 @@ class _Recorder:
         self, before: StepResult, completion: Completion, parsed: ParsedResponse, after: StepResult | None, at: datetime
     ) -> None:
         """Add a step. before, after: what the environment returned; after: None without an action. at: its start."""
-        action, broken = parsed.action, isinstance(parsed.action, ParseError)
-        done = {"parse_error": action.reason} if broken else action_fields(action, self.grammar(before.observation))
-        self._append(
-            before,
-            after,
-            at,
-            author="model",
-            thought=parsed.thought,
-            raw_text=completion.text,
-            prompt_tokens=completion.prompt_tokens,
-            token_ids=tuple(completion.token_ids),
-            logprobs=tuple(completion.logprobs),
-            sampled_logprobs=tuple(completion.sampled_logprobs),
-            weight_version=completion.weight_version,
-            **done,
-        )
+        chosen = describe_model_step(completion, parsed, self.grammar(before.observation))
+        chosen |= {name: tuple(chosen[name]) for name in ("token_ids", "logprobs")}
+        self._append(before, after, at, sampled_logprobs=tuple(completion.sampled_logprobs), **chosen)
 
     def _append(self, before: StepResult, after: StepResult | None, at: datetime, **chosen: Any) -> None:
         """Append a step. chosen: the fields that say what was chosen, and by whom."""
-        seen, sha256 = before.observation, None
-        if seen.screenshot is not None:
-            sha256 = hashlib.sha256(seen.screenshot).hexdigest()
-            self.images[sha256] = seen.screenshot
+        seen = before.observation
         step = Step(
             self.begun.trajectory_id,
             len(self.steps),
-            image_sha256=sha256,
+            image_sha256=keep_screen(seen, self.images),
             url=seen.url,
             observation=observation_text(seen),
             tool_result=(after.info.get("note") or after.info.get("result") or None) if after else None,
@@ -329,14 +341,15 @@ class _Recorder:
             error=error,
             steps=len(self.steps),
             reward=sum(step.reward for step in self.steps),
-            final_state=json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
+            final_state=final_state_json(last),
+            final_image_sha256=keep_screen(last.observation, self.images),
         )
-        seen = last.observation
-        return Episode(trajectory, tuple(self.steps), self.images, seen.screenshot, observation_text(seen))
+        return Episode(trajectory, tuple(self.steps), self.images, observation_text(last.observation))
 
 
 def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, run_id: str = "") -> Trajectory:
-    """Begin the record of an episode. version: of the weights that begin it. The rest as in `run_episode`."""
+    """Begin the record of an episode of `task`, now. version: digest of the weights that begin it. sample, iteration,
+    run_id: as in `run_episode`."""
     started = _now()
     return Trajectory(
         make_trajectory_id(iteration, task.task_id, sample, version),
@@ -365,8 +378,18 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def keep_screen(seen: Observation, images: dict[str, bytes]) -> str | None:
+    """Add the screen of what is `seen` to `images`, PNG by sha256; return its sha256, None where there is no screen."""
+    if seen.screenshot is None:
+        return None
+    sha256 = hashlib.sha256(seen.screenshot).hexdigest()
+    images[sha256] = seen.screenshot
+    return sha256
+
+
 def observation_text(seen: Observation) -> str | None:
-    """Return the text to read, as shown and stored (Parquet takes no lone surrogates); None where the screen is all."""
+    """Return the text to read of what is `seen`, as shown and stored (Parquet takes no lone surrogates); None where the
+    screen is all."""
     if not seen.text and seen.screenshot is not None:
         return None
     return seen.text.encode("utf-8", "replace").decode()
@@ -377,7 +400,12 @@ def observation_grammar(policy: PolicySettings, seen: Observation) -> Grammar:
     return Grammar.of(policy, NO_SCREEN if seen.screenshot is None else (seen.width, seen.height))
 
 
-async def _within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T:
+def final_state_json(result: StepResult) -> str:
+    """Write the state of an episode's last `result` as JSON, for the column `final_state`."""
+    return json.dumps(result.info.get("state"), sort_keys=True, ensure_ascii=False)
+
+
+async def await_within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T:
     """Await `call` for `limit_s` seconds, else raise `error`: for a call that hangs past its own deadline."""
     try:
         async with asyncio.timeout(limit_s):
@@ -387,7 +415,7 @@ async def _within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T
 
 
 _TIMES = ("started_at", "ended_at")
-_ROWS, _LAST = "episode.json", "last.png"
+_ROWS = "episode.json"
 # What `zipfile` raises: a changed byte of the directory may also stand for a cipher (RuntimeError) or for zlib.
 _UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -396,7 +424,7 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
     """Write an episode to the zip file `path`, whole or not at all: steps as JSON, screens as PNG.
 
     path: an existing file is replaced. facts: JSON values stored beside the episode, for `read_episode_facts`. Numbers
-    are read back exactly. Raises DiskFull.
+    are read back exactly. Raises DiskFull, OSError where it cannot be written, TypeError for facts that are not JSON.
     """
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     rows["last_observation"] = episode.last_observation
@@ -405,12 +433,11 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
         file.writestr(_ROWS, json.dumps(rows, default=datetime.isoformat))
         for sha256, png in episode.images.items():
             file.writestr(f"{sha256}.png", png)
-        if episode.last_screen is not None:
-            file.writestr(_LAST, episode.last_screen)
 
 
 def read_episode_facts(path: Path) -> dict[str, Any]:
-    """Read the facts alone that `write_episode` was given. Raises DataError for a file that is missing or broken."""
+    """Read from the zip file `path` only the facts that `write_episode` was given. Raises DataError for a file that is
+    missing or broken."""
     with _open_episode(path) as file:
         return json.loads(file.read(_ROWS))["facts"]
 
@@ -424,12 +451,10 @@ def read_episode(path: Path) -> Episode:
 
     with _open_episode(path) as file:
         rows = json.loads(file.read(_ROWS))
-        screens = {name: file.read(name) for name in file.namelist() if name != _ROWS}
+        images = {name.removesuffix(".png"): file.read(name) for name in file.namelist() if name != _ROWS}
         steps = tuple(record_from_row("steps", Step, _parse_times(row)) for row in rows["steps"])
         trajectory = record_from_row("trajectories", Trajectory, _parse_times(rows["trajectory"]))
-    last = screens.pop(_LAST, None)
-    images = {name.removesuffix(".png"): png for name, png in screens.items()}
-    return Episode(trajectory, steps, images, last, rows.get("last_observation"))
+    return Episode(trajectory, steps, images, rows.get("last_observation"))
 
 
 @contextmanager
@@ -465,7 +490,8 @@ class EpisodeSlots:
 
     @asynccontextmanager
     async def acquire(self, task: Task) -> AsyncIterator[None]:
-        """Hold a slot for an episode of `task` within the block; first come, first served within a kind."""
+        """Hold a slot for an episode of `task` within the block; first come, first served within a kind. Raises
+        KeyError for a task of none of the kinds."""
         async with self._of_kind[task.environment], self._free:
             yield
 
@@ -484,7 +510,8 @@ class RolloutStats:
     answers: int = 0
 
     def add(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """Add the growth of the environments' counts. before, after: number of events by name, at two moments."""
+        """Add the growth of the environments' counts. before, after: number of events by name, at two moments; of these
+        Crashed, Reclaimed and Stepped are read, and one that is missing counts as 0."""
         for name, event in (("crashes", "Crashed"), ("reclaimed", "Reclaimed"), ("answers", "Stepped")):
             setattr(self, name, getattr(self, name) + after.get(event, 0) - before.get(event, 0))
 
@@ -504,14 +531,14 @@ async def run_rollout(
 ) -> list[Episode]:
     """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return them by trajectory_id.
 
-    tasks: of any environment kinds. policy: chooses the actions. environments: lends an environment for each task.
+    tasks: of any environment kinds, each once. policy: chooses the actions. environments: lends one for each episode.
     iteration, run_id: stored in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
-    as it ends, crashed ones included. stats: counters that are added to. Nothing is stored. After a crash an episode
-    starts again in a fresh environment, rollout.retries times; then its status is `crashed`, with the error. Raises
-    PolicyError where the policy fails; BadInput for an environment kind that is not known, wrong settings of it, a
-    `language_model.endpoint` that is asked for and is not an address, a task that its environment cannot play, and what
-    the policy cannot be shown or its server refuses; DataError for a state that a task's verifier cannot read; and what
-    `on_episode` raises. The first error ends the other episodes.
+    as it ends, crashed ones included. stats: counters that are added to; None: no one needs them. Nothing is stored.
+    After a crash or a hang an episode starts again in a fresh environment, rollout.retries times; then its status is
+    `crashed`, with the error. Raises PolicyError where the policy fails; BadInput for an environment kind that is not
+    known, wrong settings of it, a `language_model.endpoint` that is asked for and is not an address, a task that its
+    environment cannot play, and what the policy cannot be shown or its server refuses; DataError for a state that a
+    task's verifier cannot read; and what `on_episode` raises. The first error ends the other episodes.
     """
     stats, before = stats or RolloutStats(), _event_counts(environments)
     places = EpisodeSlots(settings, (task.environment for task in tasks))
@@ -550,9 +577,9 @@ async def run_episode_with_retries(
     """Play one episode; after a crash or a hang start it again in a fresh environment, rollout.retries times. Then its
     status is `crashed`, with the error, and it must not be scored.
 
-    environments: lends one for each try. stats: its `retries` are counted up. playing: further arguments of
-    `run_episode`, whose other arguments are the same here. Raises PolicyError, BadInput and DataError as `run_episode`;
-    its EnvError is what is retried.
+    task, sample, policy, iteration, settings, run_id: as in `run_episode`. environments: lends one for each try. stats:
+    its `retries` are counted up; None: no one needs them. playing: further arguments of `run_episode`. Raises
+    PolicyError, BadInput and DataError as `run_episode`; its EnvError is what is retried.
     """
     # Up to a start, steps are played too, by the solver and again, or waited for while another episode plays them.
     limit_s = _episode_deadline(task, settings) * (1 if playing.get("start") is None else 3)

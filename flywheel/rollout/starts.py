@@ -72,8 +72,11 @@ class SharedStart:
         self._reached: tuple[str | None, ...] = ()
 
     async def begin(self, env: Env, bound: BoundCall) -> tuple[Sequence[PrefixStep], StepResult]:
-        """Bring `env` to the start. Raises StartMismatch where there is no such start, EnvError where the environment
-        fails, or does not come to where it came before."""
+        """Bring `env` to the start; return the steps repeated to reach it, and the result to go on from.
+
+        bound: awaits each call of the environment within its time limit (`BoundCall`). Raises StartMismatch where there
+        is no such start, EnvError where the environment fails, or does not come to where it came before.
+        """
         async with self._lock:
             if self._fault:
                 raise StartMismatch(self._fault)

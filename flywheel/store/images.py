@@ -71,7 +71,8 @@ class ImageFile(Mapping[str, bytes]):
         self._path, self._places = path, places
 
     def __getitem__(self, name: str) -> bytes:
-        """Read the bytes of the screen with the sha256 `name`. Raises KeyError where it is not in the file."""
+        """Read the bytes of the screen with the sha256 `name`. Raises KeyError where it is not in the file, OSError
+        where the file is gone."""
         first, size = self._places[name]
         with self._path.open("rb") as file:
             file.seek(first)

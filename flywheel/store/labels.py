@@ -15,7 +15,8 @@ import os
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -67,7 +68,8 @@ def labels_folder(ws: Workspace) -> Path:
 
 
 def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
-    """Return a value that changes (`!=`) when a label is added; [] where there are no labels."""
+    """Return a value that changes (`!=`) when a label is added: name and size of each reviewer's file; [] where there
+    are no labels."""
     return sorted((path.name, path.stat().st_size) for path in labels_folder(ws).glob("*.jsonl"))
 
 
@@ -95,7 +97,7 @@ def append_label(ws: Workspace, label: Label, seen: Collection[str] | None = Non
     reviewer knows to be there; None: any. Waits up to 10 seconds for other writers. Raises BadInput for a reviewer,
     label, comment, trajectory or queue that is not valid, for a sample that another person owns, and where somebody
     who is not in `seen` has labelled it; DiskFull; DataError after the 10 seconds, for a damaged file, or where the
-    line was not written completely; OSError where the file is a link.
+    line was not written completely; OSError where the file is a link or cannot be written.
     """
     label = replace(label, reviewer=normalise_reviewer(label.reviewer))
     if label.label not in LABELS:
@@ -105,7 +107,7 @@ def append_label(ws: Workspace, label: Label, seen: Collection[str] | None = Non
         raise BadInput(what, fix="shorten it")
     if not _NAME.fullmatch(label.trajectory_id) or len(label.queue) > 40:
         raise BadInput("no trajectory has such a name", where=label.trajectory_id[:80])
-    with _writing(ws):
+    with lock_reviews(ws):
         owner = read_sample_owners(ws).get(label.trajectory_id)
         if owner and owner.owner != label.reviewer:
             raise BadInput(f"{owner.owner} is to label this sample", fix="label another one, or take it over first")
@@ -113,13 +115,19 @@ def append_label(ws: Workspace, label: Label, seen: Collection[str] | None = Non
         if new := sorted(others.difference(seen or ())):
             what = f"{' and '.join(new)} labelled this sample while you looked at it"
             raise BadInput(what, fix="give your label again if it is to be one more, or go on to the next")
-        _append_lines(ws, _file_of(labels_folder(ws), label.reviewer), [asdict(label)])
+        append_review_lines(ws, reviewer_file(labels_folder(ws), label.reviewer), [asdict(label)])
 
 
 def reviewers_of(ws: Workspace, trajectory_id: str) -> list[str]:
-    """Return the keys of the reviewers who labelled a trajectory, in order. Raises DataError for a damaged file."""
-    lines = (line for path in labels_folder(ws).glob("*.jsonl") for line in _read_lines(ws, path))
-    return sorted({line["reviewer"] for line in lines if line["trajectory_id"] == trajectory_id})
+    """Return the keys of the reviewers who labelled the trajectory `trajectory_id`, sorted. Raises DataError for a
+    damaged file."""
+    found: set[str] = set()
+    for path in labels_folder(ws).glob("*.jsonl"):
+        names = {line.get("reviewer") for line in read_review_lines(ws, path) if line["trajectory_id"] == trajectory_id}
+        if not all(isinstance(name, str) for name in names):
+            raise damaged_line_error(ws, path)
+        found |= names
+    return sorted(found)
 
 
 @dataclass(frozen=True)
@@ -134,16 +142,22 @@ class SampleOwner:
     at: str
 
 
+_OWNER_FIELDS = tuple(one.name for one in fields(SampleOwner))
+
+
 def read_sample_owners(ws: Workspace) -> dict[str, SampleOwner]:
     """Return trajectory_id -> its owner, of the samples that their owners have not labelled yet. Raises DataError for a
     damaged file."""
     newest: dict[str, SampleOwner] = {}
     for path in _owners_folder(ws).glob("*.jsonl"):
-        for line in _read_lines(ws, path):
-            one = SampleOwner(**line)
-            before = newest.get(one.trajectory_id)
-            if before is None or datetime.fromisoformat(before.at) <= datetime.fromisoformat(one.at):
-                newest[one.trajectory_id] = one
+        for line in read_review_lines(ws, path):
+            try:  # a field more is of a later version
+                one = SampleOwner(**{name: line[name] for name in _OWNER_FIELDS})
+                before = newest.get(one.trajectory_id)
+                if before is None or datetime.fromisoformat(before.at) <= datetime.fromisoformat(one.at):
+                    newest[one.trajectory_id] = one
+            except (KeyError, TypeError, ValueError):
+                raise damaged_line_error(ws, path) from None
     done = {(name, key) for name in {one.owner for one in newest.values() if one.owner} for key in _labelled(ws, name)}
     return {key: one for key, one in newest.items() if one.owner and (one.owner, key) not in done}
 
@@ -157,7 +171,7 @@ def assign_samples(ws: Workspace, samples: Mapping[str, int], owner: str, *, by:
     that another person owns; otherwise as `append_label`.
     """
     by, owner = normalise_reviewer(by), normalise_reviewer(owner) if owner else ""
-    with _writing(ws):
+    with lock_reviews(ws):
         there = read_sample_owners(ws)
         theirs = [there[key] for key in samples if key in there and there[key].owner not in (by, owner)]
         if theirs and not take_over:
@@ -168,40 +182,56 @@ def assign_samples(ws: Workspace, samples: Mapping[str, int], owner: str, *, by:
             raise BadInput(f"{owner} has labelled {labelled[0]} already", fix="give them to somebody else")
         at = datetime.now(UTC).isoformat()
         lines = [asdict(SampleOwner(key, iteration, owner, by, at)) for key, iteration in samples.items()]
-        _append_lines(ws, _file_of(_owners_folder(ws), by), lines)
+        append_review_lines(ws, reviewer_file(_owners_folder(ws), by), lines)
 
 
 def _owners_folder(ws: Workspace) -> Path:
     return labels_folder(ws) / "owners"
 
 
-def _file_of(folder: Path, reviewer: str) -> Path:
+def reviewer_file(folder: Path, reviewer: str) -> Path:
+    """Return the file of a reviewer in a folder of reviews. reviewer: the key (`normalise_reviewer`)."""
     return folder / f"{reviewer.replace(' ', '_')}.jsonl"
 
 
 def _labelled(ws: Workspace, reviewer: str) -> set[str]:
-    lines = _read_lines(ws, _file_of(labels_folder(ws), reviewer))  # `ada b` and `ada_b` share a file
+    lines = read_review_lines(ws, reviewer_file(labels_folder(ws), reviewer))  # `ada b` and `ada_b` share a file
     return {line["trajectory_id"] for line in lines if line.get("reviewer") == reviewer}
 
 
-def _read_lines(ws: Workspace, path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a reviewer's file; [] where there is none. Raises DataError for a damaged one."""
+def read_review_lines(ws: Workspace, path: Path, key: str = "trajectory_id") -> list[dict[str, Any]]:
+    """Read the lines of a reviewer's file; [] where there is none.
+
+    path: as `reviewer_file` gives it. key: a field that each line has, a text. Raises DataError for a damaged file.
+    """
     try:
-        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.strip()]
-        if all(isinstance(line, dict) and isinstance(line["trajectory_id"], str) for line in lines):
+        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").split("\n") if text.strip()]
+        if all(isinstance(line, dict) and isinstance(line[key], str) for line in lines):
             return lines
     except FileNotFoundError:
         return []
     except (ValueError, KeyError):
         pass
-    raise DataError("a line cannot be read", where=ws.relative(path), fix=_FIX_DAMAGED_LINE)
+    raise damaged_line_error(ws, path)
 
 
-def _writing(ws: Workspace):
+def damaged_line_error(ws: Workspace, path: Path) -> DataError:
+    """Return the error for a reviewer's file with a line that cannot be read."""
+    return DataError("a line cannot be read", where=ws.relative(path), fix=_FIX_DAMAGED_LINE)
+
+
+def lock_reviews(ws: Workspace) -> AbstractContextManager[None]:
+    """Hold, for a block, the lock of all files of reviews: DataError after 10 seconds of others' writing, OSError where
+    the lock file cannot be made."""
     return file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels")
 
 
-def _append_lines(ws: Workspace, path: Path, lines: Collection[Mapping[str, Any]]) -> None:
+def append_review_lines(ws: Workspace, path: Path, lines: Collection[Mapping[str, Any]]) -> None:
+    """Append lines to a reviewer's file, all of them or none; call it under `lock_reviews`.
+
+    No lines make an empty file. Raises BadInput for half a character, DiskFull, DataError where it was not written
+    whole, OSError for a link, or where the file cannot be written.
+    """
     try:
         data = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
     except UnicodeEncodeError:
@@ -226,9 +256,26 @@ def label_history_sql(ws: Workspace) -> str:
 
     The files are read when it runs; a damaged line is an error like a damaged file.
     """
-    pattern = str(labels_folder(ws) / "*.jsonl").replace("'", "''")
-    facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_FIX_DAMAGED_LINE}'}}"
-    damaged = f"error('{DAMAGED_FILE_MARK}' || to_json({facts})::VARCHAR)"
-    kinds = json.dumps({name: "VARCHAR" for name in _FIELDS} | {"iteration": "INTEGER"})
-    sql = resources.files("flywheel.store").joinpath("label_history.sql").read_text(encoding="utf-8")
-    return sql.format(pattern=pattern, folder=_FOLDER, kinds=kinds, damaged=damaged)
+    kinds = {"iteration": "INTEGER"} | {name: "VARCHAR" for name in _FIELDS}
+    needed = ("iteration", "trajectory_id", "label", "reviewer")
+    return review_lines_sql(ws, _FOLDER, kinds, needed, "a label cannot be read")
+
+
+def review_lines_sql(
+    ws: Workspace, folder: str, kinds: Mapping[str, str], needed: Collection[str], damaged: str
+) -> str:
+    """Return SQL of the lines of all reviewers' files in a folder, with their `file` and `line`.
+
+    folder: relative to the workspace. kinds: field of a line -> its SQL type; `at` is read as a time. needed: fields
+    that must not be null, besides `at`. damaged: what is said of a line that does not hold.
+    """
+    facts = f"{{'what': '{damaged}', 'where': file || ', line ' || line, 'fix': '{_FIX_DAMAGED_LINE}'}}"
+    sql = resources.files("flywheel.store").joinpath("review_lines.sql").read_text(encoding="utf-8")
+    return sql.format(
+        pattern=str(ws.root / folder / "*.jsonl").replace("'", "''"),
+        folder=folder,
+        kinds=json.dumps(dict(kinds)),
+        columns=", ".join(f"said.{name}" for name in kinds if name != "at"),
+        needed=" AND ".join(f"parsed.{name} IS NOT NULL" for name in needed),
+        damaged=f"error('{DAMAGED_FILE_MARK}' || to_json({facts})::VARCHAR)",
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import partitions
-from flywheel.store.schema import TABLES
+from flywheel.store.schema import TABLES, Trajectory
 
 Row = dict[str, Any]
 
@@ -28,21 +28,22 @@ def dataset_name(store: str, iteration: int, version: int = 0) -> str:
     return f"{store}@{iteration_label(iteration)}" + (f".{version}" if version else "")
 
 
-# Links of a trajectory: column of the parent, its kind, relation.
+# Links of a trajectory: SQL of the parent, its kind, relation.
 _OF_A_TRAJECTORY = (
     ("task_id", "task", "attempts"),
     ("policy_version", "weights", "acted by"),
     ("run_id", "run", "produced in"),
     ("origin", "import", "imported from"),
+    ("if(source = 'augmentation', parent_id, '')", "trajectory", "augmented from"),
 )
 
 
 def routed_links_sql(iteration: int, version: int = 0) -> str:
     """Return SQL of the links of routed trajectories to task, weights, run, data set and store.
 
-    It gives the columns of `lineage`, and reads, when it runs, `trajectory_id`, `task_id`, `policy_version`, `run_id`
-    and `origin` of the table `incoming`, `trajectory_id` and `destination` of `decided`. iteration: whose stores they
-    join. version: of the stores; 0 as first routed.
+    It gives the columns of `lineage`, and reads, when it runs, `trajectory_id`, `task_id`, `policy_version`, `run_id`,
+    `origin`, `source` and `parent_id` of the table `incoming`, `trajectory_id` and `destination` of `decided`.
+    iteration: whose stores they join. version: of the stores; 0 as first routed.
     """
     links = [
         f"""SELECT trajectory_id AS child, 'trajectory' AS child_kind, {column} AS parent, '{kind}' AS parent_kind,
@@ -78,10 +79,22 @@ def _holds_links_sql(iteration: int, version: int) -> str:
 def repaired_links(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
     """Build links, rows of `lineage`, from trajectories with a repaired row to the routing decision that repaired it.
 
-    trajectories: their ids. iteration, version: of the decision.
+    trajectories: their ids. iteration, version: of the decision. Returns one link each, in their order.
     """
     name = dataset_name("decision", iteration, version)
     return [_link(trajectory, "trajectory", name, "decision", "mended by") for trajectory in trajectories]
+
+
+def counterfactual_links(trajectories: Iterable[Trajectory]) -> list[Row]:
+    """Build the links of counterfactual runs, rows of `lineage`: to the run that they began within, their task, and the
+    weights that acted. trajectories: the runs."""
+    rows = []
+    for one in trajectories:
+        rows.append(_link(one.trajectory_id, "trajectory", one.parent_id, "trajectory", "counterfactual of"))
+        rows.append(_link(one.trajectory_id, "trajectory", one.task_id, "task", "attempts"))
+        if one.policy_version:
+            rows.append(_link(one.trajectory_id, "trajectory", one.policy_version, "weights", "acted by"))
+    return rows
 
 
 def checkpoint_links(
@@ -101,8 +114,8 @@ def checkpoint_links(
     that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: where the
     trainer knows them, those that it was trained on, with the number of samples of each; the view `trajectory_lineage`
     prefers them to `datasets`. earlier: step -> digest of the weights that acted during training (RL), which no folder
-    holds. restored: RL's trajectories that began within another -> that one. run_id: of the Prefect run that made it;
-    "" if none.
+    holds. restored: RL's trajectories that began within another -> that one. Of these three None is as an empty one.
+    run_id: of the Prefect run that made it; "" if none.
     """
     rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [

@@ -72,7 +72,7 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
     """Write the records of iteration 0: empty stores, no outcomes, no open levels. Existing files stay.
 
     iterations: begun ones; those of an early version, which recorded no outcomes and open levels, get empty records.
-    Raises DiskFull.
+    Raises as `write_json`.
     """
     if not ws.manifest(0).exists():
         write_json(ws.manifest(0), _as_json(0, "", 0, (), ()))
@@ -87,7 +87,7 @@ def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base"
     """Write the records of iteration 0, with the first checkpoint as the promoted model. Existing files stay.
 
     digest: of its weights (`checkpoint_digest`). model: its folder, relative to the workspace or absolute, or a Hugging
-    Face name. Raises DiskFull.
+    Face name. Raises as `write_json`.
     """
     init_manifests(ws)
     if not ws.promotion(0).exists():
@@ -147,9 +147,10 @@ def relink_manifest(ws: Workspace, iteration: int) -> bool:
 def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
     """Read an iteration's own manifest, without those before it, as a JSON object.
 
-    Keys: `previous` (sha256 of the manifest before), `window`, `shards` (mappings with `table`, `stage`, `path`,
-    `rows`, `sha256`), `sessions`, and `version` where it was routed again. Raises DataError where it is missing,
-    damaged or of an earlier version.
+    Keys: `iteration`, `previous` (sha256 of the manifest before), `window` (number of newest iterations whose SFT
+    stores are used), `shards` (mappings with `table`, `stage`, `path`, `rows`, `sha256`, as of `ManifestFile`),
+    `sessions` (ids of recordings), and `version` of the stores where they were routed again. Raises DataError where it
+    is missing, damaged or of an earlier version.
     """
     raw, _ = _read_json_object(ws, ws.manifest(iteration), fix=_FIX)
     if "shards" not in raw:
@@ -217,7 +218,8 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def verify_manifest(ws: Workspace, iteration: int) -> None:
-    """Check the chain of manifests back to iteration 0, and every file that they name.
+    """Check the chain of manifests back to iteration 0, and every file that training may read: SFT stores that have
+    left the window of `iteration` are not looked at.
 
     Raises DataError naming the first file that is missing or differs, or a manifest that `read_manifest` refuses.
     """

@@ -46,17 +46,18 @@ _LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")
 
 
 class PartMissing(DataError):
-    """A file that a partition's list names is missing: lost, or removed since the partition was replaced. folder: its
-    own; None where the file is in no partition, or the error came from another process."""
+    """Signal that a file that a partition's list names is missing: lost, or removed since the partition was replaced.
+    folder: the partition's; None where the file is in no partition, or the error came from another process."""
 
     folder: Path | None = None
 
 
 @dataclass(frozen=True)
 class ListedFile:
-    """Describe a Parquet file of a partition. sha256: of all its bytes. footer: sha256 of its footer, which its page
-    checksums do not cover; footer and size are checked whenever it is read, at the cost of a few kB. kept: contracts
-    that its rows were found to keep when it was written."""
+    """Describe a Parquet file of a partition. name: in the partition's folder. rows, bytes: their numbers. sha256: of
+    all its bytes, in hex. footer: sha256 of its footer, which its page checksums do not cover; footer and size are
+    checked whenever it is read, at the cost of a few kB. kept: names of the contracts that all its rows were found to
+    keep when it was written."""
 
     name: str
     rows: int
@@ -79,7 +80,7 @@ def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
     """Write `parts`, in this order, as the list of the partition's files. The caller removes files that it does not
     name.
 
-    folder: the partition's. table: its name. Raises DiskFull.
+    folder: the partition's. table: its name. Raises as `write_json`.
     """
     listed = [{name: value for name, value in asdict(part).items() if value != ()} for part in parts]
     write_json(folder / PARTS_FILE, {"version": _PARTS_VERSION, "table": table, "parts": listed})
@@ -146,7 +147,8 @@ def _name_damaged_file(path: Path) -> Iterator[None]:
 
 
 def missing_part_error(path: Path) -> PartMissing:
-    """Return (not raise) the error for a partition's file `path` that is missing."""
+    """Return (not raise) the error for a partition's file `path` that is missing, with the partition as its `folder`
+    and the command that restores it."""
     error = damaged_file_error(path, "a file of the partition is missing", PartMissing)
     error.folder = path.parent
     return error
@@ -251,8 +253,8 @@ class PartitionWriter:
     def write_query(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         """Append the rows of the query `sql` in batches; no other query may run on `connection` meanwhile.
 
-        Raises duckdb.Error for the query, ValueError where its columns are not the table's, DataError where a column is
-        null and must not be.
+        Raises duckdb.Error for the query, ValueError or pyarrow.ArrowException where its columns are not the table's or
+        do not convert to them, DataError where a column is null and must not be.
         """
         for batch in connection.execute(sql).to_arrow_reader(_QUERIED_ROWS):
             self.write(pa.Table.from_batches([batch]).cast(self.schema))
@@ -303,7 +305,8 @@ class PartitionWriter:
         self.rows += of.rows
 
     def publish(self) -> list[ListedFile]:
-        """Replace the partition by what was appended, at once; return its list. No rows give one file without rows."""
+        """Replace the partition by what was appended, at once; return its list. No rows give one file without rows.
+        Nothing may be written afterwards."""
         if self._held or not self._files:
             self._flush()
         listed = []
@@ -330,8 +333,9 @@ def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str)
     """Yield a writer of a partition, which replaces the old one at the end of the block, unless the block fails.
 
     table, iteration, stage: name the partition. It gets only what is written within the block; if that is nothing, one
-    file without rows. Only one process writes a partition at a time; others wait. Raises DiskFull, and DataError where
-    the wait takes more than ten minutes.
+    file without rows. Only one process writes a partition at a time; others wait. Raises DataError where the wait takes
+    more than ten minutes, DiskFull, OSError where nothing can be written (a read-only disk), KeyError for an unknown
+    table; what the block raises passes.
     """
     folder = ws.partition(table, iteration, stage)
     with lock_partition(folder, _LOCK_S), disk_full_errors(folder):
@@ -347,9 +351,11 @@ def open_partition_writer(ws: Workspace, table: str, iteration: int, stage: str)
 
 
 def lock_partition(folder: Path, seconds: float) -> AbstractContextManager[None]:
-    """Keep other processes from writing the partition in `folder` within the block.
+    """Hold the lock of a partition within the block: nobody else can write it, this process included.
 
-    Raises DataError where another process still writes it after `seconds`.
+    folder: `data/TABLE/iteration=NNN/stage=NAME` of a workspace. seconds: timeout of the wait for the lock. A writer of
+    the same partition that is opened within the block waits for this one. Raises DataError where the partition is still
+    being written after `seconds`, OSError where the lock file cannot be made, as on a read-only disk.
     """
     iteration, table, ws = folder.parent, folder.parents[1], Workspace(folder.parents[3])
     name = "-".join([table.name, *(path.name.partition("=")[2] for path in (iteration, folder))])
@@ -384,7 +390,7 @@ def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 
     """Make a table of the schema from `rows`, mappings; missing columns are null, no rows give an empty table.
 
     table: its name. first: number of the first row, for messages. Raises DataError for an unknown column, a value that
-    does not fit its column, or a column that is null and must not be.
+    does not fit its column, or a column that is null and must not be; KeyError for an unknown table.
     """
     schema = TABLES[table]
     rows = list(rows)
@@ -410,7 +416,8 @@ def _refuse_nulls(table: str, data: pa.Table) -> None:
 def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
     """Tell whether no row of `data` is below the one before it, by the columns `keys` in turn.
 
-    Equal rows may follow each other. True for fewer than two rows; else False where a key is null.
+    Equal rows may follow each other. True for fewer than two rows; else False where a key is null. Raises KeyError
+    where `data` lacks one of the `keys`.
     """
     if data.num_rows < 2:
         return True
@@ -450,7 +457,8 @@ _LOCK_AFTER_TRIES = 4  # failed reads before the reader takes the lock
 
 @dataclass(frozen=True)
 class PartitionManifest:
-    """Describe what one stage wrote to one table. parts: its files, in order. folder: relative to the workspace."""
+    """Describe what one stage wrote to one table: its partition. table: name. parts: the files, in order. folder: the
+    partition's, relative to the workspace; "" where it is not known."""
 
     table: str
     parts: tuple[ListedFile, ...]
@@ -467,9 +475,9 @@ def write_partition(
 ) -> PartitionManifest:
     """Replace a partition by `data`, sorted and compressed; no rows give one file without rows.
 
-    table, iteration, stage: name the partition. data: a table of the schema, or rows as mappings. Returns its manifest.
-    Raises DataError where the data do not fit the schema, or another process has been writing it for ten minutes;
-    DiskFull.
+    table, iteration, stage: name the partition. data: a table of the schema, or rows as mappings, of which missing
+    columns are null. Returns its manifest. Raises DataError where the data do not fit the schema, or another process
+    has been writing it for ten minutes; otherwise as `open_partition_writer`.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         writer.write(data)
@@ -489,21 +497,23 @@ def partition_files(ws: Workspace, table: str, iteration: int, stage: str) -> li
 
 
 def table_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
-    """Return the paths of the files of all partitions of `table`, oldest iteration first. without: iterations left out.
+    """Return the paths of the files of all partitions of `table`, oldest iteration first, stages of one by name.
 
-    Raises DataError for a damaged list.
+    without: iterations left out. Raises DataError for a damaged list.
     """
     place, closed = ws.data / table, {f"iteration={iteration_label(k)}" for k in without}
     names = {path.name for path in place.iterdir()} - closed if place.is_dir() else set()
-    folders = [folder for name in sorted(names) for folder in sorted((place / name).glob("stage=*"))]
+    oldest_first = sorted(names, key=lambda name: (len(name), name))  # iteration=1000 comes after iteration=999
+    folders = [folder for name in oldest_first for folder in sorted((place / name).glob("stage=*"))]
     return [folder / part.name for folder in folders for part in read_part_list(folder) or ()]
 
 
 def read_partition(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
     """Read the rows of a partition, in the order of its files; retry where it was replaced meanwhile.
 
-    table, iteration, stage: name it. columns: those to read; default: all. Raises DataError where it is missing,
-    damaged or of another schema, or has been replaced again and again for half a minute.
+    table, iteration, stage: name it. columns: those to read, in this order; None: all. Raises DataError where it is
+    missing, damaged or of another schema, or has been replaced again and again for half a minute; KeyError for a column
+    that the table lacks.
     """
 
     def once() -> pa.Table:
@@ -517,8 +527,8 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
     """Return what `read` returns; call it again where a partition was replaced meanwhile.
 
     read: raises PartMissing for a file that is gone, and can be called several times; its other errors are passed on.
-    After several failed calls, the writer is locked out. Raises PartMissing where a file is really lost, DataError
-    where the writer does not end within half a minute.
+    After four failed calls the writer is locked out. Raises PartMissing where the same file is gone in two calls in a
+    row, so that it is lost, DataError where the writer does not end within half a minute.
     """
     deadline = time.monotonic() + _RETRY_S
     missing, tries = None, 0
@@ -541,9 +551,10 @@ def retry_while_replaced(read: Callable[[], T]) -> T:
 def read_partition_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read one Parquet file of a table, and check it against its partition's list, its checksums and the schema.
 
-    ws, table: of the file `path`. columns: those to read; default: all, for which the whole file is hashed; else only
-    its size, its footer and the checksums of the pages read are checked. Raises DataError where the file or the list is
-    damaged, or the columns are not the table's; PartMissing where it is gone or not in the list.
+    ws, table: of the file `path`. columns: those to read, in this order, for which its size, its footer and the
+    checksums of the pages read are checked; None: all, for which the whole file is hashed. Raises DataError where the
+    file or the list is damaged, or the columns are not the table's; PartMissing where it is gone or not in the list;
+    KeyError for a column that the table lacks.
     """
     with open_partition_file(table, path, wholly=columns is None) as file, _name_damaged_file(path):
         data = file.read(columns=columns)  # not `read_table`, which would add columns from the path
@@ -652,8 +663,9 @@ def link_partition_files(
 ) -> None:
     """Append the files of a partition to `writer` by hard links; both must lie on one file system.
 
-    ws, table, iteration, stage: name the partition. only: path of the one file to take; default: all. Raises DataError
-    where the partition is missing or its list damaged, OSError where they lie on two file systems or a file is gone.
+    ws, table, iteration, stage: name the partition. only: path of the one file to take, which its list must name; None:
+    all. Raises DataError where the partition is missing or its list damaged, OSError where they lie on two file systems
+    or a file is gone.
     """
     folder = ws.partition(table, iteration, stage)
     for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
@@ -700,7 +712,8 @@ def find_rows(
     """Return the rows of `files` whose `key` is among `wanted`, in the files' order; an empty table if there are none.
 
     ws, table: of the files. key: a text column by which the table is sorted. wanted: values; one that is not found is
-    no error. columns: to return besides the key, in the table's order. Raises DataError for a damaged or missing file.
+    no error. columns: to return besides the key, in the table's order; names that the table lacks are left out. Raises
+    DataError for a damaged or missing file, KeyError for an unknown table.
     """
     names = _in_table_order(table, {key, *columns})
     return pa.concat_tables(
@@ -711,10 +724,12 @@ def find_rows(
 def iter_matching_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> Iterator[pa.Table]:
-    """Yield the rows of `files` whose `key` is among `wanted`, a table for each row group that has some.
+    """Yield the rows of `files` whose `key` is among `wanted`, in the files' order, a table for each row group that has
+    some.
 
     ws, table: of the files. key: a text column by which the table is sorted. columns: to return besides the key, in the
-    table's order. Raises DataError for a damaged or missing file.
+    table's order; names that the table lacks are left out. It is a generator: errors come as it is read. Raises
+    DataError for a damaged or missing file, KeyError for an unknown table.
     """
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())
@@ -732,9 +747,10 @@ def iter_matching_rows(
 
 
 def scan_columns(ws: Workspace, table: str, files: Iterable[Path], columns: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the `columns` of all rows of `files` in batches; the columns come in the table's order.
+    """Yield the `columns` of all rows of `files`, in tables of at most 131,072 rows of one file.
 
-    ws, table: of the files. Raises DataError for a damaged or missing file.
+    ws, table: of the files. columns: they come in the table's order; names that the table lacks are left out. It is a
+    generator: errors come as it is read. Raises DataError for a damaged or missing file, KeyError for an unknown table.
     """
     names = _in_table_order(table, columns)
     for path in files:

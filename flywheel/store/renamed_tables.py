@@ -48,7 +48,8 @@ def describe_renamed_column(name: str, query: str) -> str:
 
 
 def is_of_earlier_schema(table: str, schema: pa.Schema) -> bool:
-    """Tell whether rows of `table` (old or present name) with `schema` differ from the present columns."""
+    """Tell whether rows of `table` (old or present name) with `schema` differ from the present columns. Raises KeyError
+    for a name that no version had."""
     return table in RENAMED_TABLES or not schema.equals(TABLES[table])
 
 

@@ -7,7 +7,7 @@ version n of the iteration's stores, which lineage calls `sft@001.n`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,21 +26,25 @@ SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `c
 class RoutingRule:
     """Say how trajectories are routed; where a field is None, the iteration's own parameters and tasks decide.
 
-    threshold: replaces the threshold of every task. scorers: names of the scorers, for all domains. band: trajectories
-    with a score in [low, high) are doubted, and quarantined.
+    threshold: replaces the threshold of every task. scorers: names of the scorers, for all domains, or panels by domain
+    as `routing.scorers` has them. band: trajectories with a score in [low, high) are doubted, and quarantined.
+    settings: blocks of parameters that the scorers read, by name.
     """
 
     threshold: float | None = None
-    scorers: tuple[str, ...] | None = None
+    scorers: tuple[str, ...] | Mapping[str, Any] | None = None
     band: tuple[float, float] | None = None
+    settings: Mapping[str, Any] | None = None
 
     def apply_to(self, own: Settings) -> Settings:
-        """Return a copy of the iteration's parameters `own` with the scorers of this rule, or `own` itself if it names
-        none."""
+        """Return a copy of the iteration's parameters `own` with the scorers of this rule and what they read, or `own`
+        itself if it names none. Raises AttributeError for an unknown block, pydantic's ValidationError for wrong values
+        of one."""
         if self.scorers is None:
             return own
-        routing = own.routing.model_copy(update={"scorers": {"default": list(self.scorers)}})
-        return own.model_copy(update={"routing": routing})
+        panels = self.scorers if isinstance(self.scorers, Mapping) else {"default": list(self.scorers)}
+        blocks = {name: type(getattr(own, name)).model_validate(block) for name, block in (self.settings or {}).items()}
+        return own.model_copy(update={**blocks, "routing": own.routing.model_copy(update={"scorers": panels})})
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def decisions_path(ws: Workspace, iteration: int) -> Path:
 
 
 def init_decisions(ws: Workspace, iteration: int) -> None:
-    """Write an empty list of decisions for `iteration`; an existing file stays. Raises DiskFull."""
+    """Write an empty list of decisions for `iteration`; an existing file stays. Raises as `write_json`."""
     if not decisions_path(ws, iteration).exists():
         write_decisions(ws, iteration, ())
 
@@ -92,7 +96,8 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
 
 
 def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
-    """Replace the decisions of `iteration` by `decided`, oldest first; it changes `store_version`. Raises DiskFull."""
+    """Replace the decisions of `iteration` by `decided`, oldest first; it changes `store_version`. Raises as
+    `write_json`."""
     write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
 
 
@@ -123,7 +128,8 @@ def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, tuple[bool, 
     """Return people's verdicts from reviews of routes: trajectory_id -> (whether it solved its task, reviewer).
 
     They hold whatever rule comes later. decided: the iteration's decisions, oldest first. The last verdict of a
-    trajectory counts; labels other than solved and not solved are left out.
+    trajectory counts; labels other than solved and not solved are left out. Raises KeyError or TypeError for a decision
+    whose `looked` is damaged.
     """
     asked = (row for one in decided for row in one.looked.get("asked", ()) if row["label"] in (SOLVED, NOT_SOLVED))
     return {row["trajectory_id"]: (row["label"] == SOLVED, row["reviewer"]) for row in asked}

@@ -41,16 +41,16 @@ def list_saved_queries(ws: Workspace) -> list[SavedQuery]:
 
 
 def read_saved_query(ws: Workspace, name: str) -> SavedQuery:
-    """Read a saved query. Raises BadInput where there is none of that name, DataError for a file that is no text."""
+    """Read the saved query `name`. Raises BadInput where there is none, DataError for a file that is no text."""
     return _read(ws, _existing_path(ws, name))
 
 
 def save_query(ws: Workspace, query: SavedQuery, *, replace: bool = False) -> None:
-    """Save a query, whose SQL the caller has checked.
+    """Save a query, whose SQL the caller has checked, to `queries/NAME.sql`.
 
     replace: whether it takes the place of one of the same name. Raises BadInput for a name, author or description that
-    is not valid, and for a name that is taken (without `replace`); DiskFull; DataError where another process has been
-    saving for 10 seconds.
+    is not valid, and for a name that is taken (without `replace`); DataError where another process has been saving for
+    10 seconds, or the file of that name is no text; DiskFull.
     """
     path, author = _path(ws, query.name), labels.normalise_reviewer(query.author)
     description = " ".join(query.description.split())
@@ -66,8 +66,9 @@ def save_query(ws: Workspace, query: SavedQuery, *, replace: bool = False) -> No
 
 
 def rename_saved_query(ws: Workspace, name: str, new: str) -> None:
-    """Give a saved query another name. Raises BadInput where there is none of that `name`, or the `new` one is taken or
-    not valid; DataError as `save_query`."""
+    """Give the saved query `name` the name `new`. Raises BadInput where there is none of that name, or the new one is
+    taken or not valid; DataError where another process has been saving for 10 seconds, or what has the new name is no
+    text."""
     with _lock(ws):
         path, target = _existing_path(ws, name), _path(ws, new)
         _refuse_taken(ws, target)
@@ -75,8 +76,8 @@ def rename_saved_query(ws: Workspace, name: str, new: str) -> None:
 
 
 def delete_saved_query(ws: Workspace, name: str) -> None:
-    """Delete a saved query; once an iteration was committed with it, git still has it. Raises as
-    `rename_saved_query`."""
+    """Delete the saved query `name`; once an iteration was committed with it, git still has it. Raises BadInput where
+    there is none, DataError where another process has been saving for 10 seconds."""
     with _lock(ws):
         _existing_path(ws, name).unlink()
 

@@ -1,4 +1,4 @@
-"""Declare every table of the flywheel as a pyarrow schema (columns: `tables.sql`), and the records of two of them.
+"""Declare every table of the flywheel as a pyarrow schema (columns: `tables.sql`), and make records, rows and ids.
 
 `Step` and `Trajectory` are rows of their tables, with a field per column: what the rollout records is what scorers
 judge and training learns from. `catalog/table_comments.sql` says what each column means, as for all tables. None means
@@ -29,12 +29,20 @@ import pyarrow as pa
 from flywheel.utils.confidence_intervals import wilson_interval
 
 ALL_DOMAINS = "all"  # domain of a row of `metrics` that covers all domains
+# Source of the runs of `flywheel model counterfactual`, and the stage in the name of their partitions. No stage of the
+# pipeline writes or reads them: none is routed, trained on or counted.
+COUNTERFACTUAL = "counterfactual"
 NO_COLUMN = {"column": False}  # metadata of a field that no table holds
 
 
 @dataclass(frozen=True)
 class Step:
-    """Hold one step: what was seen (by its hash), thought and done, and what followed."""
+    """Hold one step: what was seen (by its hash), thought and done, and what followed.
+
+    step: number within the trajectory, from 0. x, y: the action's point, as fractions of the screen's width and height;
+    x2, y2: where a drag ends. token_ids, logprobs: [response], the latter in nats at temperature 1. The comments of
+    `steps` in `catalog/table_comments.sql` say what each other field means.
+    """
 
     trajectory_id: str
     step: int
@@ -75,7 +83,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Hold one episode's row: which task it is, who acted, how it ended."""
+    """Hold one episode's row: which task it is, who acted, how it ended.
+
+    steps: their number. reward: sum over them. start_step: number of the first step of its own. The comments of
+    `trajectories` in `catalog/table_comments.sql` say what each field means.
+    """
 
     trajectory_id: str
     task_id: str
@@ -101,6 +113,7 @@ class Trajectory:
     skill: str | None = None
     parent_id: str | None = None
     start_step: int | None = None
+    final_image_sha256: str | None = None
 
 
 def make_trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
@@ -151,7 +164,7 @@ _FIELD_TYPES: dict[Any, pa.DataType] = {
     tuple[float, ...]: SQL_TYPES["FLOAT[]"],
 }
 _NOT_NULL = {"trajectory_id", "task_id", "sample_id", "sha256", "domain", "destination", "name"}
-_NOT_NULL |= {"step", "utterance", "event"}  # numbers within a trajectory
+_NOT_NULL |= {"step", "utterance", "event", "candidate"}  # numbers within a trajectory
 
 
 def _schema(table: str, columns: str | type) -> pa.Schema:
@@ -191,6 +204,7 @@ SORT_KEYS: dict[str, tuple[str, ...]] = {table: (schema.names[0],) for table, sc
     "lineage": ("child", "parent"),
     "reviews": ("at",),
     "scores": ("trajectory_id", "scorer"),
+    "candidates": ("trajectory_id", "step", "candidate"),
 }
 
 

@@ -4,7 +4,7 @@
 CREATE TABLE tasks (
     task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, seed BIGINT, instruction VARCHAR,
     params VARCHAR, max_steps INTEGER, split VARCHAR, verifier VARCHAR, threshold DOUBLE, checksum VARCHAR,
-    environment VARCHAR
+    environment VARCHAR, drawn_for VARCHAR, source VARCHAR, verifier_kill_rate DOUBLE
 );
 
 CREATE TABLE utterances (
@@ -20,11 +20,12 @@ CREATE TABLE events (
 
 CREATE TABLE scores (
     trajectory_id VARCHAR, scorer VARCHAR, score DOUBLE, threshold DOUBLE, success BOOLEAN, detail VARCHAR,
-    version VARCHAR
+    version VARCHAR, abstained BOOLEAN, current BOOLEAN
 );
 
 CREATE TABLE routes (
-    trajectory_id VARCHAR, destination VARCHAR, reason VARCHAR, score DOUBLE, success BOOLEAN
+    trajectory_id VARCHAR, destination VARCHAR, reason VARCHAR, score DOUBLE, success BOOLEAN, decided_by VARCHAR,
+    decided_version VARCHAR
 );
 
 CREATE TABLE reviews (
@@ -83,4 +84,10 @@ CREATE TABLE quarantine (
 
 CREATE TABLE grounding_examples (
     sample_id VARCHAR, kind VARCHAR, image_sha256 VARCHAR, instruction VARCHAR, response VARCHAR
+);
+
+CREATE TABLE candidates (
+    trajectory_id VARCHAR, step INTEGER, candidate INTEGER, thought VARCHAR, action_type VARCHAR, action VARCHAR,
+    raw_text VARCHAR, token_ids INTEGER[], logprobs FLOAT[], prompt_tokens INTEGER, weight_version VARCHAR,
+    votes INTEGER, samples INTEGER, decision VARCHAR, annotator VARCHAR, decided_at TIMESTAMP WITH TIME ZONE
 );

@@ -138,7 +138,8 @@ def adapter_distance(one: Path, other: Path) -> float | None:
     scalings.
 
     one, other: folders of the adapters. None where their products cannot be compared: different bases, modules or
-    shapes, a DoRA, or `one` without effect. Raises ModelError for an adapter that cannot be read.
+    shapes, a DoRA, or `one` without effect. Raises ModelError for an adapter that cannot be read, and as
+    `adapter_base_digest`.
     """
     first, second = _Adapter(one), _Adapter(other)
     try:

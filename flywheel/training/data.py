@@ -105,8 +105,8 @@ def build_agent_examples(
 def build_step_example(
     trajectory: Trajectory, step: Step, prompt: EncodedSequence | Callable[[], EncodedSequence], encoder: Encoder
 ) -> Example:
-    """Build the example of one step of `trajectory`. prompt: encoded, or a function that encodes it. A step without
-    token ids is encoded from its raw_text."""
+    """Build the example of one `step` of `trajectory`. prompt: encoded, or a function that encodes it. encoder: of the
+    model to train. A step without token ids is encoded from its raw_text; TypeError where it has none."""
     response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
     logprobs = step.logprobs if step.token_ids else None
     return Example(
@@ -136,7 +136,7 @@ def _build_context(history: PromptHistory, step: Step, images: Mapping[str, byte
 def build_general_examples(
     rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> list[Example]:
-    """Build an example of each row of the table `grounding_examples` (a screen, a question, an answer), sorted by
+    """Build an example of each of `rows` of the table `grounding_examples` (a screen, a question, an answer), sorted by
     sample_id.
 
     images: PNG by sha256. encoder: of the model to train. settings: block `policy`. Prompts are encoded later, by
@@ -185,7 +185,8 @@ class SupervisedDataset(Protocol):
 
 @dataclass(frozen=True)
 class ShuffledDataset:
-    """Serve examples in random order, each once; the last batch may be smaller than `batch_size`."""
+    """Serve `examples` in random order, each once (a `SupervisedDataset`); the last batch may be smaller than
+    `batch_size`. seed: of the order."""
 
     examples: Sequence[Example]
     batch_size: int
@@ -193,6 +194,7 @@ class ShuffledDataset:
 
     @property
     def fingerprint(self) -> str:
+        """Hash batch size, seed, and origin and response of each example, in 64 hex digits; prompts are not read."""
         sha = hashlib.sha256(f"{self.batch_size}|{self.seed}".encode())
         for example in self.examples:
             sha.update(f"{example.trajectory_id}|{example.step}|{example.response}".encode())
@@ -202,6 +204,7 @@ class ShuffledDataset:
         return -(-len(self.examples) // self.batch_size)
 
     def get_batch(self, index: int) -> list[Example]:
+        """Return batch `index`, 0 <= index < len(self), of `plan_batches`. Raises IndexError beyond the last."""
         return [self.examples[i] for i in plan_batches(len(self.examples), self.batch_size, self.seed)[index]]
 
 
@@ -235,10 +238,11 @@ class MixtureDataset(ShuffledDataset):
         ws: the workspace. manifest: names the files that may be read. encoder: of the model to train. settings: blocks
         `policy` and `language_model` are read. training: block `ct` or `sft`. folder: gets copies of the screens, which
         are read from it as long as the data set is used. mix_seed: decides what is drawn. order_seed: decides the
-        batches. weights: weight of a step in the mix, by its trajectory's source; 1 for other sources. demonstrations:
-        share of demonstrations, drawn from the store `ct`, among the steps of trajectories, 0 <= demonstrations < 1.
-        Raises DataError where a drawn file or screen is missing or damaged, BadInput for a `language_model.endpoint`
-        that is not an address, BadInput and PolicyError for a screen that cannot be encoded, DiskFull.
+        batches. weights: weight of a step in the mix, by its trajectory's source; 1 for other sources, None: for all.
+        demonstrations: share of demonstrations, drawn from the store `ct`, among the steps of trajectories, 0 <=
+        demonstrations < 1. Raises DataError where a drawn file or screen is missing or damaged, BadInput for a
+        `language_model.endpoint` that is not an address, BadInput and PolicyError for a screen that cannot be encoded,
+        DiskFull.
         """
         agent = load_weighted_steps(ws, manifest, store, weights or {})
         if demonstrations:
@@ -261,7 +265,8 @@ class MixtureDataset(ShuffledDataset):
 
 
 def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
-    """Cut a random order of `count` indices into batches of size `batch`. Equal arguments give equal batches.
+    """Cut a random order of `count` indices, from `seed`, into batches of size `batch`; the last one may be smaller.
+    Equal arguments give equal batches.
 
     Examples are not sorted by length: length depends on the kind of example, and batches of one kind each would pull
     the weights back and forth.
@@ -270,9 +275,9 @@ def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
     return [order[start : start + batch] for start in range(0, count, batch)]
 
 
-# Sources of demonstrations: recordings of this workspace, imported data sets, solvers' corrections. Their steps have
-# equal weight.
-_DEMONSTRATIONS = {"recording": 1.0, "import": 1.0, "correction": 1.0}
+# Sources of demonstrations: recordings of this workspace, these in other words, imported data sets, solvers'
+# corrections. Their steps have equal weight.
+_DEMONSTRATIONS = {"recording": 1.0, "augmentation": 1.0, "import": 1.0, "correction": 1.0}
 
 
 class ExampleRef(NamedTuple):
@@ -306,8 +311,8 @@ class WeightedSteps:
 
 
 def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float) -> WeightedSteps:
-    """Join two sources so that a draw takes the share `share`, 0 < share < 1, from `people`; if one source has no
-    steps, return the other."""
+    """Join the sources `own` and `people` so that a draw takes the share `share`, 0 < share < 1, from `people`; if one
+    source has no steps, return the other. The weights of a source with steps must not all be 0."""
     if not own.total or not people.total:
         return own if own.total else people
     weight = share / (1 - share) * own.weight / people.weight
@@ -323,7 +328,8 @@ def draw_mixture(
 
     Within its source a step is drawn in proportion to its weight, rounded up or down. If there are few agent steps,
     each is drawn at most settings.max_repeats times on average, and general data fill up the rest. If one source is
-    empty (an early iteration has no agent data), the other fills the mix, and a warning is logged.
+    empty (an early iteration has no agent data), the other fills the mix, and a warning is logged; [] if both are.
+    settings: block `ct` or `sft`. seed: of the draw.
     """
     n = settings.num_examples
     of_agent = min(round(n * settings.agent_fraction), settings.max_repeats * agent.total)
@@ -481,8 +487,7 @@ def _load_agent_examples(
     trajectories = _load_trajectories(ws, manifest, numbers.keys())
     begun: dict[ExampleRef, list[Step]] = {}  # example -> its trajectory's steps, up to its own
     for name, steps in _load_histories(ws, manifest, numbers.keys()).items():
-        first = trajectories[name].start_step or 0
-        to_learn = [place for place, step in enumerate(steps) if step.step >= first and is_trainable(step)]
+        to_learn = _find_trainable(trajectories[name], steps)
         ends = {one: to_learn[one.number] + 1 for one in numbers[name]}
         prepared = _with_digests(trajectories[name], steps[: max(ends.values())], settings)
         begun |= {one: prepared[:end] for one, end in ends.items()}
@@ -504,6 +509,12 @@ def _load_agent_examples(
         prompt = partial(_encode_agent_prompt, encoder, images, settings, trajectory, steps)
         made[one] = build_step_example(trajectory, step, prompt, encoder)
     return made
+
+
+def _find_trainable(trajectory: Trajectory, steps: Sequence[Step]) -> list[int]:
+    """Return the indices of a trajectory's own steps that may be learnt from, in order."""
+    first = trajectory.start_step or 0
+    return [place for place, step in enumerate(steps) if step.step >= first and is_trainable(step)]
 
 
 def _encode_agent_prompt(
@@ -566,3 +577,64 @@ def _load_texts(ws: Workspace, manifest: TrainingManifest, wanted: set[tuple[str
         where = f"trajectory {name}, step {number}"
         raise DataError("it has neither tokens nor a text to learn from", where=where, fix="put it into quarantine")
     return found
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Hold a step that was kept, and the response that was not, on the same prompt.
+
+    chosen: the example of the step that was kept. rejected: token ids [response], the end token included where it was
+    sampled.
+    """
+
+    chosen: Example
+    rejected: tuple[int, ...]
+
+
+def load_preference_pairs(
+    ws: Workspace, manifest: TrainingManifest, encoder: Encoder, settings: Settings, folder: Path
+) -> list[PreferencePair]:
+    """Read the pairs of the view `preference_pairs` that training may use, sorted by trajectory, step and candidate.
+
+    They are those of the newest `sft.window` iterations whose trajectory is in the store `sft`, or is a verified
+    correction in `ct`, so that what did not solve its task, or was set aside, prefers nothing. Arguments as of
+    `load_examples`. Raises as `load_examples`.
+    """
+    files = defaultdict(list)
+    for shard in manifest.files:
+        if shard.iteration > manifest.iteration - settings.sft.window:
+            files[shard.table].append(ws.resolve(shard.path))
+
+    def scan(table: str, *columns: str) -> Iterable[dict[str, Any]]:
+        return (row for rows in partitions.scan_columns(ws, table, files[table], columns) for row in rows.to_pylist())
+
+    stored = {row["trajectory_id"] for row in scan("sft", "trajectory_id")}
+    stored |= {row["trajectory_id"] for row in scan("ct", "trajectory_id", "source") if row["source"] == "correction"}
+    refused: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    response = ("trajectory_id", "step", "action", "raw_text", "token_ids")
+    for row in scan("candidates", *response, "decision"):
+        if row["trajectory_id"] in stored and row["decision"] != "accepted":
+            refused[row["trajectory_id"], row["step"]].append(row)
+    corrected = defaultdict(list)  # the model's step -> the corrections of it
+    for row in scan("trajectories", "trajectory_id", "source", "parent_id", "start_step"):
+        if row["source"] == "correction" and row["trajectory_id"] in stored:
+            corrected[row["parent_id"], row["start_step"]].append(row["trajectory_id"])
+    parents = {name for name, _ in corrected}
+    for row in partitions.find_rows(ws, "steps", files["steps"], "trajectory_id", parents, response).to_pylist():
+        for name in corrected[row["trajectory_id"], row["step"]]:
+            refused[name, row["step"]].append(row)
+    names = {name for name, _ in refused}
+    trajectories, kept = _load_trajectories(ws, manifest, names), {}
+    for name, steps in _load_histories(ws, manifest, names).items():
+        for number, place in enumerate(_find_trainable(trajectories[name], steps)):
+            step = steps[place]
+            others = [row for row in refused[name, step.step] if row["action"] != step.action]
+            if others:
+                kept[ExampleRef(name, number, False)] = others
+    found = _load_agent_examples(ws, manifest, set(kept), encoder, settings, folder / "pair-screens")
+    pairs = [
+        PreferencePair(found[one], tuple(row["token_ids"] or encoder.encode_text(row["raw_text"] or "")))
+        for one in sorted(found)
+        for row in kept[one]
+    ]
+    return [pair for pair in pairs if pair.rejected != pair.chosen.response]

@@ -81,8 +81,9 @@ class VisionShape:
 @dataclass(frozen=True)
 class ModelShape:
     """Hold the sizes of a Qwen-VL model that determine its memory. width: of a token's hidden state. inner: of the
-    feed-forward part. head: width of an attention head. tied: whether input and output embeddings are one table.
-    biased: whether queries, keys and values have biases. normed_heads: whether queries and keys are normalised."""
+    feed-forward part. heads, key_heads: numbers of attention heads, of queries and of keys. head: width of one.
+    vocabulary: tokens. tied: whether input and output embeddings are one table. biased: whether queries, keys and
+    values have biases. normed_heads: whether queries and keys are normalised."""
 
     layers: int
     width: int
@@ -183,11 +184,12 @@ class ModelShape:
 
     @property
     def kv_numbers(self) -> int:
-        """Count the numbers of one token's keys and values, over all layers."""
+        """Count the numbers that make up one token's keys and values, over all layers."""
         return 2 * self.layers * self.keys
 
     def adapter_parameters(self, adapter: AdapterSettings) -> dict[str, int]:
-        """Count the parameters of an adapter, by target."""
+        """Count the parameters of an adapter, by target of `adapter.targets`. adapter: block `adapter`, whose rank,
+        dora and targets count."""
         of = {
             "language_model": self.linears * self.layers,
             "merger": self.vision.merger,
@@ -242,9 +244,10 @@ def largest_workload(
 ) -> Workload:
     """Compute the largest micro-batch of samples that all have the same length.
 
-    chosen: block `ct`, `sft` or `rl`. tokens: tokens of a sample. responses: tokens of its response. screens: screens
-    of a sample, with `patches` patches each. batch: samples of a gradient step. samples: samples in memory at once; 0:
-    those of `batch`. seen: different screens of the whole training. beside: passes that run in parallel.
+    model: whose vision tower merges patches. chosen: block `ct`, `sft` or `rl`. tokens: tokens of a sample, at least
+    one. responses: tokens of its response. screens: screens of a sample, with `patches` patches each. batch: samples of
+    a gradient step, at least one. samples: samples in memory at once; 0: those of `batch`. seen: different screens of
+    the whole training. beside: passes that run in parallel.
     """
     mine = -(-batch // (chosen.processes * beside))
     if chosen.pack_tokens:
@@ -269,9 +272,9 @@ def largest_workload(
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Hold the memory of a training process on its device. step, loading, saving: peaks of a gradient step, of loading,
-    and of saving the state; `peak` is the largest. resident: what stays there between gradient steps. host: the
-    machine's memory, where the device is a GPU."""
+    """Hold the memory of a training process on its device, in bytes. process to temporary: the parts of a gradient
+    step. step, loading, saving: peaks of a gradient step, of loading, and of saving the state; `peak` is the largest.
+    resident: what stays there between gradient steps. host: the machine's memory, where the device is a GPU."""
 
     process: int
     weights: int
@@ -294,12 +297,15 @@ class TrainingMemory:
         return max(self.step, self.loading, self.saving)
 
     def row(self) -> dict[str, int]:
-        """Return the parts by name, and the peak."""
+        """Return the fields by name, and `peak`, in bytes."""
         return {**asdict(self), "peak": self.peak}
 
 
 def count_trained(model: ModelShape, chosen: TrainingSettings, adapter: AdapterSettings) -> tuple[int, int]:
-    """Return (number of trained parameters, number of the adapter's parameters in memory; 0 without an adapter)."""
+    """Return (number of trained parameters of `model`, number of the adapter's parameters in memory; 0 without one).
+
+    chosen: block `ct`, `sft` or `rl`, whose freeze_vision counts. adapter: block `adapter`.
+    """
     if adapter.method == "none":
         return model.parameters - (model.vision.parameters if chosen.freeze_vision else 0), 0
     parts = model.adapter_parameters(adapter)
@@ -317,11 +323,11 @@ def plan_training(
     held_to_form: bool = False,
     disk_bytes: int = 0,
 ) -> TrainingMemory:
-    """Compute the memory of one training process.
+    """Compute the memory of one training process on `device`, in bytes.
 
     work: its largest micro-batch. chosen: block `ct`, `sft` or `rl`. adapter: block `adapter`. value_model: whether RL
     trains a value model. held_to_form: whether guided decoding constrains the answers. disk_bytes: of the checkpoint's
-    weights files, which loading maps into memory.
+    weights files, which loading maps into memory; 0: unknown.
     """
     whole, on_cpu = adapter.method == "none", device == "cpu"
     half = chosen.compute_dtype == "bfloat16" or (not whole and adapter.base_dtype == "nf4")
@@ -480,8 +486,9 @@ def _layer_temporary(model: ModelShape, work: Workload, half: bool) -> int:
 
 @dataclass(frozen=True)
 class AnsweringMemory:
-    """Hold the memory of a policy in inference, on its device. kv_token: keys and values of one token. cache: those of
-    all rows. kept: caches of prompt prefixes and screen features. loading: the peak while weights are loaded."""
+    """Hold the memory of a policy in inference, on its device, in bytes. kv_token: keys and values of one token. cache:
+    those of all rows. kept: caches of prompt prefixes and screen features. loading: the peak while weights are loaded.
+    """
 
     process: int
     weights: int
@@ -507,14 +514,16 @@ _PREFILL = 8192  # tokens of prompts in one pass (`inference/engine.py`)
 def plan_answering(
     model: ModelShape, policy: PolicySettings, device: Device, disk_bytes: int = 0, *, swaps: bool = False
 ) -> AnsweringMemory:
-    """Compute the memory of a policy that answers policy.max_num_seqs requests together, with prompts and answers of
-    the greatest length.
+    """Compute the memory of a policy on `device`, in bytes, that answers policy.max_num_seqs requests together, with
+    prompts and answers of the greatest length.
 
-    policy: block `policy`. disk_bytes: of the checkpoint's weights files, which loading maps into memory. swaps:
-    whether new weights are loaded while the old ones are in memory, as in RL.
+    model: the policy's. policy: block `policy`. disk_bytes: of the checkpoint's weights files, which loading maps into
+    memory; 0: unknown. swaps: whether new weights are loaded while the old ones are in memory, as in RL.
     """
     size = HALF if policy.dtype == "bfloat16" else SINGLE
     weights, token = size * model.parameters, size * model.kv_numbers
+    if device == "cpu" and size == SINGLE and model.parameters >= SMALL:
+        weights += HALF * model.embedding  # the output layer once more (`inference/output_layer.py`)
     length = -(-(policy.max_context_tokens + policy.max_new_tokens) // _BLOCK) * _BLOCK
     rows = 1 << (policy.max_num_seqs - 1).bit_length()
     cache = rows * length * token
@@ -539,9 +548,9 @@ _SERVER_HOST = 2 * PROCESS["cpu"] + (4096 * MIB)  # two processes, and pictures 
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """Hold the memory of a vLLM server, in bfloat16. adapter: its slot for one (`--max-loras 1`). working: the largest
-    pass over prompts and screens, and graphs. kv_row: keys and values of a request at its longest. asleep: what stays
-    on the GPU in sleep mode. host: the machine's memory meanwhile."""
+    """Hold the memory of a vLLM server that computes in bfloat16, in bytes. adapter: its slot for one (`--max-loras
+    1`). working: the largest pass over prompts and screens, and graphs. kv_row: keys and values of a request at its
+    longest. asleep: what stays on the GPU in sleep mode. host: the machine's memory meanwhile."""
 
     weights: int
     adapter: int
@@ -552,17 +561,17 @@ class ServerMemory:
 
     @property
     def least(self) -> int:
-        """Return the GPU memory with which it answers one request at a time."""
+        """Return the GPU memory, in bytes, with which it answers one request at a time."""
         return self.asleep + self.weights + self.adapter + self.working + self.kv_row
 
 
 def plan_server(
     model: ModelShape, policy: PolicySettings, adapter: AdapterSettings, largest_screen: int
 ) -> ServerMemory:
-    """Compute the memory of a vLLM server of this model.
+    """Compute the memory of a vLLM server of this model, in bytes.
 
-    policy: block `policy`. adapter: block `adapter`; its rank is the server's `--max-lora-rank`. largest_screen: pixels
-    of the largest picture that the checkpoint takes, with which vLLM measures itself at its start.
+    policy: block `policy`. adapter: block `adapter`; its rank is the server's `--max-lora-rank`. largest_screen: area
+    in pixels of the largest picture that the checkpoint takes, with which vLLM measures itself at its start.
     """
     seen, weights = model.vision, HALF * model.parameters
     slot = HALF * sum(model.adapter_parameters(adapter).values()) if adapter.method != "none" else 0

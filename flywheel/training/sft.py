@@ -43,6 +43,7 @@ def train_supervised(
     adapter: AdapterSettings = AdapterSettings(),  # noqa: B008 - frozen
     seed: int = 0,
     on_metric: OnMetric = lambda metric: None,
+    trainer: type[SupervisedTrainer] | None = None,
 ) -> list[float]:
     """Train a checkpoint on each batch once, write the result to `out_folder`, and return the loss of each step.
 
@@ -51,9 +52,10 @@ def train_supervised(
     state_folder: the state is saved in it every `save_every` steps. A killed run that is called again with the same
     arguments resumes from there, and ends with the same weights and losses; a state of other arguments is ignored. The
     caller deletes the folder. seed: of a new adapter. on_metric: called after each step of this call with step (from
-    1), steps, loss, lr and probability (mean over the response tokens). Raises ModelError for a checkpoint that cannot
-    be loaded; TrainingError where the data set is empty, DeepSpeed is set and not installed, the saved state is damaged
-    or does not fit, the loss is not finite, or one of several processes ends or times out (on the nodes of a cluster
+    1), steps, loss, lr and probability (mean over the response tokens), and preferred where the trainer tells it.
+    trainer: takes the steps; None: `SupervisedTrainer`. Raises ModelError for a checkpoint that cannot be loaded;
+    TrainingError where the data set is empty, DeepSpeed is set and not installed, the saved state is damaged or does
+    not fit, the loss is not finite, or one of several processes ends or times out (on the nodes of a cluster
     WorkerLost, and ClusterError where a node cannot take part); DataError, BadInput or PolicyError where a prompt
     cannot be encoded (`Example.context`); DiskFull.
     """
@@ -62,7 +64,8 @@ def train_supervised(
     if not steps:
         raise TrainingError("there are no samples to train on", where=name, fix="collect trajectories first")
     path, key = state_folder / "supervised.pt", _hash_inputs(model_folder, dataset, settings, adapter, seed)
-    make, size = partial(SupervisedTrainer, model_folder, dataset, settings, name, adapter, seed), settings.processes
+    kind, size = trainer or SupervisedTrainer, settings.processes
+    make = partial(kind, model_folder, dataset, settings, name, adapter, seed)
     workers = WorkerGroup(make, size, torch.get_num_threads(), where=f"{name}.processes")
     try:
         about = workers.call("load", path, key) or {"key": key, "done": 0, "losses": []}
@@ -71,11 +74,14 @@ def train_supervised(
             log.info("goes on at step %d", done)
         for number in range(done, steps):
             lr = cosine_learning_rate(number, steps, settings)
-            loss, probability = workers.call("step", number, lr)
+            loss, probability, *preferred = workers.call("step", number, lr)
             losses.append(loss)
             if (number + 1) % settings.save_every == 0:
                 workers.call("save", path, {"key": key, "done": number + 1, "losses": losses})
-            on_metric({"step": number + 1, "steps": steps, "loss": loss, "lr": lr, "probability": probability})
+            on_metric(
+                {"step": number + 1, "steps": steps, "loss": loss, "lr": lr, "probability": probability}
+                | ({"preferred": preferred[0]} if preferred else {})
+            )
         workers.call("write", out_folder)
     finally:
         workers.close()
@@ -109,7 +115,7 @@ class SupervisedTrainer(engines.TrainState):
         self.engine = engines.open_engine(self.reader, settings, at_once)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
-    def step(self, number: int, rate: float) -> tuple[float, float]:
+    def step(self, number: int, rate: float) -> tuple[float, ...]:
         """Take a gradient step on batch `number` at learning rate `rate`; return (loss, mean token probability).
 
         The loss is -mean log pi over the response tokens of the batch. Raises TrainingError where it is not finite,

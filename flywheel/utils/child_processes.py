@@ -34,11 +34,13 @@ _GUARD_SCRIPT = (
 
 
 def limit_command(command: Sequence[str], megabytes: int, more: str = "", redirect: str = "") -> list[str]:
-    """Wrap a command so that its memory is limited and it dumps no core; it is killed when this process ends.
+    """Wrap a command so that its memory is limited, it dumps no core, and it is killed when the thread that started it
+    ends.
 
     command: program and arguments. megabytes: most private memory (MiB, `ulimit -d`). more: further limits, as shell
-    code that ends in `;`. redirect: redirections, as shell code. Returns the command to run, by `/bin/sh`. Without the
-    program `setpriv` the command survives this process.
+    code that ends in `;`. redirect: redirections, as shell code. Returns the command to run, by `/bin/sh`: a `command`
+    that cannot be started ends with exit status 126 or 127. Without the program `setpriv` the command survives this
+    process.
     """
     # The shell sets the limits, then exec replaces it by the command.
     shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
@@ -48,10 +50,11 @@ def limit_command(command: Sequence[str], megabytes: int, more: str = "", redire
 
 
 class ProcessGuard:
-    """End the process group `leader` (a process id) and remove its `folder` if this process dies before `release`.
+    """Start a shell that kills a process group and removes its folder if this process dies before `release`.
 
-    mark: a text in the environment of all its processes, by which the guard also ends those that left the group; "":
-    none.
+    leader: process id of the group's leader. folder: removed with its contents. mark: a text in the environment of all
+    its processes, by which the guard also kills those that left the group; "": none. Raises OSError where no process
+    can be started.
     """
 
     def __init__(self, leader: int, folder: Path, mark: str = "") -> None:
@@ -65,7 +68,7 @@ class ProcessGuard:
         )
 
     async def release(self) -> None:
-        """Stop guarding; may be called twice."""
+        """Stop guarding, and wait up to 5 seconds for the guard's end; may be called twice."""
         if not self._process.stdin.closed:
             with contextlib.suppress(OSError):
                 self._process.stdin.write(b"well\n")
@@ -91,7 +94,8 @@ def kill_marked_processes(mark: str) -> None:
 
 
 async def wait_group_gone(leader: int) -> None:
-    """Kill the process group of `leader` (a process id) until no process is left, or 5 seconds are over.
+    """Kill (SIGKILL) the process group of `leader` (a process id) until no process is left, and return; after 5 seconds
+    return all the same.
 
     Until then a dying process may have files of its folder open.
     """
@@ -99,8 +103,8 @@ async def wait_group_gone(leader: int) -> None:
 
 
 async def wait_marked_gone(mark: str) -> None:
-    """Kill the processes whose environment contains the text `mark`, which must not be empty, until none is left, or 5
-    seconds are over."""
+    """Kill (SIGKILL) the processes whose environment contains the text `mark`, which must not be empty, until none is
+    left, and return; after 5 seconds return all the same."""
     await _kill_until_gone(lambda: list_marked_processes(mark), lambda: kill_marked_processes(mark))
 
 
@@ -113,7 +117,7 @@ async def _kill_until_gone(left: Callable[[], list[int]], kill: Callable[[], Non
 
 
 async def reap_process(process: subprocess.Popen) -> None:
-    """Wait for a killed `process` and reap it; give up after 5 seconds."""
+    """Wait for a killed `process`, a child of this one, and reap it; after 5 seconds return without that."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_TIMEOUT_S):
             while process.poll() is None:  # noqa: ASYNC110 (there is no event to wait for)
@@ -132,7 +136,8 @@ def list_process_group(leader: int) -> list[int]:
 
 
 def list_marked_processes(mark: str) -> list[int]:
-    """List the ids of processes whose environment contains the text `mark`, whatever group they have moved to."""
+    """List the ids of processes whose environment contains the text `mark`, which must not be empty, whatever group
+    they have moved to; those that may not be read are left out."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError, ValueError):
@@ -151,8 +156,10 @@ _MIN_AGE_S = 60.0  # a younger folder without a lock may belong to a process tha
 
 
 class PrivateFolder:
-    """Make a temporary folder, at `path`, and own it until `remove` or the end of this process. kind: chromium or
-    server, part of the folder's name."""
+    """Make a temporary folder, at `path`, and own it until `remove` or the end of this process.
+
+    kind: chromium or server, part of the folder's name. Raises OSError where it cannot be made.
+    """
 
     def __init__(self, kind: str = "chromium") -> None:
         self.path = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX.format(kind=kind)))
@@ -170,8 +177,8 @@ class PrivateFolder:
 
 
 def remove_abandoned_folders() -> list[Path]:
-    """Remove this user's `PrivateFolder` folders whose owners have ended, as far as possible; return their paths,
-    sorted."""
+    """Remove this user's `PrivateFolder` folders whose owners have ended; what cannot be removed stays, without an
+    error. Returns the paths of all that were found, sorted."""
     removed = list_abandoned_folders()
     for folder in removed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -179,7 +186,8 @@ def remove_abandoned_folders() -> list[Path]:
 
 
 def list_abandoned_folders() -> list[Path]:
-    """List the paths of this user's `PrivateFolder` folders whose owners have ended, sorted."""
+    """List the paths of this user's `PrivateFolder` folders whose owners have ended, sorted. One without a lock file,
+    as while it is being made, counts once it has not changed for a minute."""
     here = Path(tempfile.gettempdir())
     found = [folder for kind in _FOLDER_KINDS for folder in here.glob(_FOLDER_PREFIX.format(kind=kind) + "*")]
     return [folder for folder in sorted(found) if _is_abandoned(folder)]
@@ -253,7 +261,7 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
 
 def measure_nameless_files(pids: Iterable[int]) -> dict[int, float]:
     """Measure the open files of processes that are in no folder: deleted files, and files in memory (memfd). Returns
-    MiB by device number."""
+    MiB by device number; processes that have ended or may not be read are left out."""
     found: dict[tuple[int, int], float] = {}
     for pid in pids:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
@@ -265,7 +273,8 @@ def measure_nameless_files(pids: Iterable[int]) -> dict[int, float]:
 
 
 def measure_folder(folder: Path) -> float:
-    """Measure the disk space of files and folders below `folder`, in MiB; each takes at least 4 KiB."""
+    """Measure the disk space of files and folders below `folder`, in MiB; each takes at least 4 KiB, and hard links to
+    one file count once. What cannot be read is left out, so a missing folder has 0."""
     taken: dict[int, int] = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -284,8 +293,9 @@ class ChildProgram:
 
     command: program and arguments. working: its working directory. environment: all of its variables; those of this
     process are not inherited. megabytes: most private memory (MiB). file_mb: largest file that it may write (MiB), 1024
-    at most. Call it in the event loop's thread, as the kernel kills the program when the thread that started it ends.
-    Raises OSError where it cannot be started.
+    at most. Call it in the event loop's thread, as the kernel kills the program when the thread that started it ends;
+    elsewhere it raises RuntimeError. Raises OSError where there is no folder `working`. A `command` that cannot be
+    started is no error here: `code` is then 126 or 127, and `output` says why.
     """
 
     def __init__(
@@ -317,8 +327,8 @@ class ChildProgram:
 
     @property
     def code(self) -> int | None:
-        """Return the exit status; None while it runs. The process is not reaped before `kill_and_wait`, so that its id
-        is not reused."""
+        """Return the exit status, or minus the number of the signal that ended it; None while it runs. The process is
+        not reaped before `kill_and_wait`, so that its id is not reused."""
         if self.process.returncode is not None:
             return self.process.returncode
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -328,18 +338,20 @@ class ChildProgram:
 
     @property
     def output(self) -> str:
-        """Return the output so far, its newest `MAX_OUTPUT_BYTES`."""
+        """Return what it wrote to stdout and stderr so far, the newest `MAX_OUTPUT_BYTES`, without blanks at both
+        ends."""
         return bytes(self._said).decode("utf-8", "replace").strip()
 
     @property
     def last_words(self) -> str:
-        """Return the last lines of the output, joined to one line."""
+        """Return the last five lines of the output that are not blank, joined by ` | ` and cut to their last 600
+        characters; "it said nothing" where there are none."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         return " | ".join(lines[-5:])[-600:] or "it said nothing"
 
     async def done(self) -> int:
-        """Wait for the end of the program and of its output, and return its exit status. It has no timeout of its
-        own."""
+        """Wait, without a timeout, for the end of the program and of its output, and return its exit status as `code`
+        does."""
         await asyncio.wait([self._hearing])
         while (code := self.code) is None:  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.002)
@@ -351,7 +363,8 @@ class ChildProgram:
             kill_process_group(self.pid)
 
     async def kill_and_wait(self) -> None:
-        """Kill the program with its group, wait for the end, and stop reading its output."""
+        """Kill the program with its group, wait up to 10 seconds for the end, and stop reading its output; may be
+        called twice."""
         if self.process.returncode is None:
             self.kill()
             await wait_group_gone(self.pid)

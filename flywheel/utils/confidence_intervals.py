@@ -10,8 +10,8 @@ import numpy as np
 
 
 def format_difference(value: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a difference of shares, and its interval where there is one, as `+0.05 [-0.07, +0.17]`. All pages use this
-    function, so that they show equal numbers of digits."""
+    """Format a difference of shares, and its interval where neither end is None, as `+0.05 [-0.07, +0.17]`. All pages
+    use this function, so that they show equal numbers of digits."""
     return f"{value:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
 
 

@@ -1,4 +1,4 @@
-"""Store the user and password of a workspace's servers in a file that only its owner can read.
+"""Keep the user and password of a workspace's servers in a private file, and make and check their HTTP header.
 
 Web pages in a local browser and other users of the machine can connect to its servers, but cannot read this file.
 """
@@ -19,7 +19,8 @@ USER = "flywheel"
 def workspace_credentials(folder: Path) -> str:
     """Return `flywheel:PASSWORD`, user and password of a workspace's servers; the first call makes and stores them.
 
-    folder: the workspace's `.flywheel`. A password in a file that other users can read is replaced. Raises DiskFull.
+    folder: the workspace's `.flywheel`, made where it is missing. A password in a file that other users can read is
+    replaced. Raises DiskFull, OSError where the file cannot be read or written.
     """
     path = credentials_path(folder)
     with contextlib.suppress(FileNotFoundError):
@@ -37,9 +38,9 @@ def credentials_path(folder: Path) -> Path:
 
 
 def write_private_file(path: Path, text: str, *, over: bool = True) -> None:
-    """Write `text` to `path`, whole or not at all; other users can never read it. Missing folders are made.
+    """Write `text` to `path` in UTF-8, whole or not at all; other users can never read it. Missing folders are made.
 
-    over: replace an existing file; False raises FileExistsError for one. Raises DiskFull.
+    over: replace an existing file; False raises FileExistsError for one. Raises DiskFull, OSError for another failure.
     """
     with disk_full_errors(path), atomic_file(path, over=over) as temporary:
         temporary.touch(0o600)

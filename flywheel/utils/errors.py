@@ -1,4 +1,4 @@
-"""Define the errors: each says in one line what went wrong, where, and how to fix it.
+"""Define errors that say in one line what went wrong, where, and how to fix it, and helpers that word and report them.
 
 The command line turns them into exit codes: 2 for `BadInput` and its subclasses, 1 for every other `FlywheelError`.
 """
@@ -147,7 +147,8 @@ def errors_of_setting(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_of_place(place: object) -> Iterator[None]:
-    """Raise BadInput for any OSError within the block, which makes files at a path that the user named.
+    """Raise BadInput for any OSError within the block, which makes files at a path that the user named; other errors
+    pass.
 
     place: the path, for the message.
     """

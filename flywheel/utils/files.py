@@ -1,7 +1,8 @@
-"""Write files and folders whole or not at all: as a hidden temporary file in the same folder, then renamed.
+"""Write files and folders whole or not at all, lock and hash files, and tell of a full disk.
 
-Nothing is flushed to the disk (no fsync). If the process is killed, the old file stays; after a power failure a file
-may be cut off, which DVC's checksums detect in data and models, and readers in other files.
+A file is written as a hidden temporary one in the same folder, then renamed. Nothing is flushed to the disk (no fsync).
+If the process is killed, the old file stays; after a power failure a file may be cut off, which DVC's checksums detect
+in data and models, and readers in other files.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def expand_home(path: str) -> Path:
 def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; at the end of the block it replaces `path`, or is removed if the block fails.
 
-    Missing folders are made. over: False raises FileExistsError at the end of the block where `path` exists by then.
+    The block must make a file there. Missing folders are made. over: False raises FileExistsError at the end of the
+    block where `path` exists by then. Raises OSError where the folder or the file cannot be made.
     """
     temporary = _temporary_path(path)
     try:
@@ -51,7 +53,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder to fill; at the end of the block it replaces the folder `path` and its contents.
 
     If the block fails, it is removed and `path` stays. Missing parent folders are made. A kill in the moment of
-    replacement may leave no folder at `path`.
+    replacement may leave no folder at `path`. Raises OSError where a folder cannot be made or `path` not be removed.
     """
     temporary = _temporary_path(path)
     temporary.mkdir()
@@ -68,8 +70,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] = DataError) -> Iterator[None]:
     """Hold a lock file exclusively within the block; a second hold within the same process waits too.
 
-    path: the file; it and its folder are made. seconds: timeout of the wait for the lock. what: what another holder
-    does, for the message, after "another process has been". kind: class of the error. Raises `kind` on timeout.
+    path: the file; it and its folder are made. seconds: timeout of the wait for the lock; 0 tries it once or twice.
+    what: what another holder does, for the message, after "another process has been". kind: class of the error. Raises
+    `kind` on timeout, OSError where the file cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
@@ -90,7 +93,7 @@ def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] =
 def remove_unfinished(folder: Path, name: str = "*") -> None:
     """Remove the temporary files and folders that killed processes left in `folder`. Call it only while nobody writes.
 
-    name: of the finished file, or a pattern.
+    name: of the finished file, or a pattern. Raises OSError for one that cannot be removed.
     """
     for path in folder.glob(f".{name}.*.part"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -103,7 +106,8 @@ def _temporary_path(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to the file `path` in UTF-8, whole or not at all. Missing folders are made. Raises DiskFull."""
+    """Write `text` to the file `path` in UTF-8, whole or not at all. Missing folders are made. Raises DiskFull, OSError
+    for another failure, UnicodeEncodeError for half a character (a lone surrogate)."""
     with disk_full_errors(path), atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -111,13 +115,14 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to the file `path` as readable JSON (indented, sorted), whole or not at all.
 
-    Missing folders are made. Raises DiskFull, TypeError for values that JSON cannot represent.
+    Missing folders are made. Raises TypeError for values that JSON cannot represent, and as `write_text`.
     """
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of the file `path`, in hex. For files that rarely change see `cached_sha256`."""
+    """Return the SHA-256 of the file `path`, in hex. Raises OSError where it cannot be read. For files that rarely
+    change see `cached_sha256`."""
     return _sha256((path,))
 
 
@@ -125,8 +130,8 @@ def cached_sha256(*paths: Path) -> str:
     """Return the SHA-256 of the contents of `paths`, one after the other, in hex; a process reads unchanged files once.
 
     A change is detected as in DVC: by inode, size and times. Files that changed within the last 2 s are read at each
-    call, as a further change could go unnoticed (clocks of file systems are coarse). Raises FileNotFoundError for a
-    missing file.
+    call, as a further change could go unnoticed (clocks of file systems are coarse). Raises OSError where a file is
+    missing (FileNotFoundError) or cannot be read.
     """
     statuses = [path.stat() for path in paths]
     signature = tuple(map(file_signature, statuses))
@@ -141,7 +146,7 @@ def cached_sha256(*paths: Path) -> str:
 def remember_sha256(path: Path, sha256: str) -> None:
     """Cache the hash of a file that this process has just written, for `cached_sha256`; the hash is not checked.
 
-    sha256: of the file `path`, in hex.
+    sha256: of the file `path`, in hex. Raises FileNotFoundError where there is no file.
     """
     _cache[path,] = (file_signature(path.stat()),), sha256
 

@@ -1,4 +1,4 @@
-"""Read JSON of other programs strictly: duplicate names, NaN and infinite numbers are refused."""
+"""Read JSON of other programs strictly (duplicate names, NaN and infinite numbers are refused), and word its faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def iter_json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the number (from 1) and the bytes of each line of a file of JSON lines.
 
     Only U+000A ends a line: a JSON text may contain other line separators. Blank lines and a byte-order mark are left
-    out. Raises OSError where the file cannot be read.
+    out. It is a generator; at the first line it raises OSError where the file cannot be read.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -67,7 +67,8 @@ def _finite(text: str) -> float:
 
 
 def describe_first_fault(error: ValidationError) -> str:
-    """Describe the first fault in one line: the dotted path of the field, and what was expected there."""
+    """Describe the first fault of pydantic's `error` in one line: the dotted path of the field, and what was expected
+    there."""
     fault = error.errors(include_url=False)[0]
     said = "Input should be an object" if fault["type"] in ("model_type", "dataclass_type") else fault["msg"]
     return f"{'.'.join(map(str, fault['loc'])) or 'the whole'}: {said}"

@@ -1,4 +1,4 @@
-"""Bind ports of this machine for servers, without importing a server library."""
+"""Bind ports of this machine for servers, and check its proxies, without importing a server library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _QUEUE = 2048  # backlog of connections that wait to be accepted, as in uvicorn
 def bypass_proxies_on_loopback() -> None:
     """Set NO_PROXY so that this process and its subprocesses connect to servers of this machine without a proxy.
 
-    Libraries use HTTP_PROXY and similar variables for 127.0.0.1 too, unless NO_PROXY names it.
+    Libraries use HTTP_PROXY and similar variables for 127.0.0.1 too, unless NO_PROXY names it. Where no such variable
+    is set, nothing is changed.
     """
     if any(name.lower() in _PROXIES for name in os.environ):
         hosts = [host for name in ("no_proxy", "NO_PROXY") for host in os.environ.get(name, "").split(",") if host]
@@ -46,17 +47,18 @@ def check_connection_variables() -> None:
 
 
 def bind_free_port() -> socket.socket:
-    """Return a socket that is bound to a free port of 127.0.0.1, for a `LocalServer`; it does not listen yet."""
+    """Return a socket that is bound to a free port of 127.0.0.1, for a `LocalServer`; it does not listen yet. The
+    caller closes it. Raises OSError where none is free."""
     return bind_local_port(0)
 
 
 def bind_local_port(port: int) -> socket.socket:
-    """Bind a socket to a port of 127.0.0.1, and return it. port: 0 takes a free one. Raises BadInput where the port is
-    in use, OSError where this user may not bind it.
+    """Bind a socket to a port of 127.0.0.1, and return it; the caller closes it.
 
-    The socket listens already, unless `port` is 0. It is made with IPPROTO_TCP, so that asyncio turns Nagle's algorithm
-    off for accepted connections: with that algorithm, each response of header and body waits 40 ms for the client's
-    delayed acknowledgement.
+    port: 1 to 65535, and the socket listens already; 0 takes a free one, and it does not listen yet. The socket is made
+    with IPPROTO_TCP, so that asyncio turns Nagle's algorithm off for accepted connections: with that algorithm, each
+    response of header and body waits 40 ms for the client's delayed acknowledgement. Raises BadInput where the port is
+    in use, OSError where this user may not bind it, OverflowError for a number that is no port.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if port:
@@ -70,9 +72,10 @@ def bind_local_port(port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def errors_of_port(port: int, host: str = "127.0.0.1", more: str = "") -> Iterator[None]:
-    """Raise BadInput for the error "address in use" within the block; other errors pass.
+    """Raise BadInput, which advises another `--port`, for the error "address in use" within the block; other errors
+    pass.
 
-    port, host: where the block binds. more: a further remedy, for the message.
+    port, host: where the block binds, for the message. more: a further remedy, added to the advice.
     """
     try:
         yield

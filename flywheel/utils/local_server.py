@@ -21,10 +21,11 @@ _START_S = 20.0
 
 
 class OwnHostOnly:
-    """Wrap `application` to accept requests only for a loopback host with one of `ports`, and from its own pages.
+    """Wrap the ASGI `application` to accept requests only for a loopback host with one of `ports`, and from its own
+    pages.
 
-    Requests with another Host are refused with 421, with another site's Origin with 403. A missing or null origin, such
-    as a sandboxed frame's, is accepted: such a page cannot read the response.
+    Requests with another Host are refused with 421, with another site's Origin with 403, and WebSockets closed with
+    1008. A missing or null origin, such as a sandboxed frame's, is accepted: such a page cannot read the response.
     """
 
     def __init__(self, application: ASGIApp, ports: Sequence[int]) -> None:
@@ -50,10 +51,10 @@ class OwnHostOnly:
 
 
 class LocalServer:
-    """Run one uvicorn server for `application` in the running event loop. listeners: bound sockets.
+    """Run one uvicorn server for the ASGI `application` in the running event loop, from `start` to `stop`.
 
-    If all listeners have loopback addresses, `OwnHostOnly` checks the requests. grace_s: seconds that running requests
-    get when the server stops.
+    listeners: bound sockets, which it closes. If all have loopback addresses, `OwnHostOnly` checks the requests.
+    grace_s: seconds that running requests get when the server stops.
     """
 
     def __init__(self, application: ASGIApp, listeners: Sequence[socket.socket], grace_s: int = 1) -> None:
@@ -77,7 +78,7 @@ class LocalServer:
         """Start the server; once it answers, return the task that ends with it.
 
         where: name of the server, for the message. error: class of the error. Raises `error` where the server ends, or
-        does not answer within `_START_S`.
+        does not answer within 20 seconds.
         """
         self._running = asyncio.create_task(self._server.serve(sockets=self._listeners))
         try:
@@ -92,7 +93,8 @@ class LocalServer:
         return self._running
 
     async def stop(self) -> None:
-        """Stop the server and wait for its end."""
+        """Stop the server and wait for its end: running requests get `grace_s`. Only after `start`; raises what ended
+        the server."""
         self._server.should_exit = True
         await self._running
 

@@ -98,7 +98,10 @@ def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[Non
 
 
 def terminate_process(process: subprocess.Popen) -> None:
-    """End `process` by SIGTERM, or by SIGKILL after 10 seconds, and reap it; its children are not ended."""
+    """End `process` by SIGTERM, or by SIGKILL after 10 seconds, and reap it; its children are not ended.
+
+    Raises subprocess.TimeoutExpired where it still runs 10 seconds after SIGKILL.
+    """
     import subprocess
 
     if process.poll() is None:

@@ -38,23 +38,24 @@ class TimeLeft(str):
 
 
 def report_time_left(seconds: float) -> None:
-    """Pass the estimate of the running iteration's remaining time, in seconds, to the listener. It is based on the
-    earlier durations of its stages."""
+    """Pass the estimate of the running iteration's remaining time, in seconds, to the listener, as a `TimeLeft` whose
+    text says that it is based on the earlier durations of the stages. Raises what the listener raises."""
     line = TimeLeft(f"about {format_duration(seconds)} left, by what the stages took before")
     line.seconds = seconds
     _listener.get()("run", line)
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in a suitable unit: `42 s`, `3.5 min`, `2.1 h`."""
+    """Format a duration in a suitable unit: `42 s`, `3.5 min` from 120 s on, `2.1 h` from 7200 s on."""
     size, unit = (3600, "h") if seconds >= 7200 else (60, "min") if seconds >= 120 else (1, "s")
     return f"{seconds / size:.{int(size > 1)}f} {unit}"
 
 
 def report_shard_progress(stage: str, line: str, shard: str, share: float) -> None:
-    """Pass a line about a shard to the listener, and the done part of the shard.
+    """Pass a line about a shard to the listener, and the done part of the shard, as a `ShardProgress`.
 
-    stage, shard: their names. line: short; the next one may replace it. share: in [0, 1].
+    Without a listener nothing happens. stage, shard: their names. line: short; the next one may replace it. share: in
+    [0, 1]. Raises what the listener raises.
     """
     part = ShardProgress(line)  # no constructor arguments: lines of other processes are unpickled without them
     part.shard, part.share = shard, share
@@ -64,7 +65,7 @@ def report_shard_progress(stage: str, line: str, shard: str, share: float) -> No
 def announce(stage: str, line: str) -> None:
     """Pass an important line to the listener, as an `Announcement`: something to do, a decision, a restored file.
 
-    stage: name of the stage, or of the part of the program that the line comes from.
+    stage: name of the stage, or of the part of the program that the line comes from. Raises what the listener raises.
     """
     _listener.get()(stage, Announcement(line))
 

@@ -23,8 +23,9 @@ async def relay_connection(
 ) -> None:
     """Relay bytes between an accepted connection and a new one, in both directions, until the new one ends.
 
-    connect: opens the new connection; if it raises OSError, the accepted one is closed, and the error is not passed on.
-    reader, writer: of the accepted connection; closed at the end. Bytes that it sends after that are dropped.
+    connect: opens the new connection; if it raises OSError, the accepted one is closed and nothing is raised. reader,
+    writer: of the accepted connection; both connections are closed at the end. Bytes that it sends after that are
+    dropped.
     """
     try:
         theirs, ours = await connect()

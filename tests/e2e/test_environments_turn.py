@@ -6,6 +6,7 @@ Chromium is not to be had here: whatever opened a browser would fail.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -13,14 +14,15 @@ import lamp_env
 import pytest
 import yaml
 from lamp_env import Lamps, score_lamp, small_model
-from text_env import STORE, Shelves
+from text_env import STORE, Shelves, StoreWorld
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import Settings, SupervisedSettings, parse_settings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.registry import BACKENDS, EnvLimits
-from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks import open_levels
 from flywheel.envs.tasks.drawing import make_task
+from flywheel.maintenance import status
 from flywheel.pipeline import dag, iterations
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.pipeline.stage import StageContext, run_stage
@@ -30,6 +32,7 @@ from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import stage_records
 from flywheel.training.data import Example, ShuffledDataset
+from flywheel.training.refresh import find_wanted
 from flywheel.training.rl.run import train_rl
 from flywheel.training.sft import train_supervised
 from flywheel.ui.report import pages
@@ -116,7 +119,7 @@ def test_a_whole_turn(shelves, base, tmp_path):
         return partitions.read_partition(ws, table, 1, stage).to_pylist()
 
     assert {row["environment"] for row in rows("tasks", "synthesize")} == {"shelves"}
-    assert drawing.read_open_levels(ws, 1) == {"store": 2}
+    assert open_levels.read_open_levels(ws, 1) == {"store": 2}
     (told,) = database.query_catalog(ws, "FROM held_out_success_by_stage WHERE domain = 'all'").to_pylist()
     assert told["merged"] == told["rl"]  # the one specialist
     assert all(0 <= told[name] <= 1 for name in ("before", "ct", "sft", "rl", "merged"))
@@ -139,6 +142,60 @@ def test_a_whole_turn(shelves, base, tmp_path):
     assert '<pre class="read">' in page
     assert "lamp=" in page
     assert "no screen" not in page
+
+
+def test_two_sources_by_their_shares_and_tasks_that_come_back(shelves, base, tmp_path, monkeypatch):
+    """A turn of two kinds, and the next one's tasks: half of them where the model is weak or mixed."""
+    monkeypatch.setitem(BACKENDS, "vaults", Shelves("vaults", StoreWorld(**{**vars(STORE), "name": "vault"})))
+    monkeypatch.setattr(StoreWorld, "environment", property(lambda self: {"vault": "vaults"}.get(self.name, "shelves")))
+    ws = Workspace(tmp_path / "ws")
+    synthesis = {"domains": {"stores": ["store", "vault"]}, "train_tasks": 8, "shares": {"stores/vault": 0.25}}
+    chosen = settings(synthesis={**synthesis, "refresh": 0.5}, rl={"steps": 1}, evaluation={"stages": False})
+    write_text(ws.params, yaml.safe_dump(chosen.model_dump(mode="json")))
+    stage_records.init_dvc_project(ws)
+    shutil.copytree(base, ws.root / "models" / "base")
+    iterations.run_preflight(ws, chosen)
+    manifest.init_first_checkpoint(ws, checkpoint_digest(base), "models/base")
+
+    def tasks(iteration):
+        rows = partitions.read_partition(ws, "tasks", iteration, "synthesize").to_pylist()
+        return [row for row in rows if row["split"] == "train"]
+
+    begin_iteration(ws, 1, chosen)
+    for name in dag.stage_order(chosen.synthesis.domains, closing=True):
+        run_stage(dag.find_stage(name), StageContext.open(ws, 1, name))
+    assert Counter((row["world"], row["environment"], row["drawn_for"]) for row in tasks(1)) == {
+        ("store", "shelves", "even"): 6,
+        ("vault", "vaults", "even"): 2,
+    }
+    rl = {row["name"]: row["value"] for row in partitions.read_partition(ws, "metrics", 1, "rl-stores").to_pylist()}
+    assert 0 <= rl["group_variance"] <= 0.25
+    assert 0 <= rl["groups_all_success"] + rl["groups_all_failed"] <= 1
+    # What the record of the first turn says is what its scores say.
+    counts = {}
+    kind_of = {row["task_id"]: (row["world"], row["template"], row["level"]) for row in tasks(1)}
+    rollouts = partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist()
+    played = {row["trajectory_id"]: kind_of[row["task_id"]] for row in rollouts}
+    for row in partitions.read_partition(ws, "scores", 1, "score").to_pylist():
+        won, n = counts.get(played[row["trajectory_id"]], (0, 0))
+        counts[played[row["trajectory_id"]]] = won + row["success"], n + 1
+    assert open_levels.read_outcomes(ws, 1) == {1: counts}
+    wanted = find_wanted({1: counts})
+    assert wanted  # the model turns the lamp at random
+
+    begin_iteration(ws, 2, chosen)
+    run_stage(dag.find_stage("synthesize"), StageContext.open(ws, 2, "synthesize"))
+    back = [row for row in tasks(2) if row["drawn_for"] != "even"]
+    assert len(back) == 4
+    for row in back:
+        assert wanted[row["world"], row["template"], row["level"]][0] == row["drawn_for"]
+    assert Counter(row["world"] for row in tasks(2) if row["drawn_for"] == "even") == {"store": 3, "vault": 1}
+    assert not {row["params"] for row in tasks(1)} & {row["params"] for row in tasks(2)}
+    told = status.read_workspace_status(ws)
+    assert told.drawn_for == Counter(row["drawn_for"] for row in tasks(2))
+    assert "the newest training tasks were drawn for: 4 even" in " ".join(line for _, line in status.status_lines(told))
+    page = pages.write_report(ws).read_text()
+    assert "Why the training tasks were drawn" in page
 
 
 class LampKind(Shelves):

@@ -145,7 +145,7 @@ def tiny(tmp_path_factory):
 
 def test_every_measurement_is_a_line_with_exact_tokens(tiny):
     lines = {line["name"]: line for line in tiny[1] if line["name"] != "limit_matmul"}
-    trained = ["sft", "rl", "sft_adapter", "rl_adapter", "sft_zero3"]
+    trained = ["sft", "rl", "sft_adapter", "rl_adapter", "sft_adapter_nf4", "sft_zero3"]
     assert list(lines) == ["limit_copy", "prefill", "decode", "answers", *trained]
     shape = SHAPES["tiny"]
     prompts = [len(new_encoder().encode(context)) for context in contexts(shape, shape.batch)]
@@ -158,6 +158,7 @@ def test_every_measurement_is_a_line_with_exact_tokens(tiny):
         assert lines[name]["response_tokens"] == shape.samples * shape.new_tokens
         assert (lines[name]["passes"], lines[name]["dtype"]) == (shape.samples, "float32")
     assert (lines["sft"]["frozen"], lines["rl"]["frozen"]) == ("vision tower", None)
+    assert "8 and 4 bits need a GPU" in lines["sft_adapter_nf4"]["skipped"]
     assert all(line["layers"] == 1 and line["layers_of"] == 2 for line in lines.values() if "layers" in line)
 
 
@@ -215,7 +216,7 @@ def test_without_a_gpu_it_says_what_is_missing_and_ends_with_1():
     (line,) = done.stderr.splitlines()
     assert line.startswith("no CUDA device: nothing was measured; ")
     assert line.endswith("scripts/gpu-check --shape tiny --device cpu")
-    assert ("nvidia-smi" if torch.version.cuda else "pip install --force-reinstall torch==") in line
+    assert ("nvidia-smi" if torch.version.cuda else "pip install torch==") in line
 
 
 def test_a_torch_for_cuda_without_a_gpu_is_told_of_the_driver(monkeypatch):

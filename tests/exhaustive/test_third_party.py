@@ -7,6 +7,7 @@ there, which takes a minute each: only where FLYWHEEL_TEST_SERVERS is set.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -24,7 +25,10 @@ from flywheel.envs.browser.pages import manifest, packages
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
 from flywheel.envs.conformance import check_env
-from flywheel.envs.tasks.drawing import make_page_task
+from flywheel.envs.tasks.page_tasks import make_page_task
+from flywheel.synthesis.verifier_attack.attack import Solution, attack_template
+from flywheel.synthesis.verifier_attack.contracts import make_page_contract
+from flywheel.synthesis.verifier_attack.run import is_solved
 from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -173,7 +177,7 @@ async def drag_to_top(env, said):
 
 async def mark_as_sent(env, said):
     item = said.split()[-3]
-    with sqlite3.connect(env.env._backend.folder / "shop.db") as base:
+    with sqlite3.connect(env.env.backend.folder / "shop.db") as base:
         (number,) = base.execute("select id from orders where item = ? order by price desc", [item]).fetchone()
     yield Navigate("/shop/mark_as_sent")
     yield Click(await middle(env, "input[name=id], textarea[name=id]"))
@@ -234,6 +238,43 @@ async def test_a_scripted_player_reaches_the_reward(lease, name, variant):
                 if not result.terminated:
                     result = await env.step(action)
             assert (result.info["score"], result.terminated, result.reward) == (1.0, True, 1.0), result.info
+
+
+async def wrong_ways(env, task, other, player):
+    """Last states of runs that leave out one action, and of one that does what another seed's task asks."""
+    said = (await env.reset(task, task.seed)).info["state"]["instruction"]
+    actions = len([action async for action in player(env, said)])
+    for left_out in range(actions):
+        result, number = await env.reset(task, task.seed), 0
+        async for action in player(env, said):
+            if number != left_out and not result.terminated:
+                result = await env.step(action)
+            number += 1
+        yield f"without action {left_out}", result.info["state"]
+    asked = (await env.reset(other, other.seed)).info["state"]["instruction"]
+    if asked != said:
+        with contextlib.suppress(EnvError):  # what it asks for is not on this page
+            result = await env.reset(task, task.seed)
+            async for action in player(env, asked):
+                if not result.terminated:
+                    result = await env.step(action)
+            yield f"{asked} for {said}", result.info["state"]
+
+
+@pytest.mark.parametrize("variant", [variant for name, variant in PLAYERS if name == "miniwob"])
+async def test_miniwob_refuses_what_is_not_done_or_done_for_another_task(lease, variant):
+    manifest, env_of = await lease("miniwob")
+    player = PLAYERS["miniwob", variant]
+    async with env_of() as env:
+        for seed in (3, 11):
+            tasks = [make_page_task(manifest, variant, one, "eval") for one in (seed, seed + 100)]
+            states = [
+                (await env.reset(tasks[0], seed)).info["state"],
+                (await play(env, tasks[0], player)).info["state"],
+            ]
+            found = attack_template([Solution(tasks[0], states)], make_page_contract, is_solved)
+            assert (found.gold, found.start, found.kill_rate, found.false_alarms) == (1, 0, 1.0, 0), found
+            assert [way async for way, state in wrong_ways(env, *tasks, player) if is_solved(tasks[0], state)] == []
 
 
 @pytest.mark.parametrize("variant", SHIPPED["miniwob"].variants)

@@ -325,6 +325,11 @@ async def test_the_shipped_tasks_are_enough_to_train_and_to_judge_by():
             "world: x\ntasks: [{name: a, instruction: b, max_steps: {1: 3}, state: {a: b}, wanted: {c: d}}]",
             "no command tells c",
         ),
+        (
+            "world: x\ntasks: [{name: a, instruction: b, max_steps: {1: 3}, state: {a: b}, wanted: {a: d}, "
+            "choose: {e: []}}]",
+            "at least 1 item",
+        ),
     ],
 )
 async def test_a_wrong_manifest_is_refused_in_one_line(tmp_path, text, said):

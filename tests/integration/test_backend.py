@@ -74,9 +74,9 @@ async def asked(backend, address):
             "ended before it answered: it ended by itself with status 4: no luck",
         ),
         (
-            {"command": ["sh", "-c", "echo I wait; sleep " + NAP], "start_s": 3},
+            {"command": ["sh", "-c", "echo I wait; sleep " + NAP], "start_s": 6},
             EnvTimeout,
-            "did not answer /up within 3 s: I wait",
+            "did not answer /up within 6 s: I wait",
         ),
         (
             {"setup": [["python", "-c", "raise SystemExit('no database')"]]},
@@ -295,7 +295,13 @@ async def test_an_address_is_read_with_the_login_as_the_browser_sends_it(tmp_pat
 )
 async def test_what_cannot_be_read_is_told_by_its_field(tmp_path, reading, part):
     with pytest.raises(EnvError) as caught:
-        await value(tmp_path, server={"read_s": 1}, reward=reading, end=None, state={})
+        await value(
+            tmp_path,
+            server={"read_s": 1 if "within" in part or part == "reward: " else 60},
+            reward=reading,
+            end=None,
+            state={},
+        )
     assert f"page.yaml: {part}" in str(caught.value) or part in str(caught.value)
     assert "page.yaml: reward: " in str(caught.value)
 

@@ -24,7 +24,7 @@ from flywheel.store.catalog import database
 from flywheel.store.schema import TABLES, fraction_metric_row
 from flywheel.store.versioning import dvc_files
 from flywheel.utils.confidence_intervals import wilson_interval
-from flywheel.utils.errors import BadInput, DataError
+from flywheel.utils.errors import BadInput, DataError, DiskFull
 from flywheel.utils.files import write_text
 
 
@@ -373,3 +373,15 @@ def test_the_catalogs_types_are_those_that_duckdb_has_for_the_schemas():
             told = connection.from_arrow(pa.schema([*own, *schema]).empty_table())
             kinds = dict(zip(told.columns, map(str, told.types), strict=True))
             assert database._column_types()[table] == kinds, table
+
+
+def test_an_interrupt_and_a_full_disk_are_told_as_what_they_are(ws):
+    with database.connect_catalog(ws) as connection:
+        stopped = database.explain_duckdb_error(connection, duckdb.InterruptException("INTERRUPT Error: Interrupted!"))
+        full = database.explain_duckdb_error(
+            connection, duckdb.IOException('IO Error: Could not write file "x": No space left on device')
+        )
+    assert not isinstance(stopped, BadInput)
+    assert "interrupted" in str(stopped)
+    assert isinstance(full, DiskFull)
+    assert "free some space" in str(full)

@@ -17,7 +17,8 @@ from flywheel.agent.actions import Click, Hotkey, Point, Type, Wait
 from flywheel.config import parse_settings
 from flywheel.envs.browser.pages import manifest
 from flywheel.envs.browser.pool import open_browser_pool
-from flywheel.envs.tasks.drawing import make_page_task, task_to_row
+from flywheel.envs.tasks.drawing import task_to_row
+from flywheel.envs.tasks.page_tasks import make_page_task
 
 ACTIONS = (Hotkey(("left",)), Type("red"), Click(Point(0.1, 0.3)), Wait())
 PAGE = (

@@ -13,7 +13,7 @@ from made_workspaces import flywheel
 
 from flywheel.config import Settings, dump_settings
 from flywheel.config.workspace import Workspace
-from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks import page_tasks
 from flywheel.envs.tasks.drawing import fresh_tasks, is_reserved, make_tasks, task_content
 from flywheel.maintenance import checkup
 from flywheel.store.catalog import database
@@ -73,7 +73,7 @@ def plays(monkeypatch) -> list[str]:
     monkeypatch.setattr(checkup, "evaluate_policy", evaluate)
     monkeypatch.setattr(checkup, "open_policy", lambda *given: SimpleNamespace(close=close))
     monkeypatch.setattr(checkup, "open_environments", opened)
-    monkeypatch.setattr(drawing, "fetch_page_instructions", instruct)
+    monkeypatch.setattr(page_tasks, "fetch_page_instructions", instruct)
     return seen
 
 

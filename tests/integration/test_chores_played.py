@@ -152,6 +152,13 @@ def test_what_is_no_archive_or_a_bomb_is_none():
     with zipfile.ZipFile(many, "w") as archive:
         for number in range(2000):
             archive.writestr(str(number), "")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        about = tarfile.TarInfo("noise")
+        about.size = 2**16
+        archive.addfile(about, io.BytesIO(random.Random(1).randbytes(about.size)))
+    spoilt = bytearray(packed.getvalue())
+    spoilt[2**15 : 2**15 + 64] = bytes(64)
     whole = bomb.getvalue()
-    for data in (None, b"", b"PK", b"hello", whole, whole[:-30], many.getvalue(), bytes(ARCHIVE_READ_BYTES)):
+    for data in (None, b"", b"PK", b"hello", whole, whole[:-30], many.getvalue(), bytes(ARCHIVE_READ_BYTES), spoilt):
         assert read_archive(data) is None

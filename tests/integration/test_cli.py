@@ -204,6 +204,12 @@ def test_a_model_folder_that_is_missing(workspace):
     assert "no such model folder" in one_line(output)
 
 
+def test_an_annotator_whose_name_cannot_be_stored(workspace):
+    code, output = flywheel("annotate", "-w", workspace.root, "--annotator", "eve@firm.com")
+    assert code == 2
+    assert "no name of a reviewer: 'eve@firm.com'" in one_line(output)
+
+
 def test_a_recordings_folder_that_is_missing(workspace):
     shutil.rmtree(workspace.root / "recordings")
     code, output = flywheel("run", "-w", workspace.root)

@@ -1,9 +1,12 @@
-"""Failed episodes that a world's solver goes on with, from the state before their first mistake."""
+"""Failed episodes that a world's solver goes on with, from the state before a mistake."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 
 import pytest
@@ -31,15 +34,15 @@ NOWHERE = Click(Point(0.995, 0.995))
 
 
 class Told:
-    """A policy that gives the texts that it was told to."""
+    """A policy that gives the texts that it was told to, at most with their log-probabilities; by default all alike."""
 
     weight_version = "told"
 
-    def __init__(self, texts):
-        self._texts = iter(texts)
+    def __init__(self, texts, logprobs=()):
+        self._texts, self._logprobs = iter(texts), iter(logprobs)
 
     async def complete(self, context, sampling):
-        return Completion(next(self._texts), (1,), (-0.1,), 9, "told", True)
+        return Completion(next(self._texts), (1,), next(self._logprobs, (-0.1,)), 9, "told", True)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -53,14 +56,15 @@ def texts_of(demonstration, task):
     return [format_response(thought, action_fields(action, grammar)["action"]) for thought, action, _ in demonstration]
 
 
-async def play(pool, task, texts):
+async def play(pool, task, texts, logprobs=()):
     async with pool.env() as env:
-        return await run_episode(env, Told(texts), task, 0, iteration=1, settings=SETTINGS, temperature=0.5)
+        policy = Told(texts, logprobs)
+        return await run_episode(env, policy, task, 0, iteration=1, settings=SETTINGS, temperature=0.5)
 
 
-async def correct(pool, task, failed):
+async def correct(pool, task, failed, **more):
     async with pool.env() as env:
-        return await corrections.correct_episode(env, task, failed, SETTINGS.policy, iteration=1, seed=3)
+        return await corrections.correct_episode(env, task, failed, SETTINGS.policy, iteration=1, seed=3, **more)
 
 
 GIVE_UP = "Action: finished()"
@@ -89,7 +93,9 @@ async def test_the_solver_goes_on_before_the_first_mistake(pool, right, mistake)
     assert one.trajectory_id != failed.id
     assert {step.trajectory_id for step in corrected.steps} == {one.trajectory_id}
     # What is learnt is what the solver does from that state on, on the screens that it shows.
-    assert {step.image_sha256 for step in corrected.steps[right:]} == corrected.images.keys()
+    shown = {step.image_sha256 for step in corrected.steps[right:]}
+    assert shown | {one.final_image_sha256} == corrected.images.keys()
+    assert one.final_image_sha256 not in shown
     assert failed.steps[right].image_sha256 == corrected.steps[right].image_sha256
     assert [step.action for step in corrected.steps] == [text.partition("Action: ")[2] for text in known]
 
@@ -126,6 +132,74 @@ async def test_only_failures_of_worlds_with_a_solver_are_chosen_each_once(pool):
     assert corrections.choose_failures({task.task_id: elsewhere}, every, 9) == []
 
 
+@PLAYED
+async def test_the_solver_is_not_asked_about_the_steps_before_the_least_sure_one(pool):
+    """A click beside everything, a text without an action and one more click come first; the solver has to find on."""
+    task = task_of("settings", "two", level=2)
+    failed = await play(pool, task, [WRONG, "no action at all", WRONG, GIVE_UP])
+    result = await correct(pool, task, failed, first=2)
+    one, steps = result.episode.trajectory, result.episode.steps
+    assert (one.start_step, one.parent_id, one.reward) == (2, failed.id, 1.0)
+    assert [step.author for step in steps[:3]] == ["model", "model", "solver"]
+    assert (result.solver_calls, result.env_steps) == (len(steps) - 2, len(steps) - 1)  # one step had no action
+    assert [dataclasses.replace(step, trajectory_id=failed.id) for step in steps[:2]] == list(failed.steps[:2])
+    assert one.trajectory_id != (await correct(pool, task, failed)).episode.id
+
+
+@PLAYED
+async def test_where_the_solver_would_do_the_same_the_next_mistake_counts(pool):
+    task = task_of("settings", "two", level=2)
+    known = texts_of(await Experts(pool).demonstrate(task), task)
+    failed = await play(pool, task, ["no action at all", known[0], GIVE_UP])
+    result = await correct(pool, task, failed, first=1)
+    assert (result.episode.trajectory.start_step, result.episode.trajectory.reward) == (2, 1.0)
+    solved = await play(pool, task, ["no action at all", *known])
+    assert (await correct(pool, task, solved, first=1)).reason == corrections.NO_MISTAKE
+
+
+def at(where):
+    return SETTINGS.model_copy(
+        update={"rollout": SETTINGS.rollout.model_copy(update={"corrections_at": where, "corrections_per_task": 1})}
+    )
+
+
+class Lending:
+    def __init__(self, pool):
+        self._pool = pool
+
+    def env(self, task):
+        return self._pool.env()
+
+
+@pytest.mark.parametrize(
+    ("where", "least_sure", "starts"),
+    [
+        ("first_mistake", 2, [0]),
+        ("least_sure", 2, [2]),
+        ("both", 2, [0, 2]),
+        ("both", 0, [0]),
+        ("least_sure", None, []),
+        ("both", None, [0]),
+    ],
+)
+@PLAYED
+async def test_each_kind_of_correction_begins_where_it_says(pool, where, least_sure, starts):
+    task = task_of("settings", "two", level=2)
+    sure = [() if least_sure is None else (-0.1, -0.1 - (number == least_sure)) for number in range(4)]
+    failed = await play(pool, task, [WRONG, WRONG, WRONG, GIVE_UP], sure)
+    assert corrections.find_least_sure_step(failed) == least_sure
+    made, stats = await corrections.correct_failures(
+        {task.task_id: task}, [failed], Lending(pool), at(where), iteration=1, seed=3
+    )
+    assert sorted(one.trajectory.start_step for one in made) == starts
+    assert len({one.id for one in made}) == len(starts)
+    assert {one.trajectory.reward for one in made} <= {1.0}
+    assert stats.corrected == len(starts)
+    assert stats.solver_calls == sum(len(one.own_steps) for one in made)
+    assert stats.env_steps == sum(len(one.steps) for one in made)
+    assert stats.without == ({corrections.NO_LOGPROBS: 1} if least_sure is None else {})
+
+
 class _Crashing:
     """An environment that is lost at its first step."""
 
@@ -151,7 +225,7 @@ async def test_a_failing_environment_costs_its_own_correction_alone(pool):
                 yield _Crashing(env) if asked is lost else env
 
     made, stats = await corrections.correct_failures(
-        {task.task_id: task, "lost": lost}, [failed, other], Lent(), SETTINGS.policy, iteration=1, seed=3
+        {task.task_id: task, "lost": lost}, [failed, other], Lent(), SETTINGS, iteration=1, seed=3
     )
     assert [one.trajectory.parent_id for one in made] == [failed.id]
     assert (stats.tried, stats.corrected, stats.without) == (2, 1, {"its environment failed": 1})
@@ -169,13 +243,60 @@ async def test_the_same_action_is_the_same_element_or_near():
     assert not corrections.does_the_same(Finished(), at, elements)
 
 
+CORRECTED = {"rollout.corrections_per_task": 1, "rollout.corrections_at": "both"}
+
+
 @pytest.fixture(scope="module")
 def routed(tmp_path_factory):
     """An iteration whose rollout corrects one failed trajectory of each task, routed."""
-    ws = small_rollout.synthesized(tmp_path_factory.mktemp("ws"), {}, {"rollout.corrections_per_task": 1})
+    ws = small_rollout.synthesized(tmp_path_factory.mktemp("ws"), {}, CORRECTED)
     for name in ("ingest", "rollout", "score", "route"):
         stage.run_stage(dag.find_stage(name), stage.StageContext.open(ws, 1, name))
     return ws
+
+
+# The second shard's process is killed within a correction: in the first screen that is compared of its first one.
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+from flywheel.config.workspace import Workspace
+from flywheel.pipeline import dag, stage
+from flywheel.rollout import corrections
+
+real, shards = corrections.correct_failures, []
+
+async def correct_failures(*given, **named):
+    shards.append(1)
+    if len(shards) == 2:
+        corrections._check_same_screen = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    return await real(*given, **named)
+
+corrections.correct_failures = correct_failures
+rollout = dag.find_stage("rollout")
+sys.modules[rollout.work.__module__].correct_failures = correct_failures
+stage.run_stage(rollout, stage.StageContext.open(Workspace(Path(sys.argv[1])), 1, "rollout"))
+"""
+
+
+def test_a_kill_within_a_correction_loses_nothing_and_repeats_nothing(routed, tmp_path, monkeypatch):
+    ws = small_rollout.synthesized(tmp_path / "ws", {}, CORRECTED)
+    killed = subprocess.run([sys.executable, "-c", _KILLED, ws.root], stderr=subprocess.PIPE, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    rollout, again = dag.find_stage("rollout"), []
+    module = sys.modules[rollout.work.__module__]
+    real = module.run_rollout
+
+    def run_rollout(tasks, *given, **named):
+        again.extend(task.task_id for task in tasks)
+        return real(tasks, *given, **named)
+
+    monkeypatch.setattr(module, "run_rollout", run_rollout)
+    stage.run_stage(rollout, stage.StageContext.open(ws, 1, "rollout"))
+    assert len(again) == 2  # of the shard that was killed; the first one's two are not played again
+    assert small_rollout.played(ws) == small_rollout.played(routed)
+    spent = "SELECT name, value FROM metrics WHERE name LIKE 'corrections_%' ORDER BY name"
+    assert database.query_catalog(ws, spent).to_pylist() == database.query_catalog(routed, spent).to_pylist()
 
 
 def test_corrections_are_scored_routed_and_learnt_as_demonstrations_are(routed):
@@ -185,8 +306,9 @@ def test_corrections_are_scored_routed_and_learnt_as_demonstrations_are(routed):
     made = query("FROM trajectory_outcomes WHERE source = 'correction' ORDER BY trajectory_id")
     parents = {row["trajectory_id"]: row for row in query("FROM trajectory_outcomes WHERE source = 'rollout'")}
     failed = [row for row in parents.values() if not row["success"]]
-    assert made
-    assert len(made) == len({row["task_id"] for row in failed})
+    starts = {(row["parent_id"], row["start_step"]) for row in made}
+    assert {name for name, _ in starts} == {row["trajectory_id"] for row in failed}
+    assert len(starts) == len(made) > 0
     for row in made:
         parent = parents[row["parent_id"]]
         assert (parent["task_id"], parent["success"]) == (row["task_id"], False)
@@ -198,10 +320,8 @@ def test_corrections_are_scored_routed_and_learnt_as_demonstrations_are(routed):
     assert query("SELECT scored FROM p_v1 WHERE domain = 'all'") == [{"scored": small_rollout.TASKS}]
     spent = {row["name"]: row["value"] for row in query("FROM metrics WHERE name LIKE 'corrections_%'")}
     assert spent["corrections_tried"] == spent["corrections_corrected"] == len(made)
-    assert (
-        spent["corrections_solver_calls"]
-        == query("SELECT sum(steps) n FROM trajectories WHERE parent_id <> ''")[0]["n"]
-    )
+    (played,) = query("SELECT sum(steps) AS n, sum(steps - start_step) AS own FROM trajectories WHERE parent_id <> ''")
+    assert played["own"] <= spent["corrections_solver_calls"] <= played["n"]
     learnt = load_weighted_steps(routed, manifest.read_manifest(routed, 1), "ct", {"rollout": 0.0})
     own = query("""
         SELECT trajectory_id, count(*) AS n FROM steps SEMI JOIN (FROM trajectories WHERE source = 'correction')

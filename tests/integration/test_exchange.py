@@ -102,6 +102,7 @@ def test_export_tells_what_is_lost_and_overwrites_nothing(built, tmp_path):
     result = CliRunner().invoke(main, wanted)
     assert result.exit_code == 0, result.output
     assert "What the format does not hold:" in result.output
+    assert "sft store of iteration 1 to " in result.output
     assert "final_state" in result.output
     again = CliRunner().invoke(main, wanted)
     assert again.exit_code == 2
@@ -415,7 +416,11 @@ def test_the_command_imports_once_and_tells_what_is_lost(tmp_path):
     lines.write_text(json.dumps({**record, "task_id": "holed"}))
     assert "1 of them lack steps that the data set numbers" in CliRunner().invoke(main, wanted).output
     lines.write_text("[]\n")
-    assert CliRunner().invoke(main, wanted).exit_code == 1
+    none = CliRunner().invoke(main, wanted)
+    assert none.exit_code == 1
+    assert "1 refused" in none.output
+    assert "are not learnt" not in none.output
+    assert "does not hold" not in none.output
 
 
 def test_the_command_imports_results_of_osworld_as_evaluation_tasks_unless_told_otherwise(tmp_path):

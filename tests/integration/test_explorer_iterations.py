@@ -22,7 +22,7 @@ def test_iterations_are_told_as_the_views_say(ws):
         assert (row["iteration"], row["p_v1"], row["to_sft"], row["promoted"]) == (1, 0.5, 0, True)
         assert row["reason"] == "not worse"
         assert [(one["k"], one["pass"]) for one in found["pass"]] == [(1, 0.5), (2, 1.0)]
-        assert found["curves"] == [{"stage": "sft", "name": "loss", "n": 5}]
+        assert found["curves"] == [{"stage": "sft", "name": "loss", "n": 5, "iterations": [1]}]
         points = client.get("/api/curves/sft/loss?iteration=1").json()
         assert [point["step"] for point in points["own"]] == [1, 2, 3, 4, 5]
         assert found["other"] is None

@@ -341,7 +341,8 @@ def test_a_store_without_rows_has_nothing_to_draw(ws):
     with explorer(ws) as (_, client):
         assert drawn(client) == []
         assert client.get("/api/review/choices").json()["iterations"] == []
-        assert client.get("/api/review/agreement").json() == {"pairs": [], "scorers": [], "states": [], "reviewers": []}
+        nothing = {name: [] for name in ("pairs", "scorers", "states", "reviewers", "recordings")}
+        assert client.get("/api/review/agreement").json() == nothing
         assert client.get("/api/promotions").json() == []
 
 

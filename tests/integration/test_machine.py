@@ -70,6 +70,13 @@ async def test_a_machine_that_cannot_start_says_why(monkeypatch, tmp_path, apart
         await Machine.start(MachineSettings(walls=apart))
 
 
+async def test_a_socket_whose_name_is_too_long_is_told(monkeypatch, tmp_path, apart):
+    (tmp_path / ("deep" * 30)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("deep" * 30)))
+    with pytest.raises(EnvError, match=r"a machine did not start: .*too long"):
+        await Machine.start(MachineSettings(walls=apart))
+
+
 async def test_its_programs_are_told_with_groups_and_without(monkeypatch, apart):
     async def told() -> tuple[list[str], int]:
         async with computers.machine(walls=apart) as machine:

@@ -24,6 +24,7 @@ from flywheel.envs.conformance import check_env
 from flywheel.envs.registry import BACKENDS, open_environments
 from flywheel.envs.remote import protocol
 from flywheel.envs.remote.client import TOKEN_VARIABLE
+from flywheel.envs.remote.node_server import serve_application
 from flywheel.envs.remote.protocol import LeaseToken
 from flywheel.pipeline import iterations
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
@@ -180,3 +181,40 @@ async def test_settings_that_differ_are_refused_at_once(tmp_path):
             with pytest.raises(BadInput, match="by other settings than this run"):
                 async with environments.env(task()):
                     pass
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "what"),
+    [
+        (200, {"hello": 1}, BadInput, "what answers there is no manager"),
+        (500, {"message": "sorry"}, BadInput, "it answers with status 500"),
+        (200, [1], EnvTimeout, "the manager does not answer"),
+    ],
+)
+async def test_another_server_in_the_managers_place_is_told(monkeypatch, status, body, error, what):
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(body, status=status)
+
+    monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
+    other = web.Application()
+    other.router.add_route("*", "/{path:.*}", answer)
+    async with serve_application(other, "127.0.0.1") as address:
+        settings = chosen(address, acquire_timeout_s=0.5)
+        async with open_environments(settings, [task()]) as environments:
+            with pytest.raises(error, match=what):
+                async with environments.env(task()):
+                    pass
+
+
+# -- where it listens ---
+async def test_an_address_of_ipv6_stands_in_brackets():
+    async with serve_application(web.Application(), "::1") as address, aiohttp.ClientSession(address) as client:
+        assert address.startswith("http://[::1]:")
+        assert (await client.get("/")).status == 404
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("h" * 300, 0), ("no.such.host.invalid", 0)])
+async def test_a_place_where_nothing_can_listen_is_told(host, port):
+    with pytest.raises(BadInput, match=f"cannot serve at {host}:{port}"):
+        async with serve_application(web.Application(), host, port):
+            pass

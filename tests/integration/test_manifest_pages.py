@@ -15,7 +15,8 @@ from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool, open_browser_pool
 from flywheel.envs.conformance import check_env
 from flywheel.envs.registry import EnvRouter
-from flywheel.envs.tasks.drawing import fetch_page_instructions, make_page_task, make_tasks
+from flywheel.envs.tasks.drawing import make_tasks
+from flywheel.envs.tasks.page_tasks import fetch_page_instructions, make_page_task
 from flywheel.utils.errors import BadInput, EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -14,6 +14,8 @@ from night import examples
 from processes import PATIENCE_S
 from safetensors.torch import load_file, save_file
 
+from flywheel.training import model_merging
+from flywheel.training.merge_methods import MergeMethod
 from flywheel.training.model_merging import merge_checkpoints
 from flywheel.utils.errors import BadInput, ModelError
 
@@ -123,6 +125,86 @@ def test_a_mean_that_the_type_cannot_hold_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["task_arithmetic", "ties", "dare_linear", "dare_ties"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_task_vectors_are_merged_chunk_by_chunk(tmp_path, monkeypatch, name, dtype):
+    """The chunks' bounds change nothing but which numbers dare drops, and shards nothing at all."""
+    density = 0.4 if name == "ties" else 1.0
+    generator = torch.Generator().manual_seed(3)
+    base, one, two = (
+        {part: torch.randn(size, generator=generator).to(dtype) for part, size in (("v", (17,)), ("w", (5, 7)))}
+        for _ in range(3)
+    )
+    folders = [checkpoint(tmp_path / "one", **one), checkpoint(tmp_path / "two", *({k: v} for k, v in two.items()))]
+    method = MergeMethod(name, checkpoint(tmp_path / "base", **base), 0.5, density)
+    shares = [0.75, 0.25]
+    monkeypatch.setattr(model_merging, "_CHUNK", 4)
+    merge_checkpoints(folders, shares, tmp_path / "out", method=method)
+    merged = load_file(tmp_path / "out" / "model.safetensors")
+    for part, start in base.items():
+        deltas = [(model[part].double() - start.double()).flatten() for model in (one, two)]
+        if name == "ties":
+            for delta in deltas:
+                least = delta.abs().sort(descending=True).values[int(0.4 * len(delta)) - 1]
+                delta[delta.abs() < least] = 0
+        mixed = torch.zeros(start.numel(), dtype=torch.float64)
+        for place, pair in enumerate(zip(*deltas, strict=True)):
+            total = sum(share * number for share, number in zip(shares, pair, strict=True))
+            agree = [n for n, number in enumerate(pair) if number * (1 if total >= 0 else -1) > 0]
+            if "ties" in name:
+                weight = sum(shares[n] for n in agree)
+                total = sum(shares[n] * pair[n] for n in agree) / weight if agree else 0.0
+            mixed[place] = total
+        expected = (start.double() + 0.5 * mixed.reshape(start.shape)).to(dtype)
+        torch.testing.assert_close(merged[part], expected, rtol=1e-15 if dtype == torch.float64 else 0, atol=0)
+
+
+def test_dare_drops_as_many_and_keeps_the_mean(tmp_path):
+    base = checkpoint(tmp_path / "base", w=torch.zeros(40_000))
+    one = checkpoint(tmp_path / "one", w=torch.ones(40_000))
+    got = []
+    for seed in (1, 1, 2):
+        out = tmp_path / f"out-{len(got)}"
+        merge_checkpoints([one], [1.0], out, method=MergeMethod("dare_linear", base, density=0.25, seed=seed))
+        got.append(load_file(out / "model.safetensors")["w"])
+    assert set(got[0].tolist()) == {0.0, 4.0}
+    assert abs(got[0].mean().item() - 1) < 0.06  # seven standard errors
+    assert torch.equal(got[0], got[1])
+    assert not torch.equal(got[0], got[2])
+
+
+def test_specialists_do_not_drop_the_same_numbers(tmp_path):
+    base, one, two = (checkpoint(tmp_path / str(n), w=torch.full((4096,), float(n))) for n in range(3))
+    method = MergeMethod("dare_linear", base, density=0.5)
+    merge_checkpoints([one, two], [0.5, 0.5], tmp_path / "out", method=method)
+    assert set(load_file(tmp_path / "out" / "model.safetensors")["w"].tolist()) == {0.0, 1.0, 2.0, 3.0}
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"w": torch.zeros(3)}, r"w has shapes \(2,\) and \(3,\)"),
+        ({"v": torch.zeros(2)}, "only one of the checkpoints has v"),
+        ({"w": torch.zeros(2), "config": {"layers": 3}}, "config.json differs"),
+        ({"w": torch.tensor([0.0, math.nan])}, "w is not finite .*base"),
+    ],
+)
+@pytest.mark.parametrize("name", ["task_arithmetic", "ties"])
+def test_a_base_of_another_architecture_is_refused(tmp_path, other, named, name):
+    one = checkpoint(tmp_path / "one", w=torch.ones(2))
+    base = checkpoint(tmp_path / "base", **other)
+    density = 0.5 if name == "ties" else 1.0
+    with pytest.raises(ModelError, match=named):
+        merge_checkpoints([one], [1.0], tmp_path / "out", method=MergeMethod(name, base, density=density))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_merge_that_the_type_cannot_hold_is_refused(tmp_path):
+    one, base = (checkpoint(tmp_path / str(n), w=torch.tensor([n * 60_000.0]).half()) for n in (1, 0))
+    with pytest.raises(ModelError, match=r"the merge of w does not fit into torch\.float16"):
+        merge_checkpoints([one], [1.0], tmp_path / "out", method=MergeMethod("task_arithmetic", base, 2.0))
+
+
 def test_a_missing_shard_is_named(tmp_path):
     folder = checkpoint(tmp_path / "a", {"w": torch.zeros(1)}, {"v": torch.zeros(1)})
     (folder / "model-00001.safetensors").unlink()
@@ -131,19 +213,28 @@ def test_a_missing_shard_is_named(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_no_more_than_a_shard_is_in_memory(tmp_path):
-    """Three checkpoints of 8 shards of 8 MB: 192 MB are read, the process grows by less than 64."""
+@pytest.mark.parametrize("name", ["linear", "ties"])
+def test_no_more_than_some_chunks_are_in_memory(tmp_path, name):
+    """Three checkpoints of 8 shards of 8 MB: 192 MB are read, the process grows by less than 128."""
     for name in "abc":
         checkpoint(tmp_path / name, *({f"w{n}": torch.full((2_000_000,), float(n))} for n in range(8)))
     script = (
         "import resource, sys; from pathlib import Path\n"
         "from flywheel.training.model_merging import merge_checkpoints\n"
+        "from flywheel.training.merge_methods import MergeMethod\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "root, before = Path(sys.argv[1]), peak()\n"
-        "merge_checkpoints([root / n for n in 'abc'], [0.25, 0.25, 0.5], root / 'out'); print(peak() - before)"
+        "method = MergeMethod('ties', root / 'a', density=0.5) if sys.argv[2] == 'ties' else MergeMethod()\n"
+        "merge_checkpoints([root / n for n in 'abc'], [0.25, 0.25, 0.5], root / 'out', method=method)\n"
+        "print(peak() - before)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        [sys.executable, "-c", script, str(tmp_path), name],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
-    assert int(done.stdout) < 64 * 1024
-    assert load_file(tmp_path / "out" / "model-00007.safetensors")["w7"][0] == 7
+    assert int(done.stdout) < 128 * 1024
+    if name == "linear":
+        assert load_file(tmp_path / "out" / "model-00007.safetensors")["w7"][0] == 7

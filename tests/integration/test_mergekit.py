@@ -94,3 +94,67 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
 def _run(*words: object) -> None:
     answer = CliRunner().invoke(main, ["model", *map(str, words)])
     assert answer.exit_code == 0, answer.output
+
+
+# method -> what both are told beside shares: density, lambda, and whether signs are weighed as ours always are.
+WHOLE = {
+    "linear": {},
+    "task_arithmetic": {"lambda": 1.5},
+    "ties": {"density": 0.3, "lambda": 0.7},
+    "dare_linear": {"lambda": 0.5},
+    "dare_ties": {"lambda": 0.5, "normalize": True},
+}
+
+
+@pytest.mark.parametrize("method", WHOLE)
+def test_its_merges_of_whole_weights_are_ours_to_the_last_bit(base, merged, method):
+    """Both compute in float64 and store float32. mergekit's dare drops numbers of its own choice, so all are kept."""
+    told = WHOLE[method]
+    ours = merged / f"our-{method}"
+    words = ["--method", method, "--scaling", told.get("lambda", 1.0), "--density", told.get("density", 1.0)]
+    _run(
+        "merge", merged / "w0", merged / "w1", ours, "--weights", "0.6,0.4",
+        *([*words, "--base", base] if method != "linear" else []),
+    )  # fmt: skip
+    models = [
+        {"model": str(merged / f"w{n}"), "parameters": {"weight": share, "density": told.get("density", 1.0)}}
+        for n, share in enumerate(SHARES)
+    ]
+    theirs = _mergekit(base, merged, f"their-{method}", method, models, told)
+    mine = _weights(ours)
+    assert set(theirs) == set(mine)
+    apart = {name: (weight - theirs[name]).abs().max().item() for name, weight in mine.items()}
+    assert not any(apart.values()), {name: value for name, value in apart.items() if value}
+    changed = _weights(base)
+    assert any(not torch.equal(weight, changed[name]) for name, weight in mine.items())
+
+
+def test_its_dare_keeps_the_sum_of_magnitudes_and_ours_the_expected_value(base, merged):
+    """What is left of a task vector is scaled by the sums of magnitudes in mergekit 0.1.5, by 1 / density in the
+    paper."""
+    density, start, whole = 0.25, _weights(base), _weights(merged / "w0")
+    name = max(whole, key=lambda one: (whole[one] - start[one]).count_nonzero().item())
+    change = (whole[name] - start[name]).double()
+    models = [{"model": str(merged / "w0"), "parameters": {"weight": 1.0, "density": density}}]
+    theirs = _mergekit(base, merged, "their-dropped", "dare_linear", models, {})[name].double() - start[name].double()
+    ours = merged / "our-dropped"
+    _run("merge", merged / "w0", ours, "--method", "dare_linear", "--base", base, "--density", density)
+    mine = _weights(ours)[name].double() - start[name].double()
+    kept = mine != 0
+    torch.testing.assert_close(mine[kept], change[kept] / density, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(theirs.abs().sum(), change.abs().sum(), rtol=1e-4, atol=0)
+    assert abs(mine.abs().sum() / change.abs().sum() - 1) > 1e-4
+
+
+def _mergekit(base: Path, folder: Path, name: str, method: str, models: list, told: dict) -> dict[str, torch.Tensor]:
+    """Merge by mergekit in float64 into `folder/name`; return what it stored."""
+    asked = {"models": models, "merge_method": method, "dtype": "float64", "out_dtype": "float32"}
+    if method != "linear":
+        shared = {key: value for key, value in told.items() if key in ("lambda", "normalize")}
+        asked |= {"base_model": str(base), "parameters": shared}
+    (folder / f"{name}.yaml").write_text(json.dumps(asked))
+    alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    words = [str(MERGEKIT), f"{name}.yaml", str(folder / name)]
+    done = subprocess.run(words, cwd=folder, env=alone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return _weights(folder / name)

@@ -14,13 +14,15 @@ from osworlds import PHOTOS, RIGHT, THEIRS, example, execute, gold, mine, opened
 from flywheel.cli import main
 from flywheel.config import Settings
 from flywheel.envs import registry
+from flywheel.envs.computer.osworld import official
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.envs.tasks.drawing import make_task, make_tasks
 from flywheel.utils.errors import BadInput
 
 
 @pytest.fixture
-def workspace(tmp_path):
+def workspace(tmp_path, monkeypatch):
+    monkeypatch.setattr(official, "find_environment", lambda: None)  # what is played must not depend on it
     with opened(tmp_path) as made:
         yield made
 
@@ -49,9 +51,10 @@ def test_their_own_files_are_read_and_those_that_cannot_be_played_are_told(works
 @pytest.mark.parametrize(
     ("task", "why"),
     [
-        (example(RIGHT, [{"type": "chrome_open_tabs", "parameters": {}}]), "not carried out here: chrome"),
+        (example(RIGHT, [{"type": "update_browse_history", "parameters": {}}]), "not carried out here: update"),
         (example(RIGHT, [{"type": "launch", "parameters": {"command": ["no-such"]}}]), "not installed: no-such"),
         (example(RIGHT, [{"type": "launch", "parameters": {"command": "xterm"}}]), "a screen, .*: launches xterm"),
+        (example(RIGHT, [execute(["/usr/bin/no-such"])]), "not installed: /usr/bin/no-such"),
         (example(RIGHT, [execute("cd /tmp; FOO=1 no-such -x | cat")]), "not installed: no-such"),
         (example(RIGHT, [execute(["bash", "-c", "true && no-such"])]), "not installed: no-such"),
         (example(RIGHT, [execute("echo 'a; sudo b' | sh -c 'true' && sudo ls")]), "the rights of root: sudo"),
@@ -207,6 +210,10 @@ def test_the_command_tells_of_each(workspace):
     }
     shown = CliRunner().invoke(main, asked).output
     assert "1 of 2 tasks are played" in shown
+    assert "more where" not in shown
+    workspace.add("fetched", example({"func": "compare_csv", "result": mine("a"), "expected": gold("b")}))
+    assert "1 more where a folder of --files has what they" in CliRunner().invoke(main, asked).output
+    (workspace.root / "tasks" / "fetched.json").unlink()
     workspace.add("worse", example({**RIGHT, "func": ""}))
     again = CliRunner().invoke(main, asked)
     assert (again.exit_code, "1 of 3 tasks are played" in again.output) == (0, True)

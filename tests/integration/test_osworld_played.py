@@ -75,6 +75,18 @@ async def test_what_is_opened_is_there_when_the_episode_begins(workspace):
         await played(workspace, "it", [Finished("")], "computer")
 
 
+@desktops.needed
+async def test_what_a_step_after_the_episode_prints_is_judged(workspace):
+    """Here the stand-ins for programs of OSWorld's machine, which set-up puts into the home."""
+    listed = {"type": "execute", "parameters": {"command": ["ls", "/home/user/.local/bin"], "stdout": "bin.ls"}}
+    rules = {"type": "rule", "rules": {"expect": ["^google-chrome$", "^nautilus$"]}}
+    found = {"func": "check_list", "result": {"type": "cache_file", "path": "bin.ls"}, "expected": rules}
+    workspace.add("it", example({**found, "postconfig": [listed]}))
+    assert await played(workspace, "it", [Finished("")], "computer") == (1.0, "check_list 1")
+    actions = [Terminal("rm ~/.local/bin/nautilus"), Finished("")]
+    assert await played(workspace, "it", actions, "computer") == (0.0, "check_list 0")
+
+
 @computers.needed
 async def test_one_that_cannot_be_done_is_to_be_given_up(workspace):
     name = "b3d4a89c-53f2-4d6b-8b6a-541fb5d205fa"

@@ -13,7 +13,7 @@ from flywheel.config import SandboxSettings
 from flywheel.envs.browser.pages import manifest
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
-from flywheel.envs.tasks.drawing import make_page_task
+from flywheel.envs.tasks.page_tasks import make_page_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SEED = 3

@@ -17,7 +17,7 @@ from flywheel.config import SandboxSettings
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
 from flywheel.envs.conformance import CLAUSES, ConformanceCase
-from flywheel.envs.tasks.drawing import make_page_task
+from flywheel.envs.tasks.page_tasks import make_page_task
 from flywheel.utils.errors import BadInput, EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -79,7 +79,7 @@ async def test_sessions_at_once_have_servers_of_their_own(tmp_path, pool, isolat
         )
         assert [results[-1].info["state"]["reward"] for results in ends] == [2, 1, 0]
         assert len({env.tab.url for env in (one, other, third)}) == 3
-        folders = {env.env._backend.folder for env in (one, other, third)}
+        folders = {env.env.backend.folder for env in (one, other, third)}
         assert all(folder.is_dir() for folder in folders)
     assert not any(folder.exists() for folder in folders)
 

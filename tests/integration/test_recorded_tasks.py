@@ -11,8 +11,8 @@ import pytest
 
 from flywheel.config import Settings, parse_settings
 from flywheel.envs.suites import catalogue
-from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_tasks, task_content
+from flywheel.envs.tasks.held_out import held_out_templates
 from flywheel.recordings.synthetic.sessions import make_sessions, recorded_tasks, sessions_match_settings
 from flywheel.utils.errors import BadInput
 
@@ -32,7 +32,7 @@ def test_every_template_comes_before_one_comes_again(tasks):
     for task in tasks:
         seen[task.world].append(task.template)
     for world, templates in seen.items():
-        apart = drawing.held_out_templates(Settings(), catalogue.get_world(world))
+        apart = held_out_templates(Settings(), catalogue.get_world(world))
         levels = Settings().synthesis.levels
         learnt = {
             name

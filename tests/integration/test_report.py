@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -16,8 +18,11 @@ from flywheel.cli import console as cli_console
 from flywheel.config.workspace import Workspace
 from flywheel.store import partitions
 from flywheel.store.catalog import database
+from flywheel.store.schema import TABLES
+from flywheel.synthesis.funnel import Funnel, FunnelStage, write_funnel
 from flywheel.ui.report import charts, figures, pages, replay
 from flywheel.utils.errors import BadInput
+from flywheel.utils.files import write_text
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -214,6 +219,26 @@ def test_lineage_goes_back_to_the_base_model(ws):
     assert sft["trained"] == database.query_catalog(ws, "FROM sft").num_rows
 
 
+def test_what_peoples_time_brings_and_how_far_reviewers_agree(tmp_path):
+    ws, chosen = synthetic.workspace(tmp_path)
+    synthetic.incoming(ws, chosen, 1)
+    synthetic.routed(ws, chosen, 1)
+    assert "What people" in pages.write_report(ws).read_text()
+    said = {"subject": "000-a", "iteration": 0, "sha256": "s", "correct": True, "complete": True, "comment": ""}
+    for reviewer, safe in (("ada", True), ("bo", False)):
+        line = said | {"safe": safe, "reviewer": reviewer, "at": "2026-01-01T00:00:00+00:00"}
+        write_text(ws.root / "reviews" / "recordings" / f"{reviewer}.jsonl", json.dumps(line) + "\n")
+    told = pages.write_report(ws).read_text()
+    (work,) = database.query_catalog(ws, "FROM people_minutes WHERE work = 'recording'").to_pylist()
+    assert f'data-label="Trajectories">{work["trajectories"]}</td>' in told
+    assert '<th class="left">safe</th><td data-label="Compared">1</td><td data-label="Alike">0%</td>' in told
+    assert '<span class="interval">not known</span>' in told
+    write_text(ws.root / "reviews" / "recordings" / "cy.jsonl", "{\n")
+    told = pages.write_report(ws).read_text()
+    assert "a verdict cannot be read" in told, "that does not cost an iteration its report"
+    assert "reviews/recordings/cy.jsonl" in told
+
+
 def test_an_empty_workspace_says_what_to_type(tmp_path):
     ws, _ = synthetic.workspace(tmp_path)
     told = Page(pages.write_report(ws).read_text())
@@ -261,10 +286,46 @@ def test_one_trajectory_has_a_page_of_its_own(ws):
     assert len([ref for ref in told.refers if ref.startswith("data:image/")]) == row["steps"]
 
 
+def test_a_trajectory_page_ends_in_the_screen_after_the_last_action(ws, tmp_path):
+    own = Workspace(tmp_path / "own")
+    shutil.copytree(ws.root, own.root)
+    rows = partitions.read_partition(own, "trajectories", 2, "rollout").to_pylist()
+    image = partitions.read_partition(own, "images", 2, "rollout").to_pylist()[0]
+    for row, sha256 in zip(rows, (image["sha256"], "f" * 64), strict=False):  # the second is not stored
+        row["final_image_sha256"] = sha256
+    partitions.write_partition(own, "trajectories", 2, "rollout", rows)
+    (shown, steps), (lost, _) = [
+        (pages.write_trajectory_page(own, row["trajectory_id"]).read_text(), row["steps"]) for row in rows[:2]
+    ]
+    screen = "data:image/png;base64," + base64.b64encode(image["bytes"]).decode()
+    refers = [ref for ref in Page(shown).refers if ref.startswith("data:image/")]
+    assert (len(refers), refers[-1]) == (steps + 1, screen)
+    assert f"{steps} step" in Page(shown).text
+    assert "after the last action" not in Page(lost).text
+
+
 def test_what_was_hardly_understood_is_shown_so(ws):
     told = Page(pages.write_trajectory_page(ws, "r10").read_text())
     assert "hardly understood, not learned from: “um so i click the uh add button (0.55)”" in told.text
     assert told.text.count("said: “um so i click the uh add button”") == 2
+
+
+def test_the_page_of_an_annotated_trajectory_says_whose_each_step_is(ws, tmp_path):
+    own = Workspace(Path(shutil.copytree(ws.root, tmp_path / "own")))
+    rows = partitions.read_partition(own, "steps", 2, "rollout").to_pylist()
+    name = max((row["trajectory_id"] for row in rows), key=[row["trajectory_id"] for row in rows].count)
+    mine = [row for row in rows if row["trajectory_id"] == name]
+    assert len(mine) > 2
+    plain = Page(pages.write_trajectory_page(own, name).read_text()).text
+    assert "the model alone" not in plain  # all steps are one's: nothing is said of each
+    mine[0]["author"] = "human"
+    kept = dict.fromkeys(TABLES["candidates"].names)
+    kept |= {"trajectory_id": name, "step": mine[1]["step"], "candidate": 0, "decision": "accepted", "annotator": "ada"}
+    partitions.write_partition(own, "steps", 2, "rollout", rows)
+    partitions.write_partition(own, "candidates", 2, "ingest", [kept])
+    told = Page(pages.write_trajectory_page(own, name).read_text()).text
+    said = re.findall("by a person|the model's, accepted by ada|the model alone", told)
+    assert said == ["by a person", "the model's, accepted by ada", *["the model alone"] * (len(mine) - 2)]
 
 
 def test_an_unknown_trajectory_is_bad_input(ws):
@@ -405,3 +466,25 @@ def test_an_interval_is_drawn_around_its_value():
     middle = float(re.search(r'class="dot [^"]*" cx="[\d.]+" cy="([\d.]+)"', svg).group(1))
     assert top < middle < foot
     assert middle == pytest.approx((top + foot) / 2, abs=0.11)
+
+
+def test_how_tasks_were_made_and_why_they_were_drawn(tmp_path):
+    ws, settings = synthetic.workspace(tmp_path / "ws")
+    synthetic.incoming(ws, settings, 1, tasks=6, samples=2)
+    assert 'id="made"' not in pages.write_report(ws).read_text()
+    assert "synthesis.refresh" not in pages.write_report(ws).read_text()
+
+    stage = FunnelStage(name="one answer", taken=40, left=25, discarded={"two <answers>": 15})
+    write_funnel(ws.root / "made", Funnel(source="questions", made_from="a folder", seed=3, stages=(stage,)))
+    (ws.root / "broken").mkdir()
+    (ws.root / "broken/funnel.json").write_text("{")
+    ws.params.write_text("seed: 7\nsynthesis:\n  manifests: [made, broken, made/page.yaml]\n")
+    rows = database.query_catalog(ws, "FROM tasks WHERE split = 'train' AND stage = 'synthesize'").to_pylist()
+    whole = [{name: row[name] for name in TABLES["tasks"].names} for row in rows]
+    reasons = ["weak", "weak", "mixed"]
+    drawn = [row | {"drawn_for": why} for row, why in zip(whole, [*reasons, *["even"] * 3], strict=True)]
+    partitions.write_partition(ws, "tasks", 1, "synthesize", drawn)
+    text = Page(pages.write_report(ws).read_text()).text
+    assert "questions, of a folder made, seed 3 Stage Taken Left Discarded one answer 40 25 15 two <answers>" in text
+    assert "not a funnel" in text
+    assert [word for word in ("001 weak 2 0 –", "001 mixed 1 0 –", "001 even 3 0 –") if word not in text] == []

@@ -127,3 +127,47 @@ def test_the_funnel_and_a_view_say_so_in_sql(ws):
     always = next(row for row in less if row["reason"] == "always solved")
     assert (always["success_rate"], always["groups"], round(always["relative_prob"], 2)) == (1.0, 3, 0.6)
     assert always["instruction"]
+
+
+def test_a_rise_of_the_variance_within_groups_stands_beside_the_curves(tmp_path):
+    ws, settings = synthetic.workspace(tmp_path / "ws")
+    synthetic.incoming(ws, settings, 1, tasks=6, samples=1)
+    curve = [0.1] * 12 + [0.22] * 4
+    for domain, scorer in (("games", "verifier"), ("sites", "judge")):
+        found = [{"name": "group_variance", "domain": domain, "step": n, "value": v} for n, v in enumerate(curve, 1)]
+        partitions.write_partition(ws, "metrics", 1, f"rl-{domain}", found)
+        score = {"trajectory_id": f"t-{domain}", "scorer": scorer, "score": 1.0, "success": True, "threshold": 1.0}
+        partitions.write_partition(ws, "scores", 1, f"rl-{domain}", [score])
+    text = re.sub(r"\s+", " ", pages.write_report(ws).read_text())
+    assert "rl-games of iteration 001, steps 13 to 16" in text
+    assert "rose to 0.22, above its earlier band (up to 0.15)" in text
+    assert text.count("The reward is the verifier's own: look at episodes of these steps") == 1
+    assert "The reward is by judge: look at" in text
+    assert "https://www.primeintellect.ai/blog/reward-hacking" in text
+
+
+def test_an_audit_that_proves_hacking_stands_beside_the_curves_with_the_worst_world(tmp_path):
+    ws, settings = synthetic.workspace(tmp_path / "ws")
+    synthetic.incoming(ws, settings, 1, tasks=6, samples=1)
+    for domain, last in (("games", 2.0), ("sites", 1.0)):
+        curves = {
+            ("audit_evidence", domain): [0.2, 0.6, 0.9, 1.1, 1.4, last],
+            ("audit_false_pay", domain): [0.1, 0.2, 0.2, 0.3, 0.4, 0.5],
+            ("audit_false_pay", f"{domain}/tiles"): [0.0] * 6,
+            ("audit_false_pay", f"{domain}/merge"): [0.5] * 6,
+            ("audit_gap", domain): [0.05, 0.1, 0.1, 0.1, 0.2, 0.3],
+        }
+        curves[("audit_evidence", domain)] = [min(last, one) for one in curves[("audit_evidence", domain)]]
+        found = [
+            {"name": name, "domain": place, "step": step, "value": value}
+            for (name, place), curve in curves.items()
+            for step, value in enumerate(curve, 1)
+        ]
+        partitions.write_partition(ws, "metrics", 1, f"rl-{domain}", found)
+        score = {"trajectory_id": f"t-{domain}", "scorer": "orm", "score": 1.0, "success": True, "threshold": 1.0}
+        partitions.write_partition(ws, "scores", 1, f"rl-{domain}", [score])
+    text = re.sub(r"\s+", " ", pages.write_report(ws).read_text())
+    assert text.count("Reward hacking: rl-games of iteration 001, proved at step 5.") == 1
+    assert "The reward by orm paid 15%" in text
+    assert "and 45% in the last, most in games/merge; it paid +0.25 more than was done" in text
+    assert "Reward hacking: rl-sites" not in text

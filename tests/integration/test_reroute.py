@@ -144,7 +144,7 @@ def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     from flywheel.rewards.scorers import verifier as module
 
     class Steps:
-        name, version, needs = "verifier", "2", frozenset({"steps"})
+        name, version, needs = "verifier", "3", frozenset({"steps"})
 
         def score(self, case):
             from flywheel.rewards.scorer import Score
@@ -154,14 +154,17 @@ def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     monkeypatch.setattr(module, "open_scorer", lambda settings: Steps())
     assert flywheel(recorded, "data", "reroute", 2, "--scorer", "verifier", "--write")[0] == 0
     long = {row["trajectory_id"] for row in rows(recorded, "trajectories", 2, "rollout") if row["steps"] >= 4}
-    scored = {row["trajectory_id"]: row for row in rows(recorded, "scores", 2, "score")}
+    every = rows(recorded, "scores", 2, "score")
+    assert {row["version"] for row in every if not row["current"]} == {None}, "the earlier version stays"
+    now = [row for row in every if row["current"]]
+    scored = {row["trajectory_id"]: row for row in now}
     assert {name for name, row in scored.items() if row["success"]} == long & scored.keys()
     assert {row["trajectory_id"] for row in rows(recorded, "sft", 2)} <= long
     assert stage_records.changed_stages(recorded) == {}
     by_stage = list(
         score.score_trajectories(StageContext(recorded, Settings(), 2, "score"), RoutingRule(scorers=("verifier",)))
     )
-    assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == rows(recorded, "scores", 2, "score")
+    assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == now
 
 
 @pytest.mark.parametrize("after", by_day(["rewrite_manifest", "relink_manifest", "update_lock_entries"]))

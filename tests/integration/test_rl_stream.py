@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 
 from flywheel import config
 from flywheel.evaluation.evaluator import judge_episode
+from flywheel.evaluation.reward_audit import ALARM
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.rewards.scorer import ScorerSet
-from flywheel.rewards.scorers import verifier
+from flywheel.rewards.scorer import Score, ScorerSet, ScoringInput
+from flywheel.rewards.scorers import orm, verifier
 from flywheel.rollout.async_pool import EpisodeOutcome
 from flywheel.rollout.episode import derive_seed, run_episode
 from flywheel.training.rl import run
@@ -161,6 +162,70 @@ def test_restored_starts_and_fresh_contents_train_together_on_own_steps_alone(mo
     counted = sum(row["groups"] for row in result.curriculum)
     assert counted == len((tmp_path / "state" / "pool" / "log.jsonl").read_text().split('"group"')) - 1
     assert result.dropped_starts == {}
+
+
+class Contrary:
+    """Pays what the verifier does not."""
+
+    name, version, needs = "orm", "1", frozenset({"steps", "screens"})
+
+    def score(self, case: ScoringInput) -> Score:
+        assert case.trajectory.final_image_sha256 in case.screens
+        return Score(float(case.task.params["side"] != "left"))
+
+
+@pytest.fixture
+def contrary(monkeypatch):
+    monkeypatch.setattr(orm, "open_scorer", lambda settings: Contrary())
+
+
+def test_who_is_named_for_the_reward_rewards_the_episodes_and_nobody_else(model, tmp_path, contrary):
+    judged = []
+    (step,) = train(model, tmp_path, {"reward": "orm", "steps": 1}, on_judged=judged.append)
+    assert {verdict.scorer for one in judged for verdict in one.verdicts} == {"orm"}
+    paid = [one.task.params["side"] != "left" for one in judged]
+    assert len(paid) == step["episodes"] == 6
+    assert step["success"] == step["score"] == sum(paid) / 6
+    assert step["audit_episodes"] == 6
+    assert step["audit_gap"] == pytest.approx(2 * sum(paid) / 6 - 1)
+    assert {step["audit_false_pay"], step["audit_false_pay_tiles"], step["audit_missed"]} == {1.0}
+
+
+def test_a_reward_that_pays_what_failed_is_warned_of_once_and_by_name(model, tmp_path, contrary, caplog):
+    curve = train(model, tmp_path, {"reward": "orm", "steps": 4})
+    first = next(step["step"] for step in curve if step["audit_evidence"] >= ALARM)
+    told = [record.message for record in caplog.records if "reward hacking" in record.message]
+    assert len(told) == 1
+    assert f"rl games, step {first}: reward hacking: orm paid " in told[0]
+    assert "above all of tiles/lamp" in told[0]
+
+
+def test_such_a_run_stops_where_that_is_set_and_does_not_go_on_when_it_is_started_again(model, tmp_path, contrary):
+    block, seen = {"reward": "orm", "steps": 6, "audit_stops": True}, []
+    for _ in range(2):
+        with pytest.raises(TrainingError, match=r"reward hacking: orm paid (\d+) of \1 audited.*audit_stops"):
+            train(model, tmp_path, block, on_metric=lambda metric: seen.append(metric["step"]))
+    assert seen == sorted(set(seen))
+    assert len(seen) < 5
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_state_that_the_verifier_cannot_read_does_not_stop_a_run_that_it_does_not_pay(
+    model, tmp_path, contrary, monkeypatch
+):
+    def unreadable(task, state):
+        raise ValueError("no such field")
+
+    monkeypatch.setattr(verifier, "score_final_state", unreadable)
+    (step,) = train(model, tmp_path, {"reward": "orm", "steps": 1})
+    assert step["audit_unread"] == 6
+    assert "audit_evidence" not in step
+
+
+@pytest.mark.parametrize("block", [{}, {"reward": "orm", "audit_fraction": 0.0}])
+def test_nothing_is_audited_where_the_verifier_pays_or_nobody_asks(model, tmp_path, contrary, block):
+    (step,) = train(model, tmp_path, {"steps": 1} | block)
+    assert not [name for name in step if name.startswith("audit")]
 
 
 def test_staleness_stays_within_its_bound(model, tmp_path):

@@ -14,7 +14,7 @@ from flywheel.envs.browser.pages import manifest
 from flywheel.envs.browser.pages.session import ManifestPages
 from flywheel.envs.browser.pool import BrowserPool
 from flywheel.envs.conformance import CLAUSES, ConformanceCase, SeedComparison
-from flywheel.envs.tasks.drawing import make_page_task
+from flywheel.envs.tasks.page_tasks import make_page_task
 from flywheel.utils.errors import EnvError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

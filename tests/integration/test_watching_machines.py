@@ -18,7 +18,7 @@ from flywheel.agent.actions import ReadFile, Terminal, Wait
 
 small_world = computers.small_world
 pytestmark = computers.needed
-SANDBOX = {"kinds": {"terminal": {"run_s": 3.0, "wait_ms": 10.0}}}
+SANDBOX = {"kinds": {"terminal": {"run_s": 100.0, "timeout_s": 120.0, "wait_ms": 10.0}}}
 KEYS, SIZE, SHOWN = range(3)
 # Links, the clipboard, titles, a picture's beginning, queries that are answered, HTML.
 HOSTILE = (
@@ -128,7 +128,13 @@ async def test_the_agents_terminal_is_watched_as_it_prints(tmp_path):
             await line.type("seen\r")  # to the program that runs
             await line.until(b"got seen")
             assert "got seen" in (await playing_on).observation.text
-            await line.type("touch nothing\r")  # nothing runs: it goes nowhere
+            async with client.ws_connect(path, headers={"Origin": address}) as other:
+                await Line(other).type("touch nothing\r")  # nothing runs: it goes nowhere
+                # A message that is too long ends the connection, after all that came before it was heard.
+                await other.send_bytes(struct.pack(">BI", KEYS, 2**20 + 1))
+                async with asyncio.timeout(PATIENCE_S):
+                    async for _ in other:
+                        pass
             await env.step(Terminal("echo $((40 + 2))"))
             await line.until(b"\n42")
             assert b"nothing" not in line.printed

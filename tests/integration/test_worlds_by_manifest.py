@@ -101,6 +101,9 @@ async def test_it_is_played_and_judged(workspace):
         (('end: {answer: "3"}', 'end: {answers: "3"}'), r"tasks\.1\.end\.answers: Extra inputs"),
         (('end: {answer: "3"}', 'end: {served: {"80": x}}'), "begin.ports does not say what is asked at 80"),
         (('end: {answer: "3"}', "end: {printed: [x]}"), "a line for each command of begin.probe"),
+        (('end: {answer: "3"}', 'choose: {x: []}\n    end: {answer: "3"}'), r"tasks\.1\.choose\.x: .*at least 1 item"),
+        (("world: reports", f"world: r{'e' * 64}ports"), "the manifest's world: "),
+        (("folder: start", f"folder: {'start' * 60}"), "a file that it names cannot be read: .*too long"),
         (("begin: {files", "begin: {file"), "begin has no file"),
         (("begin: {files", "begin: {setup: 3, files"), "begin.setup: Input should be a valid list"),
         (("tasks:", "tasks: ["), "the manifest is not YAML"),
@@ -112,6 +115,13 @@ def test_what_is_wrong_is_told_in_a_line(workspace, change, said):
         synthesis.check_task_settings(chosen("mine.yaml"), 1, workspace)
     assert "mine.yaml" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_two_manifests_of_one_name_are_told(workspace):
+    (workspace / "other.yaml").write_text((workspace / "mine.yaml").read_text())
+    with pytest.raises(BadInput, match=r"the world reports is that of .*mine\.yaml too \(.*other\.yaml\)"):
+        registry.load_external_suites(chosen("mine.yaml", "other.yaml"), workspace)
+    registry.load_external_suites(chosen("mine.yaml", "mine.yaml"), workspace)
 
 
 def test_a_manifest_that_is_not_there_is_told(workspace):

@@ -37,7 +37,7 @@ LACKING = {
     "tasks": "environment",
     "ct": "weight",
     "lineage": "times",
-    "trajectories": "start_step",
+    "trajectories": "final_image_sha256",
 }
 
 

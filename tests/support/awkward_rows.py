@@ -31,6 +31,8 @@ OTHER_KINDS = {
     "promotions": "iteration INTEGER, model VARCHAR, digest VARCHAR, promoted BOOLEAN, reason VARCHAR",
     "label_history": """iteration INTEGER, trajectory_id VARCHAR, label VARCHAR, comment VARCHAR, reviewer VARCHAR,
         queue VARCHAR, "at" TIMESTAMPTZ, file VARCHAR, line BIGINT""",
+    "recording_verdicts": """subject VARCHAR, iteration INTEGER, sha256 VARCHAR, correct BOOLEAN, complete BOOLEAN,
+        safe BOOLEAN, comment VARCHAR, reviewer VARCHAR, "at" TIMESTAMPTZ, file VARCHAR, line BIGINT""",
     "dvc_lock": "iteration INTEGER, content VARCHAR",
     "parameter_files": "iteration INTEGER, content VARCHAR",
     "decision_files": "iteration INTEGER, content VARCHAR",
@@ -45,12 +47,14 @@ def draw(seed: int) -> Rows:
     for k in ITERATIONS:
         made.iteration(k)
     made.labels()
+    made.verdicts()
+    made.rows["score_history"] += made.rows["scores"]
     return made.rows
 
 
 class _Drawn:
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.rows = rng, {name: [] for name in (*TABLES, *OTHER_KINDS)}
+        self.rng, self.rows = rng, {name: [] for name in (*TABLES, "score_history", *OTHER_KINDS)}
         self.newest = {"model": "models/base", "digest": "d0"}
         self.rows["promotions"].append({"iteration": 0, **self.newest, "promoted": None, "reason": ""})
         self.tasks: dict[str, dict] = {}
@@ -68,13 +72,17 @@ class _Drawn:
         for task in train:
             for sample in range(rng.choice((1, 2, 4, 16))):
                 self.routed(k, "rollout", task, self.newest["digest"], sample)
-        parent = {"parent_id": f"t{k}-rollout-{self.newest['digest']}-{train[0]['task_id']}-0"}
+        parent = {"parent_id": f"t{k}-rollout-{self.newest['digest']}-{train[0]['task_id']}-0", "start_step": k % 2}
         self.routed(k, "rollout", train[0], "corrected", 0, source="correction", author="solver", **parent)
         shown = self.task(k, "ingest", f"shown{k}", "train")
         foreign = self.task(k, "ingest", f"import:{k}", "train") | {"domain": "imported"}
         for n in range(2):
             person = {"author": "human", "annotator": f"person {n}", "skill": "novice"}
             self.routed(k, "ingest", shown, "human", n, source="recording", reward=None, **person)
+            self.candidates(k, f"t{k}-ingest-human-{shown['task_id']}-{n}")
+            parent = {"parent_id": f"t{k}-ingest-human-{shown['task_id']}-{n}"}
+            self.routed(k, "ingest", shown, "human", 7 + n, source="augmentation", reward=None, **person, **parent)
+            self.routed(k, "ingest", train[n], "human", 20 + n, source="annotation", author="human", annotator="ada")
             origin = {"origin": f"set:{k}{n}", "licence": "CC-BY-4.0", "level": None}
             self.routed(k, "ingest", foreign, "human", n, source="import", author="human", **origin)
         rivals = (merged, self.newest["digest"])
@@ -109,6 +117,9 @@ class _Drawn:
                 "instruction": f"Do {name}",
                 "threshold": 1.0,
                 "environment": None,  # a column that came late
+                "drawn_for": self.rng.choice((None, "even", "weak")),
+                "source": self.rng.choice(("templates", "questions", None)),
+                "verifier_kill_rate": self.rng.choice((1.0, 0.95, 0.5, None)),
             }
         row = self.tasks[name] | {"split": split}
         self.add("tasks", k, stage, row)
@@ -140,22 +151,42 @@ class _Drawn:
             fault = "no action" if rng.random() < 0.3 else None
             step = {"trajectory_id": row["trajectory_id"], "step": n, "author": row["author"], "parse_error": fault}
             self.add("steps", k, stage, step | {"image_sha256": screen, "action_type": None if fault else "click"})
+            if not fault:
+                self.rows["steps"][-1] |= {"action": f"click {sample}", "raw_text": f"Action: click {sample}"}
         return row
+
+    def candidates(self, k: int, name: str) -> None:
+        """Of each step, and of one that is not there."""
+        for n in range(4):
+            for number, decision in enumerate(("accepted", "rejected", "undone", "rejected")):
+                row = {"trajectory_id": name, "step": n, "candidate": number, "decision": decision}
+                row |= {"action": f"click {number}", "raw_text": f"Action: click {number}", "annotator": "ada"}
+                sampled = {"token_ids": [number, 2], "logprobs": [-0.5, -0.25], "weight_version": "d0"}
+                self.add("candidates", k, "ingest", row | (sampled if number else {}))
 
     def judged(self, k: int, stage: str, row: dict) -> list[dict]:
         """Scores of some scorers; those that could not judge gave none."""
         if row["status"] not in ("completed", "truncated"):
             return []
         found = []
-        for scorer in self.rng.sample(("verifier", "judge", "model"), self.rng.choice((0, 1, 2, 2, 3))):
-            score = self.rng.choice((None, 0.0, 0.9, 1.0, 1.0))
-            held = self.rng.choice((0.5, 1.0))
-            success = None if score is None else score >= held
-            version = self.rng.choice(("1", "1", "2"))
-            found.append({"scorer": scorer, "version": version, "score": score, "threshold": held, "success": success})
+        judges = ("verifier:world:score", "judge:majority", "model", "person")
+        for scorer in self.rng.sample(judges, self.rng.choice((0, 1, 2, 2, 3))):
+            versions = self.rng.sample(("1", "2", "3"), self.rng.choice((1, 1, 2)))
+            for current, version in zip((True, False), versions, strict=False):
+                score = self.rng.choice((None, 0.0, 0.9, 1.0, 1.0))
+                held = self.rng.choice((0.5, 1.0))
+                success = None if score is None else score >= held
+                one = {"scorer": scorer, "version": version, "score": score, "threshold": held, "success": success}
+                abstained = self.rng.choice((True, False, None)) if score is None else None
+                # A column that came late is null.
+                found.append(
+                    one | {"abstained": abstained, "current": self.rng.choice((True, None)) if current else False}
+                )
         found = [{"trajectory_id": row["trajectory_id"], **one} for one in found]
-        self.add("scores", k, stage, *found)
-        return found
+        counting = [one for one in found if one["current"] is not False]
+        self.add("scores", k, stage, *counting)
+        self.add("score_history", k, stage, *(one for one in found if one["current"] is False))
+        return counting
 
     def routed(self, k: int, stage: str, task: dict, digest: str, sample: int, **changes) -> None:
         row = self.episode(k, stage, task, digest, sample, **changes)
@@ -165,6 +196,7 @@ class _Drawn:
         name = row["trajectory_id"]
         score = None if success is None else self.rng.random()
         route = {"trajectory_id": name, "destination": store, "reason": "", "score": score, "success": success}
+        route["decided_by"] = self.rng.choice((None, "person", "judge:majority"))
         self.add("routes", k, "route", route)
         if store == "quarantine":
             self.add("quarantine", k, "route", {"trajectory_id": name, "reason": "r", "source_table": "trajectories"})
@@ -293,6 +325,9 @@ class _Drawn:
             {"seed": k, "operations": {"notify_command": "a: 'b' # c"}, "rl": {"group_size": k}}
         )
         self.rows["parameter_files"].append({"iteration": k, "content": dump_settings(settings)})
+        for n, (decision, why) in enumerate((("same", ""), ("differs", "the screen before step 12 differs"))):
+            row = {"subject": f"t{k}-ingest-human-shown{k}-{n}", "kind": "replay", "reviewer": "sandbox", "at": START}
+            self.add("reviews", k, "ingest", row | {"decision": decision, "comment": why})
         review = {"subject": f"m{k}", "kind": "promotion", "reviewer": "rules", "decision": "keep"}
         self.add("reviews", k, "promote", review | {"comment": "", "at": START})
         self.add("images", k, "rollout", *(image_row(n) for n in range(3)))
@@ -314,6 +349,19 @@ class _Drawn:
                     where = {"file": f"reviews/{reviewer}.jsonl", "line": lines[reviewer]}
                     self.rows["label_history"].append({**place, **row, "at": at, **where})
 
+    def verdicts(self) -> None:
+        """Of recordings and of trajectories; some ask only, and some are of files that changed."""
+        rng = self.rng
+        for reviewer in ("ada", "bo"):
+            for line, subject in enumerate(("000-a", "001-b", "t2-rollout-x", "t3-rollout-y"), 1):
+                asks = rng.random() < 0.2
+                said = {name: None if asks else rng.random() < 0.8 for name in ("correct", "complete", "safe")}
+                at = START + timedelta(seconds=rng.randrange(3000))
+                about = {"subject": subject, "iteration": int(subject[1]) if subject[0] == "t" else 0, "sha256": "s"}
+                where = {"file": f"reviews/recordings/{reviewer}.jsonl", "line": line}
+                row = {**about, **said, "comment": "", "reviewer": reviewer, "at": at, **where}
+                self.rows["recording_verdicts"].append(row)
+
 
 def connect(rows: Rows) -> duckdb.DuckDBPyConnection:
     """The catalogue over rows in memory."""
@@ -326,17 +374,20 @@ def connect(rows: Rows) -> duckdb.DuckDBPyConnection:
             connection.execute(f"INSERT INTO own_{name} ({names}) VALUES ({marks})", list(row.values()))
         connection.execute(f"CREATE VIEW {name} AS FROM own_{name}")
     for name, schema in TABLES.items():
+        own = rows["score_history" if name == "scores" else name]
         keys = pa.schema([pa.field("iteration", pa.int32()), pa.field("stage", pa.string()), *schema])
-        connection.register("given", pa.Table.from_pylist(rows[name], pa.schema([f.with_nullable(True) for f in keys])))
+        connection.register("given", pa.Table.from_pylist(own, pa.schema([f.with_nullable(True) for f in keys])))
         connection.execute(f"CREATE TABLE own_{name} AS FROM given")
         connection.unregister("given")
-        if name != "reviews":
+        if name not in ("reviews", "scores"):
             connection.execute(f"CREATE VIEW {name} AS FROM own_{name}")
     outside = database._ROWS_OUTSIDE_PARTITIONS["reviews"]
     connection.execute(f"CREATE VIEW reviews AS FROM own_reviews UNION ALL {outside}")
     connection.execute(
         "CREATE VIEW steps_in_files AS SELECT *, '' AS filename, rowid AS file_row_number FROM own_steps"
     )
+    connection.execute("CREATE VIEW score_history AS FROM own_scores")
+    connection.execute("CREATE VIEW scores AS FROM own_scores WHERE current IS NOT false")
     connection.execute(database.catalog_views_sql())
     return connection
 
@@ -345,7 +396,7 @@ def write(ws: Workspace, rows: Rows) -> None:
     """The same as the files of a workspace."""
     for table in TABLES:
         by_place = defaultdict(list)
-        for row in rows[table]:
+        for row in rows["score_history" if table == "scores" else table]:
             by_place[row["iteration"], row["stage"]].append(row)
         for (k, stage), own in by_place.items():
             kept = [{name: value for name, value in row.items() if name not in ("iteration", "stage")} for row in own]
@@ -359,7 +410,7 @@ def write(ws: Workspace, rows: Rows) -> None:
     for row in rows["fresh_evaluation_files"]:
         write_text(ws.iteration(row["iteration"]) / "checkup.json", row["content"])
     said = defaultdict(list)
-    for row in rows["label_history"]:
+    for row in (*rows["label_history"], *rows["recording_verdicts"]):
         fields = {name: row[name] for name in row if name not in ("file", "line")}
         said[row["file"]].append(json.dumps(fields | {"at": row["at"].isoformat()}))
     for file, lines in said.items():

@@ -308,7 +308,12 @@ def funnel(w: World) -> list[Row]:
         "tasks": ("tasks", lambda row: row["stage"] == "synthesize" and row["split"] == "train"),
         "rollouts": ("trajectories", lambda row: row["stage"] == "rollout" and row["source"] != "correction"),
         "corrections": ("trajectories", lambda row: row["source"] == "correction"),
-        "recordings": ("trajectories", stage("ingest")),
+        "recordings": (
+            "trajectories",
+            lambda row: row["stage"] == "ingest" and row["source"] not in ("augmentation", "annotation"),
+        ),
+        "annotations": ("trajectories", lambda row: row["source"] == "annotation"),
+        "augmentations": ("trajectories", lambda row: row["source"] == "augmentation"),
         "scored": ("scores", stage("score")),
         "verified": ("routes", lambda row: row["success"]),
         "sft": ("sft", lambda row: True),
@@ -344,6 +349,7 @@ def learning_curves(w: World) -> list[Row]:
 @second("iteration")
 def iterations(w: World) -> list[Row]:
     names = {"tasks": "tasks", "trajectories": "rollouts", "recordings": "recordings", "corrections": "corrections"}
+    names |= {name: name for name in ("annotations", "augmentations")}
     names |= {f"to_{store}": store for store in ("sft", "ct", "quarantine")}
     rows = {(row["iteration"], row["name"]): row["rows"] for row in funnel(w)}
     p = {row["iteration"]: row for row in p_v1(w) if row["domain"] == "all"}
@@ -351,7 +357,9 @@ def iterations(w: World) -> list[Row]:
     found = []
     for k in sorted({k for k, _ in rows}):
         counts = {name: rows.get((k, of), 0) for name, of in names.items()}
-        came = counts["trajectories"] + counts["recordings"] + counts["corrections"]
+        came = sum(
+            counts[name] for name in ("trajectories", "recordings", "corrections", "annotations", "augmentations")
+        )
         went = counts["to_sft"] + counts["to_ct"]
         domains = [domain for one, domain in evaluated(w, "before", "after") if one == k and domain != "all"]
         held = {
@@ -497,6 +505,26 @@ def stage_artifacts(w: World) -> list[Row]:
     return found
 
 
+@second("iteration", "trajectory_id", "step", "candidate")
+def preference_pairs(w: World) -> list[Row]:
+    steps = {(row["iteration"], row["trajectory_id"], row["step"]): row for row in w["steps"]}
+    refused = [row for row in w["candidates"] if row["decision"] in ("rejected", "undone")]
+    for row in w["trajectories"]:
+        first = steps.get((row["iteration"], row.get("parent_id"), row.get("start_step")))
+        if row["source"] == "correction" and first:
+            refused.append({**first, "trajectory_id": row["trajectory_id"], "candidate": None})
+    facts, found = by_place(w, "trajectories"), []
+    for row in refused:
+        kept = steps.get((row["iteration"], row["trajectory_id"], row["step"]))
+        if kept and not (kept["parse_error"] or kept.get("misclick")) and kept.get("action") != row.get("action"):
+            pair = pick(row, "iteration", "trajectory_id", "step", "candidate", "weight_version")
+            pair |= pick(facts[row["iteration"], row["trajectory_id"]], "task_id", "domain")
+            pair |= {"chosen_by": kept["author"]}
+            pair |= {f"chosen_{name}": kept.get(name) for name in ("thought", "action", "raw_text")}
+            found.append(pair | {f"rejected_{name}": row.get(name) for name in ("raw_text", "token_ids", "logprobs")})
+    return found
+
+
 # People.
 
 
@@ -571,7 +599,9 @@ def scorers_vs_humans(w: World) -> list[Row]:
     domains = {key: row["domain"] for key, row in by_place(w, "trajectories").items()}
     settled = {(row["iteration"], row["trajectory_id"]): row for row in human_labels(w)}
     cases = defaultdict(list)
-    for row in [*w["scores"], *({**row, "scorer": "all together", "version": None} for row in w["routes"])]:
+    own = [row for row in w["scores"] if row["scorer"] != "person"]
+    routed = [row for row in w["routes"] if row.get("decided_by") != "person"]
+    for row in [*own, *({**row, "scorer": "all together", "version": None} for row in routed)]:
         key = row["iteration"], row["trajectory_id"]
         truth = settled.get(key, {"label": None})
         if truth["label"] in ("solved", "not solved") and row["success"] is not None and key in domains:
@@ -587,6 +617,45 @@ def scorers_vs_humans(w: World) -> list[Row]:
         about = {"scorer": scorer, "version": version, "domain": domain, "sampling": sampling, "n": len(judged)}
         counts = {"verified": verified, "solved": solved, "true_positives": both}
         found.append(about | counts | proportion("precision", both, verified) | proportion("recall", both, solved))
+    return found
+
+
+@second("scorer", "version", "domain", "truth", "items")
+def scorer_accuracy(w: World) -> list[Row]:
+    domains = {key: row["domain"] for key, row in by_place(w, "trajectories").items()}
+    names = {"solved": True, "not solved": False}
+    people = {(row["iteration"], row["trajectory_id"]): names.get(row["label"]) for row in human_labels(w)}
+    verifier = {}
+    for row in sorted(w["score_history"], key=lambda row: (row["current"] is not False, row["version"])):
+        if row["scorer"].startswith("verifier:") and row["success"] is not None:
+            verifier[row["iteration"], row["trajectory_id"]] = row["success"]
+    truths = {"people": {key: said for key, said in people.items() if said is not None}, "verifier": verifier}
+    cases = defaultdict(list)
+    for row in w["score_history"]:
+        key, scorer = (row["iteration"], row["trajectory_id"]), row["scorer"].partition(":")[0]
+        for truth, known in truths.items():
+            if key in known and key in domains and scorer not in ("person", truth):
+                both = all(key in one for one in truths.values())
+                for domain, items in product(("all", domains[key]), ("all", "both") if both else ("all",)):
+                    said = (
+                        row["success"] if row["success"] is not None else "abstained" if row["abstained"] else "failed"
+                    )
+                    cases[scorer, row["version"], domain, truth, items].append((said, known[key]))
+    found = []
+    for key, said in cases.items():
+        tp, fp, fn, tn = (said.count(one) for one in product((True, False), repeat=2))
+        n, abstained = tp + fp + fn + tn, count(said, lambda one: one[0] == "abstained")
+        counts = {"true_positives": tp, "false_positives": fp, "false_negatives": fn, "true_negatives": tn, "n": n}
+        counts |= {
+            "abstained": abstained,
+            "failed": len(said) - n - abstained,
+            "abstention_rate": abstained / len(said),
+        }
+        figures = proportion("precision", tp, tp + fp) | proportion("negative_predictive_value", tn, tn + fn)
+        chance = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / n**2 if n else None
+        kappa = ((tp + tn) / n - chance) / (1 - chance) if n and chance < 1 else None
+        figures |= proportion("agreement", tp + tn, n) | {"chance_agreement": chance, "kappa": kappa}
+        found.append(dict(zip(KEYS["scorer_accuracy"], key, strict=True)) | counts | figures)
     return found
 
 
@@ -781,6 +850,22 @@ def trajectory_outcomes(w: World) -> list[Row]:
     return found
 
 
+@second("iteration", "source", "domain", "world")
+def verifier_strength(w: World) -> list[Row]:
+    found = []
+    for key, rows in groups(w["tasks"], "iteration", "source", "domain", "world").items():
+        rates = {row["task_id"]: row["verifier_kill_rate"] for row in rows}
+        known = [rate for rate in rates.values() if rate is not None]
+        figures = {
+            "tasks": len(rates),
+            "attacked": len(known),
+            "kill_rate": mean(known),
+            "weakest": min(known, default=None),
+        }
+        found.append(dict(zip(("iteration", "source", "domain", "world"), key, strict=True)) | figures)
+    return found
+
+
 @second("task_id")
 def held_out_between(w: World, first: int, last: int) -> list[Row]:
     promotions = {row["iteration"]: row for row in w["promotions"]}
@@ -861,3 +946,69 @@ def lost_between(w: World, first: int, last: int) -> list[Row]:
         | {"example": min(row["trajectory_after"] for row in rows)}
         for ending, rows in found.items()
     ]
+
+
+# People's time.
+
+
+@second("file", "line")
+def recording_verdicts(w: World) -> list[Row]:
+    return w["recording_verdicts"]
+
+
+@second("iteration", "trajectory_id")
+def recording_replays(w: World) -> list[Row]:
+    found = []
+    for row in w["reviews"]:
+        if row["kind"] == "replay":
+            numbers = [word for word in row["comment"].split() if word.isdigit()]
+            facts = {"verdict": row["decision"], "detail": row["comment"], "step": int(numbers[0]) if numbers else None}
+            found.append({"iteration": row["iteration"], "trajectory_id": row["subject"], **facts})
+    return found
+
+
+@second("iteration", "work", "skill")
+def people_minutes(w: World) -> list[Row]:
+    tasks, place = facts_of_tasks(w), ("iteration", "trajectory_id")
+    stores = {store: {tuple(row[name] for name in place) for row in w[store]} for store in ("sft", "ct")}
+    steps, pairs = groups(w["steps"], *place), groups(preference_pairs(w), *place)
+    played = {(row["iteration"], row["world"], row["template"], row["level"]): row for row in template_success(w)}
+    made = [
+        row | {"skill": row.get("skill")} for row in w["trajectories"] if row["source"] in ("recording", "annotation")
+    ]
+    found = []
+    for (k, work, skill), rows in groups(made, "iteration", "source", "skill").items():
+        keys = [tuple(row[name] for name in place) for row in rows]
+        kept = [key for key in keys if any(key in names for names in stores.values())]
+        spent = [(row["ended_at"] - row["started_at"]).total_seconds() / 60 for row in rows if row["ended_at"]]
+        by_people = sum(step["author"] == "human" for key in kept for step in steps.get(key, ()))
+        slots = {(row["world"], tasks[row["task_id"]]["template"], row["level"]) for row in rows}
+        liked = [
+            (played[k, *slot], played[k + 1, *slot]) for slot in slots if {(k, *slot), (k + 1, *slot)} <= set(played)
+        ]
+        found.append(
+            {"iteration": k, "work": work, "skill": skill, "people": len({row["annotator"] for row in rows} - {None})}
+            | {"minutes": sum(spent), "trajectories": len(rows)}
+            | {f"to_{store}": count(keys, lambda key, names=names: key in names) for store, names in stores.items()}
+            | {"steps": sum(len(steps.get(key, ())) for key in kept)}
+            | {"corrections": by_people if work == "annotation" else 0}
+            | {"preference_pairs": sum(len(pairs.get(key, ())) for key in kept)}
+            | {"like_templates": len(liked) or None}
+            | {"success_before": mean(before["pass_1"] for before, _ in liked)}
+            | {"success_after": mean(after["pass_1"] for _, after in liked)}
+        )
+    said = [{**row, "work": "labelling", "subject": row["trajectory_id"]} for row in w["label_history"]]
+    answered = [row for row in w["recording_verdicts"] if row["correct"] is not None]
+    said += [{**row, "work": "reviewing", "iteration": row["iteration"] or None} for row in answered]
+    for rows in groups(said, "work", "reviewer").values():
+        rows.sort(key=lambda row: (row["at"], row["line"]))
+        for before, row in zip([None, *rows], rows, strict=False):
+            gap = (row["at"] - before["at"]).total_seconds() / 60 if before else 0
+            row["minutes"] = gap if gap <= 10 else 0
+    unknown = dict.fromkeys(("skill", "to_sft", "to_ct", "steps", "corrections", "preference_pairs"))
+    unknown |= dict.fromkeys(("like_templates", "success_before", "success_after"))
+    for (k, work), rows in groups(said, "iteration", "work").items():
+        figures = {"people": len(groups(rows, "reviewer")), "trajectories": len(groups(rows, "subject"))}
+        minutes = sum(row["minutes"] for row in rows)
+        found.append({"iteration": k, "work": work, "minutes": minutes, **figures, **unknown})
+    return found

@@ -83,8 +83,13 @@ _ROUTE = ("trajectory_id", "destination", "reason", "score", "success")
 
 
 @contextmanager
-def explorer(ws: Workspace, other: Workspace | None = None) -> Iterator[tuple[ExplorerServer, httpx.Client]]:
-    """The explorer, and a client that is logged in."""
-    with serve_explorer(ws, 0, other) as served, httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client:
+def explorer(
+    ws: Workspace, other: Workspace | None = None, **rights: bool
+) -> Iterator[tuple[ExplorerServer, httpx.Client]]:
+    """The explorer, and a client that is logged in. rights: of its pages (`allow_runs`)."""
+    with (
+        serve_explorer(ws, 0, other, **rights) as served,
+        httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client,
+    ):
         assert client.get(served.entrance()).status_code == 303
         yield served, client

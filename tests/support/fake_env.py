@@ -34,7 +34,7 @@ def fake_task(seed: int = 0, max_steps: int = 4, split: str = "train") -> Task:
         level=1,
         seed=seed,
         instruction="Open the red mug.",
-        params={"item": "red mug"},
+        params={"item": "red mug", "cart": []},
         max_steps=max_steps,
         split=split,
         verifier="shop_opened",
@@ -127,6 +127,8 @@ class FakeEnv:
         square = {"name": f"open {task.params['item']}", "x": left, "y": top, "focused": False}
         state: dict[str, Any] = {
             "page": self._page,
+            "cart": {},
+            "orders": [],
             "terminated": False,
             "elements": [{**square, "w": SQUARE / SIZE, "h": SQUARE / SIZE}],
         }

@@ -69,10 +69,12 @@ async def manager(path: Path, terms: LeasePolicy | None = None) -> AsyncIterator
 
 
 @asynccontextmanager
-async def node(address: str, name: str = "one", settings: Settings | None = None, kinds=("shelves",), film=0):
-    """One that has registered."""
+async def node(
+    address: str, name: str = "one", settings: Settings | None = None, kinds=("shelves",), film=0, opening=None
+):
+    """One that has registered. opening: what opens it."""
     async with (
-        nodes.open_node(name, SECRET, settings or chosen(), kinds, film=film) as (made, places),
+        opening or nodes.open_node(name, SECRET, settings or chosen(), kinds, film=film) as (made, places),
         served(made.application()) as own,
     ):
         empty = asyncio.Event()

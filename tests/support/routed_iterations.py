@@ -14,7 +14,7 @@ from flywheel.pipeline.stage import StageContext
 from flywheel.store import partitions
 from flywheel.utils.files import write_json
 
-_OF_INGEST = ("reviews", "utterances", "events", "images")
+_OF_INGEST = ("reviews", "utterances", "events", "candidates", "images")
 
 
 def routed(root: Path, **routing: object) -> Workspace:

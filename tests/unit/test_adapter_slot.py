@@ -74,11 +74,11 @@ def test_what_cannot_be_put_in_leaves_the_one_before(tmp_path, monkeypatch):
     assert same(loaded, fresh)
     merged, done = adapter_slot.LayerUpdate.merged, []
 
-    def out_of_memory(update, weight):
+    def out_of_memory(update, weight, out):
         done.append(update)
         if len(done) == 3:
             raise MemoryError
-        return merged(update, weight)
+        return merged(update, weight, out)
 
     monkeypatch.setattr(adapter_slot.LayerUpdate, "merged", out_of_memory)
     with pytest.raises(MemoryError):

@@ -170,6 +170,29 @@ async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(fo
         assert np.abs(plain(part, 0.7)[2].numpy() - found[0].sampled_logprobs).max() > 1  # else nothing was proved
 
 
+async def test_an_answer_begins_with_a_given_thought(folder):
+    """Its tokens were not chosen, so their log-probability is 0; what follows is sampled."""
+    policy = PolicySettings(guided_decoding="always", max_new_tokens=48, max_context_tokens=512, device="cpu")
+    context = build_context("Click the lamp.", (), screen("left", 1), policy)
+    begins = format_response(THOUGHT, "")
+    opened = open_policy(folder, policy)
+    try:
+        asked = [SamplingParams(0.7, 48, seed, action=True, begins=begins) for seed in range(3)]
+        for one in [await opened.complete(context, sampling) for sampling in asked]:
+            assert one.text.startswith(begins)
+            given = len(opened.encoder.encode_beginning(begins))
+            assert given > 5
+            assert set(one.logprobs[:given]) == {0.0}
+            assert min(one.logprobs[given:]) < -1, "noise is not certain of an action"
+        for wrong in ("Thought: a\nAction: jump", "I think", "Thought: (a)\nAction: "):
+            with pytest.raises(BadInput, match="no answer of the action grammar begins with that text"):
+                await opened.complete(context, SamplingParams(0.7, 48, action=True, begins=wrong))
+        with pytest.raises(BadInput, match="only an action that guided decoding constrains"):
+            await opened.complete(context, SamplingParams(0.7, 48, begins=begins))
+    finally:
+        await opened.close()
+
+
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
@@ -231,3 +254,15 @@ def test_a_token_that_is_not_of_the_form_is_an_error_and_no_end(encoder):
     assert state.blocked()[other]
     with pytest.raises(PolicyError, match=f"token {other} is not of the form"):
         state.add(other)
+
+
+def test_an_answer_may_end_only_where_its_action_does(encoder):
+    constraint = AnswerConstraint(encoder, len(encoder.tokenizer), POLICIES["minimal"])
+    whole = encoder.encode_text("Thought: I click it.\nAction: click(point='<point>12 34</point>')")
+    early = [*whole[:-4], encoder.end_id]
+    for _ in range(2):  # the second time what the first one reached is known
+        with pytest.raises(PolicyError, match="ends before its action does"):
+            constraint.blocked(early)
+        rows = np.unpackbits(constraint.blocked([*whole, whole[0]]), axis=1)
+        assert rows[-2].sum() == len(encoder.tokenizer) - 1  # the end alone
+        assert not rows[-1].any()  # behind the end nothing is blocked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -13,9 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.config import Settings
 from flywheel.envs.suites.chores.verifier import answer_matches, file_matches, score_chore_state
 from flywheel.envs.suites.chores.world import CHORES, ERRANDS
 from flywheel.envs.tasks.drawing import make_task
+from flywheel.recordings.synthetic.demonstrations import make_demonstrations
+from flywheel.utils.errors import BadInput
 
 EVERY = [(world, name, level) for world in (CHORES, ERRANDS) for name in world.families for level in world.levels]
 
@@ -154,3 +158,9 @@ def test_answers_are_compared_by_value(wanted, said, right):
 def test_any_answer_is_judged(wanted, said):
     assert answer_matches(wanted, wanted)
     assert isinstance(answer_matches(wanted, said), bool)
+
+
+def test_where_no_task_may_be_drawn_no_demonstration_is_begun(tmp_path):
+    with pytest.raises(BadInput, match="no task to demonstrate"):
+        asyncio.run(make_demonstrations(tmp_path, CHORES, 0, Settings()))
+    assert not list(tmp_path.iterdir())

@@ -54,7 +54,7 @@ def played(monkeypatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(evaluate, "play_and_stage", play)
     monkeypatch.setattr(evaluate, "open_environments", no_environments)
-    monkeypatch.setattr(evaluate.drawing, "fetch_page_instructions", as_they_are)
+    monkeypatch.setattr(evaluate.page_tasks, "fetch_page_instructions", as_they_are)
     return seen
 
 

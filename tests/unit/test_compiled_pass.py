@@ -16,7 +16,8 @@ from flywheel.config import PolicySettings
 from flywheel.policy.guided_decoding import AnswerConstraint, AnswerState
 from flywheel.policy.inference import compiled_pass
 from flywheel.policy.inference.cache import KVCache
-from flywheel.policy.inference.compiled_pass import CompiledPass, open_kernels
+from flywheel.policy.inference.compiled_code import open_kernels
+from flywheel.policy.inference.compiled_pass import CompiledPass
 from flywheel.policy.inference.engine import BatchRow, sample_tokens
 from flywheel.policy.inference.fused_layers import PaddedPass, TextPass, optimise_for_inference
 from flywheel.policy.model import load_model

@@ -8,8 +8,15 @@ from dataclasses import replace
 import pytest
 
 from flywheel.agent.actions import Click
+from flywheel.config import Settings
 from flywheel.envs.base import Observation, StepResult, Task
-from flywheel.recordings.curate import curate_recording, recording_fingerprint, replay_recording
+from flywheel.recordings.curate import (
+    ReplayVerdict,
+    curate_recording,
+    recording_fingerprint,
+    replay_recording,
+    replay_recordings,
+)
 from flywheel.store.schema import Step, Trajectory
 from flywheel.utils.errors import EnvError
 
@@ -111,12 +118,24 @@ TASK = Task("k", "games", "tiles", "clear", 1, 3, "", {}, 8, "train", "", 1.0, "
 @pytest.mark.parametrize(
     ("env", "screens", "found"),
     [
-        (FakeEnv(2), [0, 1], []),
-        (FakeEnv(2), [0, 5], ["the screen before step 1 differs"]),
-        (FakeEnv(1), [0, 1], ["the task ends before step 1"]),
-        (FakeEnv(3), [0, 1], ["the end differs"]),
-        (FakeEnv(2, broken=1), [0, 1], ["the environment failed: the page crashed"]),
+        (FakeEnv(2), [0, 1], ReplayVerdict("same")),
+        (FakeEnv(2), [0, 5], ReplayVerdict("differs", "the screen before step 1 differs", 1)),
+        (FakeEnv(1), [0, 1], ReplayVerdict("differs", "the task ends before step 1", 1)),
+        (FakeEnv(3), [0, 1], ReplayVerdict("differs", "the end differs, after step 1", 1)),
+        (FakeEnv(2, broken=1), [0, 1], ReplayVerdict("not replayable", "the environment failed: the page crashed")),
     ],
 )
 async def test_replay_says_where_an_environment_departs_from_the_recording(env, screens, found):
     assert await replay_recording(env, TASK, steps(*map(sha, screens)), 100) == found
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "why"),
+    [
+        (replace(TASK, world="desktop"), (224, 224), "there is no world desktop here"),
+        (TASK, (1280, 720), "it was recorded at 1280 x 720 pixels, and the sandbox has 224 x 224"),
+    ],
+)
+async def test_what_cannot_be_played_here_is_never_called_the_same(tmp_path, task, size, why):
+    found = await replay_recordings(Settings(), tmp_path, [(task, steps("a"), size)])
+    assert found == [ReplayVerdict("not replayable", why)]

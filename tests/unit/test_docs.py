@@ -201,7 +201,8 @@ def _flywheel_fault(words: list[str]) -> str:
         script = next((one for one in scripts if one.exists()), None)
         if script is None:
             return f"no benchmark {words[1]}"
-        parts = (script, script.parent / "parts.py")  # which gives those made of parts their `--only`
+        # The scripts of its cases, and the one that gives those made of parts their `--only`.
+        parts = (script, script.parent / "parts.py", *script.parent.glob(f"{script.stem}_*.py"))
         option = wrong_option(words[2:], "".join(path.read_text(encoding="utf-8") for path in parts))
         return f"bench {words[1]} has no {option}" if option else ""
     if words[0] == "settings" and len(words) > 1 and re.fullmatch(r"[a-z][a-z_.]*", words[1]):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from checkpoints import make
 from policy_servers import context as screen_and_text
+from policy_servers import make_adapter
 from processes import PATIENCE_S
 
 from flywheel.agent.prompt import Image, Message
@@ -350,3 +351,27 @@ def test_callers_may_sit_on_different_event_loops(folders):
     first, second = (asyncio.run(policy.complete(CONTEXTS[0], ask)) for _ in range(2))
     assert first == second
     asyncio.run(policy.close())
+
+
+async def test_a_screen_is_not_encoded_again_after_a_swap_that_leaves_the_vision_tower(folders, tmp_path):
+    """Adapters of the language model alone: answers are those of a policy that has only ever had the new one. One that
+    adapts the tower or the merger, and whole weights, forget all screens."""
+    only, also = ["language_model"], ["language_model", "merger"]
+    adapters = [
+        make_adapter(folders[0], tmp_path / f"{n}", n, targets=t) for n, t in enumerate((only, only, also, also))
+    ]
+    policy = EmbeddedPolicy(adapters[0], SETTINGS)
+    ask = SamplingParams(seed=3, max_new_tokens=12, ignore_end=True)
+    answers = [(await policy.complete(CONTEXTS[0], ask)).token_ids]
+    for folder, encoded in ((adapters[1], 0), (folders[0], 0), (adapters[2], 1), (adapters[3], 1), (folders[1], 1)):
+        await policy.load(folder)
+        done = await policy.complete(CONTEXTS[0], ask)
+        assert policy._engine.vision.encoded == encoded, folder
+        fresh = EmbeddedPolicy(folder, SETTINGS)
+        alone = await fresh.complete(CONTEXTS[0], ask)
+        await fresh.close()
+        assert (done.weight_version, done.token_ids) == (checkpoint_digest(folder), alone.token_ids)
+        assert done.logprobs == alone.logprobs
+        answers.append(done.token_ids)
+    await policy.close()
+    assert len(set(answers)) == len(answers)

@@ -69,6 +69,7 @@ def test_a_shard_has_so_many_sessions_or_so_much_speech(ws, kilobytes, shards):
         folder = ws.root / "recordings" / f"{number:03d}"
         folder.mkdir(parents=True)
         (folder / "speech.opus").write_bytes(bytes(size * 1000))
+        (folder / "session.json").touch()
     (ws.root / "recordings").mkdir(exist_ok=True)
     manifest.init_first_checkpoint(ws, digest="base")
     selection.choose_sessions(ws, 1, "recordings", 100)

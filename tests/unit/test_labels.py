@@ -62,6 +62,17 @@ def kappa(one: list[str], other: list[str]) -> float:
 # -- writing and reading -----------------------------------------------------------------------------------------------
 
 
+def test_a_comment_with_any_line_separator_leaves_the_file_readable(tmp_path):
+    """U+2028 and U+0085 stand in JSON as they are, and end no line of the file."""
+    ws = Workspace(tmp_path)
+    labels.append_label(ws, label("t0", "s", "ada", comment="one\u2028two\u0085three\r\nfour"))
+    labels.append_label(ws, label("t1", "n", "ada"), seen=())
+    (first, second) = labels.read_review_lines(ws, tmp_path / "reviews" / "ada.jsonl")
+    assert (first["comment"], second["trajectory_id"]) == ("one\u2028two\u0085three\r\nfour", "t1")
+    told = ask(ws, "SELECT comment FROM label_history ORDER BY trajectory_id")
+    assert [row["comment"] for row in told] == [first["comment"], ""]
+
+
 def test_no_folder_is_no_label(ws):
     assert ask(ws, "FROM labels") == ask(ws, "FROM reviews") == ask(ws, "FROM scorers_vs_humans") == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Container
 from dataclasses import asdict
 
@@ -110,6 +111,14 @@ def test_a_draining_node_is_leased_no_more(ledger):
         lease(ledger)
     ledger.drain("a", draining=False)
     lease(ledger)
+
+
+def test_a_database_with_tables_of_the_same_names_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "theirs.db") as theirs:
+        theirs.execute("CREATE TABLE nodes (id, parent)")
+        theirs.execute("INSERT INTO nodes VALUES (1, 2)")
+    with pytest.raises(DataError, match="not a manager's file"):
+        LeaseLedger(tmp_path / "theirs.db", TERMS)
 
 
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path):

@@ -7,7 +7,7 @@ import synthetic
 
 from flywheel.config import Settings, parse_settings
 from flywheel.envs.suites import catalogue
-from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks import open_levels
 from flywheel.envs.tasks.drawing import make_task, make_tasks
 from flywheel.pipeline.stages import ingest
 from flywheel.recordings.session import load_session_meta
@@ -37,21 +37,21 @@ def chosen(**synthesis) -> Settings:
 )
 def test_the_next_level_opens_with_success_on_the_highest(before, outcomes, after):
     judged = [(TASK[level], verdict == "1") for level, verdicts in outcomes.items() for verdict in verdicts]
-    assert drawing.raise_open_levels(chosen(), before, judged) == {"merge": after}
+    assert open_levels.raise_open_levels(chosen(), before, judged) == {"merge": after}
 
 
 def test_where_all_levels_are_open_the_record_says_so():
-    assert drawing.raise_open_levels(chosen(level_unlock_success=0), {}, [(TASK[1], False)] * 4) == {"merge": 3}
+    assert open_levels.raise_open_levels(chosen(level_unlock_success=0), {}, [(TASK[1], False)] * 4) == {"merge": 3}
 
 
 def test_a_level_that_is_not_asked_for_never_opens():
     judged = [(TASK[1], True)] * 8
-    assert drawing.raise_open_levels(chosen(levels=[1, 3]), {}, judged) == {"merge": 3}
-    assert drawing.raise_open_levels(chosen(levels=[1]), {}, judged) == {"merge": 1}
+    assert open_levels.raise_open_levels(chosen(levels=[1, 3]), {}, judged) == {"merge": 3}
+    assert open_levels.raise_open_levels(chosen(levels=[1]), {}, judged) == {"merge": 1}
 
 
 def test_a_world_that_was_not_played_keeps_its_level():
-    assert drawing.raise_open_levels(chosen(), {"tiles": 2}, [(TASK[1], False)] * 4) == {"merge": 1, "tiles": 2}
+    assert open_levels.raise_open_levels(chosen(), {"tiles": 2}, [(TASK[1], False)] * 4) == {"merge": 1, "tiles": 2}
 
 
 def drawn(opened, iteration=1, **synthesis) -> dict[str, list[tuple[str, int]]]:
@@ -78,7 +78,7 @@ def test_by_default_all_levels_are_open_from_the_first_iteration():
 
 def test_what_is_above_the_open_levels():
     def above(opened, **synthesis):
-        return [drawing.is_above_open_level(chosen(**synthesis), opened, TASK[level]) for level in (1, 2, 3)]
+        return [open_levels.is_above_open_level(chosen(**synthesis), opened, TASK[level]) for level in (1, 2, 3)]
 
     assert above({}) == [False, True, True]
     assert above({"merge": 2}) == [False, False, True]
@@ -89,7 +89,7 @@ def test_what_is_above_the_open_levels():
 
 def test_recordings_of_levels_that_are_not_open_come_later(tmp_path, project):
     ws, _ = synthetic.workspace(tmp_path / "ws")
-    drawing.write_open_levels(ws, 1, {"shop": 2})
+    open_levels.write_open_levels(ws, 1, {"shop": 2})
     shop, merge = (
         next(folder for folder in sorted((project / "recordings").glob(f"*-{world}-*")) if _level(folder) == 2)
         for world in ("shop", "merge")
@@ -114,9 +114,9 @@ def test_a_workspace_made_before_levels_were_kept_begins_with_the_lowest(tmp_pat
     ws, _ = synthetic.workspace(tmp_path / "ws")
     ws.levels(0).unlink(missing_ok=True)
     manifest.init_manifests(ws)
-    assert drawing.read_open_levels(ws, 0) == {}
-    drawing.write_open_levels(ws, 1, {"shop": 2})
-    assert drawing.read_open_levels(ws, 1) == {"shop": 2}
+    assert open_levels.read_open_levels(ws, 0) == {}
+    open_levels.write_open_levels(ws, 1, {"shop": 2})
+    assert open_levels.read_open_levels(ws, 1) == {"shop": 2}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"open": {"shop": "two"}}'])
@@ -125,4 +125,4 @@ def test_a_damaged_record_is_named(tmp_path, text):
     ws.levels(1).parent.mkdir(parents=True, exist_ok=True)
     ws.levels(1).write_text(text)
     with pytest.raises(DataError, match=r"iterations/001/levels\.json"):
-        drawing.read_open_levels(ws, 1)
+        open_levels.read_open_levels(ws, 1)

@@ -15,7 +15,7 @@ from flywheel.envs.browser.driver.context import list_allowed_origins
 from flywheel.envs.browser.pages import manifest as pages_manifest
 from flywheel.envs.browser.pages import session
 from flywheel.envs.browser.pages.session import ManifestPages, TaskIdentity
-from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks import page_tasks
 from flywheel.envs.tasks.drawing import make_tasks, task_content, task_from_row, task_to_row
 from flywheel.rewards.scorers.verifier import score_final_state
 from flywheel.store.partitions import table_from_rows
@@ -93,6 +93,8 @@ def write(folder, file="lamp.yaml", /, **fields):
         ({"login": {"run": "x()", "fill": {"a": "b"}, "submit": "c"}}, "login: give run, or fill and submit"),
         ({"login": {"fill": {"a": "b"}}}, "login: fill and submit go together"),
         ({"login": {"address": "/login"}}, "login: address goes with run, or with fill and submit"),
+        ({"files": "a\0"}, "it has a character that no path or no file can hold"),
+        ({"instruction": "Switch \ud800 on."}, "it has a character that no path or no file can hold"),
     ],
 )
 def test_a_wrong_manifest_is_refused_by_file_and_field_in_one_line(tmp_path, fields, part):
@@ -196,18 +198,18 @@ def lamp(tmp_path):
 
 
 def test_a_manifests_task_survives_its_row(lamp):
-    task = drawing.make_page_task(lamp, "red", 7, "eval")
+    task = page_tasks.make_page_task(lamp, "red", 7, "eval")
     assert (task.instruction, task.verifier, task.max_steps) == ("Switch on the red one.", "page:reward", 3)
     assert task_from_row(table_from_rows("tasks", [task_to_row(task)]).to_pylist()[0]) == task
 
 
 def test_the_checksum_is_that_of_manifest_and_files(tmp_path, lamp):
-    before = drawing.page_checksum(lamp)
+    before = page_tasks.page_checksum(lamp)
     (tmp_path / "more.js").write_text("1")
-    after = drawing.page_checksum(lamp)
+    after = page_tasks.page_checksum(lamp)
     assert before != after
-    assert drawing.page_checksum(lamp.model_copy(update={"max_steps": 4})) != after
-    assert drawing.page_checksum(lamp) == after
+    assert page_tasks.page_checksum(lamp.model_copy(update={"max_steps": 4})) != after
+    assert page_tasks.page_checksum(lamp) == after
 
 
 @pytest.mark.parametrize("script", ["make.py", "check.py", "data/orders.json", "start.sh"])
@@ -221,11 +223,11 @@ def test_the_checksum_covers_scripts_that_commands_name(tmp_path, script):
     }
     reward = {"command": ["sh", "-c", "python '{manifest}/check.py' {seed}; echo"]}
     shop = pages_manifest.load_page_manifest(write(tmp_path, folder=None, start=None, server=server, reward=reward))
-    before = drawing.page_checksum(shop)
+    before = page_tasks.page_checksum(shop)
     (tmp_path / "beside.py").write_text("1")
-    assert drawing.page_checksum(shop) == before
+    assert page_tasks.page_checksum(shop) == before
     (tmp_path / script).write_text("2")
-    assert drawing.page_checksum(shop) != before
+    assert page_tasks.page_checksum(shop) != before
 
 
 def test_pages_take_turns_with_the_worlds_of_their_domain(tmp_path, lamp):
@@ -257,7 +259,7 @@ def test_the_seed_goes_where_the_manifest_says(tmp_path):
     base = {"folder": None, "url": "https://example.org/game?level=2&seed=1#top", "reset": {"parameter": "seed"}}
     manifest = pages_manifest.load_page_manifest(write(tmp_path, **base))
     opened = ManifestPages({"lamp": manifest})
-    session = opened.open(drawing.make_page_task(manifest, "page", 9, "eval"), 9)
+    session = opened.open(page_tasks.make_page_task(manifest, "page", 9, "eval"), 9)
     assert session.url == "https://example.org/game?level=2&seed=9#top"
     assert session.allowed == ("https://example.org/",)
     assert list_allowed_origins(session.allowed) == {("example.org", 443)}
@@ -265,12 +267,12 @@ def test_the_seed_goes_where_the_manifest_says(tmp_path):
 
 def test_a_task_of_another_page_is_refused(tmp_path, lamp):
     opened = ManifestPages({"lamp": lamp})
-    stranger = drawing.make_page_task(lamp.model_copy(update={"name": "other"}), "red", 1, "eval")
+    stranger = page_tasks.make_page_task(lamp.model_copy(update={"name": "other"}), "red", 1, "eval")
     assert not opened.knows(stranger)
     with pytest.raises(BadInput, match="no manifest is called 'other'"):
         opened.open(stranger, 1)
     with pytest.raises(BadInput, match="no variant 'blue'"):
-        opened.open(drawing.make_page_task(lamp, "blue", 1, "eval"), 1)
+        opened.open(page_tasks.make_page_task(lamp, "blue", 1, "eval"), 1)
 
 
 # -- reading ---
@@ -290,12 +292,12 @@ def told(prepared=True, faults=None, **values):
 def test_what_is_read_is_what_the_verifier_needs(lamp):
     state = reader_of(lamp, "red").state(*look(told(reward=0.5, **{"state.board": [1, 2]})))
     assert state["values"] == {"board": [1, 2]}
-    assert score_final_state(drawing.make_page_task(lamp, "red", 1, "eval"), state) == 0.5
+    assert score_final_state(page_tasks.make_page_task(lamp, "red", 1, "eval"), state) == 0.5
 
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
-    return drawing.make_page_task(
+    return page_tasks.make_page_task(
         pages_manifest.load_page_manifest(write(tmp_path_factory.mktemp("scored"))), "page", 1, "eval"
     )
 
@@ -308,7 +310,7 @@ def test_the_score_is_the_way_from_floor_to_success(scored, reward, floor, span)
 
 def test_a_state_without_reward_is_a_data_error(lamp):
     with pytest.raises(DataError, match="page:reward"):
-        score_final_state(drawing.make_page_task(lamp, "red", 1, "eval"), {"page": ""})
+        score_final_state(page_tasks.make_page_task(lamp, "red", 1, "eval"), {"page": ""})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from flywheel.envs.computer.osworld import judge
-from flywheel.envs.computer.osworld.judge import METRICS, _judge_metric, _resolve_value, combine_scores
+from flywheel.envs.computer.osworld.inputs import resolve_input
+from flywheel.envs.computer.osworld.judge import METRICS, combine_scores, judge_values
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def files(tmp_path) -> Any:
 
 
 def score(func: str, result: Any, expected: Any, **options: Any) -> float:
-    return _judge_metric(func, result, expected, options)[0]
+    return judge_values(func, result, expected, options)[0]
 
 
 @pytest.mark.parametrize(
@@ -187,16 +188,16 @@ def test_metrics_are_joined():
 
 def test_what_was_found_is_looked_at_where_it_lies(files, tmp_path):
     path = files("a", "x")
-    assert _resolve_value({"file": path}) == path
-    assert _resolve_value({"file": str(tmp_path / "none")}) is None
-    assert _resolve_value({"files": [path, str(tmp_path)]}) == [path, None]
+    assert resolve_input({"file": path}, "") == path
+    assert resolve_input({"file": str(tmp_path / "none")}, "") is None
+    assert resolve_input({"files": [path, str(tmp_path)]}, "") == [path, None]
     tree = {"type": "directory", "name": tmp_path.name, "children": [{"type": "file", "name": "a"}]}
-    assert (_resolve_value({"tree": str(tmp_path)}), _resolve_value({"tree": path})) == (tree, None)
-    assert _resolve_value({"value": None}) is None
+    assert (resolve_input({"tree": str(tmp_path)}, ""), resolve_input({"tree": path}, "")) == (tree, None)
+    assert resolve_input({"value": None}, "") is None
 
 
 def test_none_scores_where_there_is_nothing():
-    assert {_judge_metric(func, None, {"expected": []}, {})[0] for func in METRICS} == {0.0}
+    assert {judge_values(func, None, {"expected": []}, {})[0] for func in METRICS} == {0.0}
 
 
 # A result without content that gets the full score: the task's author must ask for more beside it (docs/libraries.md).

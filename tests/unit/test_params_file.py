@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from flywheel.config import Settings, dump_settings, load_settings, params_file
+from flywheel.utils.errors import BadInput
 
 
 def test_what_a_newer_version_has_besides_is_added_and_the_rest_stays(tmp_path):
@@ -23,3 +25,12 @@ def test_what_a_newer_version_has_besides_is_added_and_the_rest_stays(tmp_path):
     whole = path.read_text()
     params_file.add_missing_settings(path)
     assert path.read_text() == whole
+
+
+@pytest.mark.parametrize("text", [None, "rl: {steps: 7"])
+def test_a_copy_that_is_missing_or_damaged_is_told_of_in_one_line(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    if text:
+        path.write_text(text)
+    with pytest.raises(BadInput, match=r"no settings file|not valid YAML"):
+        params_file.add_missing_settings(path)

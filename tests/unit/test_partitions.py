@@ -272,3 +272,10 @@ def test_a_list_that_counts_other_rows_is_told(tmp_path):
     partitions.write_part_list(path.parent, "grounding_examples", [replace(listed, rows=2)])
     with pytest.raises(DataError, match="it has 1 rows, and its list says 2"):
         partitions.verify_partition(ws, "grounding_examples", 1, "synthesize")
+
+
+def test_files_come_oldest_iteration_first_beyond_a_thousand(ws):
+    for k in (1000, 999, 2):
+        partitions.write_partition(ws, "grounding_examples", k, "synthesize", [general("one")])
+    found = [path.parts[-3] for path in partitions.table_files(ws, "grounding_examples")]
+    assert found == ["iteration=002", "iteration=999", "iteration=1000"]

@@ -167,6 +167,29 @@ def test_a_card_on_which_both_sides_do_not_fit_is_told_with_what_to_set(workspac
     assert line.endswith("no setting makes it fit")
 
 
+@pytest.mark.parametrize("endpoint", ["http://localhost:8000/v1", ["http://10.0.0.9:8000/v1", "http://[::1]:8000/v1"]])
+def test_a_server_on_this_machine_that_does_not_sleep_is_told(workspace, endpoint):
+    """It may have a GPU of its own, so no stage counts it; where both do not fit on this one, a run says so."""
+    awake = SHARED | {"policy.sleeps_while_training": False, "policy.endpoint": endpoint}
+    device = DeviceMemory("cuda", 200 * GIB, 100 * GIB)
+    plan = plan_resources(workspace, _settings(workspace, **awake), device)
+    shared = plan_resources(workspace, _settings(workspace, **SHARED), device)
+    assert (plan.server, shared.uncounted) == (None, None)
+    assert plan.uncounted == shared.server.memory
+    most = max(one.needs for one in plan.stages if one.device == "cuda")
+    both = most + plan.uncounted.least
+    assert check_resources(workspace, _settings(workspace, **awake), DeviceMemory("cuda", both)) == ""
+    assert "does not sleep" in check_resources(workspace, _settings(workspace, **awake), DeviceMemory("cuda", both - 1))
+    elsewhere = _settings(workspace, **awake | {"policy.endpoint": "http://10.0.0.9:8000/v1"})
+    assert plan_resources(workspace, elsewhere, device).uncounted is None
+    assert check_resources(workspace, elsewhere, DeviceMemory("cuda", both - 1)) == ""
+    words = [word for name, value in awake.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    code, text = planned(workspace, "--device-memory", "200GiB", *words)
+    assert code == 0, text
+    (line,) = (line for line in text.splitlines() if line.startswith("the server of policy.endpoint"))
+    assert line.endswith("or set policy.sleeps_while_training=true")
+
+
 def test_a_run_that_cannot_fit_is_refused_and_one_that_nearly_does_is_told(workspace):
     settings = _settings(workspace, **{"adapter.method": "lora", "adapter.base_dtype": "bfloat16"})
     needs = max(one.needs for one in plan_resources(workspace, settings, DeviceMemory("cuda", GIB)).stages)

@@ -39,7 +39,9 @@ async def test_what_an_episode_records():
     # The screen is the one that the action was chosen on, not the one it led to.
     assert first.image_sha256 == hashlib.sha256(screen("left", 0)).hexdigest()
     assert second.image_sha256 == hashlib.sha256(screen("left", 1)).hexdigest()
-    assert set(got.images) == {first.image_sha256, second.image_sha256}
+    # What the last one led to is the trajectory's.
+    assert row.final_image_sha256 == hashlib.sha256(screen("left", 2)).hexdigest()
+    assert set(got.images) == {first.image_sha256, second.image_sha256, row.final_image_sha256}
     assert got.last_screen == screen("left", 2)
     assert [s.terminated for s in got.steps] == [False, True]
     # The rows fit the tables.

@@ -45,7 +45,7 @@ def episode(name: str, steps: int = 1) -> Episode:
         for n in range(steps)
     )
     trajectory = Trajectory(name, "k1", "games", status="completed", reward=0.1 + 0.2, started_at=now, ended_at=now)
-    return Episode(trajectory, rows, {"ab" * 32: b"\x89PNG"}, b"last")
+    return Episode(trajectory, rows, {"ab" * 32: b"\x89PNG"}, "last")
 
 
 def test_an_episode_comes_back_as_it_was(tmp_path):
@@ -257,3 +257,15 @@ def test_groups_are_recorded_once_and_in_order(tmp_path):
     assert told[2:] == [(names[0], [0.0, 1.0], [False, True]), (names[3], [], [])]
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["batch"] for line in lines if "batch" in line] == [0, 1]
+
+
+def test_what_does_not_run_cannot_fail_and_the_log_says_nothing_of_it(tmp_path):
+    plan = RolloutPlan(1, 1, 3, 3, 0)
+    log = RolloutLog(tmp_path, "one", Memory(), TASKS, plan)
+    request = log.admit_episode(2)
+    log.accept(request, episode("t0"), 1.0, True)
+    before = (tmp_path / "log.jsonl").read_bytes()
+    with pytest.raises(KeyError):
+        log.fail(request, "crashed")
+    assert (tmp_path / "log.jsonl").read_bytes() == before
+    assert [t.ordinal for t in RolloutLog(tmp_path, "one", Memory(), TASKS, plan).take_batch()] == [0]

@@ -82,9 +82,20 @@ def test_what_is_imported_is_judged_by_nobody(tmp_path):
     [
         ("x = 1", "it has no function open_scorer"),
         (
-            "class One:\n    name, version, needs = 'odd', '1', frozenset({'stepz'})\n"
+            "class One:\n    name, version, needs, score = 'odd', '1', frozenset({'stepz'}), print\n"
             "def open_scorer(_):\n    return One()",
             "scorer odd needs what there is not: stepz",
+        ),
+        ("class One:\n    name = 'odd'\ndef open_scorer(_):\n    return One()", "odd lacks version, needs, score"),
+        (
+            "class One:\n    name, version, needs, score = 'odd', '1', ['steps'], print\n"
+            "def open_scorer(_):\n    return One()",
+            "scorer odd lacks needs",
+        ),
+        (
+            "class One:\n    name, version, needs, score = 'even', '1', frozenset(), print\n"
+            "def open_scorer(_):\n    return One()",
+            "scorer odd is named 'even'",
         ),
     ],
 )
@@ -95,6 +106,20 @@ def test_a_file_that_is_no_scorer_is_refused_by_name(source, what, tmp_path, mon
     with pytest.raises(BadInput, match=what):
         _ = ScorerSet(Settings.model_validate({"routing": {"scorers": {"default": ["odd"]}}})).versions
     sys.modules.pop(f"{scorers.__name__}.odd", None)
+
+
+def test_a_scorer_that_looks_at_screens_sees_the_one_after_the_last_action(attentive, tmp_path):
+    ws, chosen = synthetic.workspace(tmp_path / "ws", **TWO)
+    played(ws, {name: ("sites", 1.0, "Buy it") for name in ("t1", "t2")})
+    images = [synthetic_rows.image_row(number) for number in range(3)]
+    write_partition(ws, "images", 1, "rollout", images)
+    rows = partitions.read_partition(ws, "trajectories", 1, "rollout").to_pylist()
+    rows[0]["final_image_sha256"] = images[2]["sha256"]
+    write_partition(ws, "trajectories", 1, "rollout", rows)
+    run_stage(score.STAGE, StageContext(ws, chosen, 1, "score"))
+    told = partitions.read_partition(ws, "scores", 1, "score").to_pylist()
+    details = {row["trajectory_id"]: row["detail"] for row in told if row["scorer"] == "attentive"}
+    assert details == {"t1": "3 screens looked at", "t2": "2 screens looked at"}
 
 
 def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp_path):
@@ -171,8 +196,8 @@ def test_other_scorers_are_another_input_of_the_stage(attentive, tmp_path):
     played(ws, {"t1": ("sites", 1.0, "Buy it")})
     other = Settings.model_validate({**chosen.model_dump(), **TWO})
     keys = [stage_inputs(score.STAGE, StageContext(ws, one, 1, "score"))["extra"] for one in (chosen, other)]
-    assert keys[0]["scorers"] == {"default": [["verifier", "1"]]}
-    assert keys[1]["scorers"]["sites"] == [["verifier", "1"], ["attentive", "3"]]
+    assert keys[0]["scorers"] == {"default": [["verifier", "2"]]}
+    assert keys[1]["scorers"]["sites"] == [["verifier", "2"], ["attentive", "3"]]
     assert keys[0]["reads"] == []
     assert [name for name, _ in keys[1]["reads"]] == [
         repr(Partition(table, stage)) for table in ("steps", "images") for stage in ("ingest", "rollout")

@@ -42,6 +42,9 @@ def test_the_projects_own_settings_are_the_defaults_as_they_are_described(projec
         ({"policy": {"backend": "openai"}}, "policy.endpoint"),
         ({"policy": {"max_new_tokens": 600}}, "policy.max_new_tokens must be under policy.max_context_tokens"),
         ({"synthesis": {"domains": {"moon": ["crater"]}}}, "synthesis.domains"),
+        ({"rl": {"steps": 10**12}}, "rl.steps: 1e+12 is too large; the largest number is 1e+09"),
+        ({"rl": {"steps": -(10**400)}}, "rl.steps: it is too large"),  # beyond every float
+        ({"rl": {"eps_low": 10**5000}}, "rl.eps_low: it is too large"),  # beyond the digits that Python writes
     ],
 )
 def test_wrong_parameters_are_named(raw, said):

@@ -55,6 +55,7 @@ def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes,
     }
     first = [episode for episode in episodes if episode.trajectory.sample == 0]
     wanted = {row.image_sha256 for episode in first for row in episode.steps}
+    wanted |= {episode.trajectory.final_image_sha256 for episode in first}
     assert set(read_shards(results, "images", "sha256")["sha256"].to_pylist()) == wanted
 
 

@@ -14,10 +14,8 @@ from night import examples
 
 from flywheel.config import Settings, SynthesisSettings, parse_settings
 from flywheel.envs.suites import catalogue
-from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import (
     ContentDrawer,
-    is_held_out,
     is_reserved,
     make_task,
     make_tasks,
@@ -25,6 +23,7 @@ from flywheel.envs.tasks.drawing import (
     task_from_row,
     task_to_row,
 )
+from flywheel.envs.tasks.held_out import held_out_templates, is_held_out
 from flywheel.recordings.synthetic import sessions
 from flywheel.rewards.scorers import verifier
 from flywheel.store.partitions import table_from_rows
@@ -76,7 +75,7 @@ def test_the_iterations_go_through_a_worlds_templates():
     drawn = [make_tasks(settings, iteration, "train") for iteration in range(1, 9)]
     control = [[(task.template, task.level) for task in tasks if task.domain == "control"] for tasks in drawn]
     first = [slot for slots in control[:7] for slot in slots]
-    templates = set(catalogue.get_world("control").templates) - drawing.held_out_templates(
+    templates = set(catalogue.get_world("control").templates) - held_out_templates(
         settings, catalogue.get_world("control")
     )
     assert len(set(first)) == len(first)  # none again before all have come
@@ -98,7 +97,7 @@ def test_a_share_of_the_templates_is_the_same_in_each_iteration():
 def test_held_out_templates_are_evaluated_and_never_trained_on(chosen):
     settings = quick(held_out=chosen)
     worlds = ("tiles", "settings", "shop", "control")
-    apart = {name: drawing.held_out_templates(settings, catalogue.get_world(name)) for name in worlds}
+    apart = {name: held_out_templates(settings, catalogue.get_world(name)) for name in worlds}
     assert not apart.pop("tiles")  # a game has one template, or a few
     assert all(apart.values())
     for iteration in range(1, 3):
@@ -116,8 +115,8 @@ def test_a_share_of_templates_is_the_same_for_every_seed(share, seed):
     one, other = (parse_settings({"seed": s, "synthesis": {"held_out": share}}, where="test") for s in (seed, seed + 1))
     for name in ("settings", "control"):
         world = catalogue.get_world(name)
-        apart = drawing.held_out_templates(one, world)
-        assert apart == drawing.held_out_templates(other, world)
+        apart = held_out_templates(one, world)
+        assert apart == held_out_templates(other, world)
         asked = [spec for spec in world.templates.values() if {1, 2} & spec.max_steps.keys()]
         assert len(apart) == (max(1, round(share * len(asked))) if share else 0)
 

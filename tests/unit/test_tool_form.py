@@ -201,3 +201,11 @@ def test_equal_calls_of_tools_are_equal_values():
 def test_arguments_of_a_tool_are_a_json_object(text):
     with pytest.raises(ValueError, match=r"JSON|deep|Expecting|Out of range"):
         ToolCall("t", text)
+
+
+def test_arguments_without_end_are_nested_too_deeply():
+    deep = []
+    for _ in range(99_999):
+        deep = [deep]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        ToolCall.of("t", {"a": deep})

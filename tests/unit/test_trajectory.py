@@ -36,7 +36,8 @@ ON_DISK = {
         "source: string, author: string, sample: int32, policy_version: string, status: string, error: string, "
         "steps: int32, reward: double, final_state: string, started_at: timestamp[us, tz=UTC], "
         "ended_at: timestamp[us, tz=UTC], run_id: string, origin: string, licence: string, "
-        "annotator: string, skill: string, parent_id: string, start_step: int32"
+        "annotator: string, skill: string, parent_id: string, start_step: int32, "
+        "final_image_sha256: string"
     ),
 }
 

@@ -95,7 +95,9 @@ async def test_one_table_from_score_to_route(score, threshold, v, store):
             "threshold": threshold,
             "success": v,
             "detail": "",
-            "version": "1",
+            "version": "2",
+            "abstained": False,
+            "current": True,
         }
     ]
     (decision,) = route([record_to_row("trajectories", trajectory)], rows)

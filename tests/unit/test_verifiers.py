@@ -36,7 +36,10 @@ def task(verifier: str, **params) -> Task:
 
 
 SETTINGS = task("settings_changed", start={"wifi": False, "sound": True, "name": ""}, goal={"wifi": True})
+UNTOUCHED = {"cart": {}, "orders": []}
 CART = task("shop_cart", cart=["red mug"], goal={"red mug": 1, "blue hat": 1})
+OUT = task("shop_cart", cart=["red mug", "blue hat"], goal={"blue hat": 1})
+OPENED, SEARCHED = task("shop_opened", item="red mug", cart=[]), task("shop_searched", word="mug", cart=[])
 ORDER = task("shop_ordered", goal={"red mug": 1}, person="anna")
 
 
@@ -52,20 +55,24 @@ ORDER = task("shop_ordered", goal={"red mug": 1}, person="anna")
         (SETTINGS, {"values": {"wifi": False, "sound": True, "name": ""}}, 0.0),
         (SETTINGS, {"values": {"wifi": True, "sound": False, "name": ""}}, 0.5),  # one right, one not asked for
         (SETTINGS, {"values": {"wifi": True, "sound": False, "name": "x"}}, 1 / 3),
-        (CART, {"cart": {"red mug": 1, "blue hat": 1}}, 1.0),
-        (CART, {"cart": {"red mug": 1}}, 0.0),
-        (CART, {"cart": {"red mug": 1, "blue hat": 2}}, 0.0),  # the wrong number
-        (CART, {"cart": {"blue hat": 1}}, 0.5),  # something else was taken out
-        (task("shop_cart", cart=["red mug", "blue hat"], goal={"blue hat": 1}), {"cart": {"blue hat": 1}}, 1.0),
-        (task("shop_opened", item="red mug"), {"page": "item/red-mug"}, 1.0),
-        (task("shop_opened", item="red mug"), {"page": "item/red-hat"}, 0.0),
-        (task("shop_searched", word="mug"), {"query": " Mug "}, 1.0),
-        (task("shop_searched", word="mug"), {"query": "mugs"}, 0.0),
-        (ORDER, {"orders": [{"name": "Anna", "items": {"red mug": 1}}]}, 1.0),
-        (ORDER, {"orders": [{"name": "tom", "items": {"red mug": 1}}]}, 0.5),
-        (ORDER, {"orders": [{"name": "anna", "items": {"red mug": 2}}]}, 0.0),
-        (ORDER, {"orders": []}, 0.0),
-        (ORDER, {"orders": [{"name": "anna", "items": {"red mug": 1}}] * 2}, 0.0),  # bought twice
+        (CART, {"cart": {"red mug": 1, "blue hat": 1}, "orders": []}, 1.0),
+        (CART, {"cart": {"red mug": 1}, "orders": []}, 0.0),
+        (CART, {"cart": {"red mug": 1, "blue hat": 2}, "orders": []}, 0.0),  # the wrong number
+        (CART, {"cart": {"blue hat": 1}, "orders": []}, 0.5),  # something else was taken out
+        (CART, {"cart": {"red mug": 1, "blue hat": 1}, "orders": [{}]}, 0.0),  # and something was bought
+        (OUT, {"cart": {"blue hat": 1}, "orders": []}, 1.0),
+        (OPENED, {"page": "item/red-mug"} | UNTOUCHED, 1.0),
+        (OPENED, {"page": "item/red-hat"} | UNTOUCHED, 0.0),
+        (OPENED, {"page": "item/red-mug", "cart": {"red mug": 1}, "orders": []}, 0.0),  # and put into the cart
+        (SEARCHED, {"query": " Mug "} | UNTOUCHED, 1.0),
+        (SEARCHED, {"query": "mugs"} | UNTOUCHED, 0.0),
+        (SEARCHED, {"query": "mug", "cart": {}, "orders": [{}]}, 0.0),  # and something was bought
+        (ORDER, {"orders": [{"name": "Anna", "items": {"red mug": 1}}], "cart": {}}, 1.0),
+        (ORDER, {"orders": [{"name": "tom", "items": {"red mug": 1}}], "cart": {}}, 0.5),
+        (ORDER, {"orders": [{"name": "anna", "items": {"red mug": 2}}], "cart": {}}, 0.0),
+        (ORDER, {"orders": [], "cart": {"red mug": 1}}, 0.0),
+        (ORDER, {"orders": [{"name": "anna", "items": {"red mug": 1}}] * 2, "cart": {}}, 0.0),  # bought twice
+        (ORDER, {"orders": [{"name": "anna", "items": {"red mug": 1}}], "cart": {"red mug": 1}}, 0.5),  # one is left
     ],
 )
 def test_known_answers(of, state, expected):

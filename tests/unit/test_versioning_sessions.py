@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from types import SimpleNamespace
+
 import pytest
 
 from flywheel.config.workspace import Workspace
@@ -10,6 +13,7 @@ from flywheel.store import manifest, partitions
 from flywheel.store.interop.demonstration import DEMONSTRATION_FILE
 from flywheel.store.schema import make_trajectory_id
 from flywheel.store.versioning import dvc_files
+from flywheel.utils import progress
 from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
 
@@ -20,6 +24,7 @@ def ws(tmp_path) -> Workspace:
     manifest.init_first_checkpoint(ws, digest="d0")
     for name in "abc":
         write_text(tmp_path / "recordings" / name / "events.jsonl", name)
+        write_text(tmp_path / "recordings" / name / "session.json", "{}")
     (tmp_path / "recordings" / ".hidden").mkdir()
     write_text(tmp_path / "recordings" / "truth.json", "{}")
     return ws
@@ -47,6 +52,34 @@ def test_what_is_for_later_waits_while_there_are_others(ws):
     assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 2, later=later)] == ["a", "c"]
     manifest.write_manifest(ws, 1, window=1, sessions=["a", "c"])
     assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 2, later=later)] == ["b"]
+
+
+def test_what_was_recorded_here_comes_before_the_others(ws, monkeypatch):
+    own = {"b", "z"}
+    kinds = {True: SimpleNamespace(environment="recorded"), False: SimpleNamespace(environment="browser")}
+    monkeypatch.setattr(selection, "load_session_meta", lambda path: (None, kinds[path.name in own]))
+    write_text(ws.root / "recordings" / "z" / "session.json", "{}")
+    before = [selection.count_chosen_before(ws, ws.root / "recordings" / name) for name in "abcz"]
+    assert before == [2, 0, 3, 1]
+    assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 2)] == ["b", "z"]
+    manifest.write_manifest(ws, 1, window=1, sessions=["b", "z"])
+    assert selection.count_chosen_before(ws, ws.root / "recordings" / "c") == 1
+    assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 1)] == ["a"]
+
+
+def test_what_is_still_written_is_left_for_the_next_and_told(ws):
+    """A recorder's folder, one that is copied, and what came between two iterations."""
+    write_text(ws.root / "recordings" / "d.recording" / "session.json", "{}")
+    write_text(ws.root / "recordings" / "e" / "events.jsonl", "half")
+    told = []
+    with progress.add_listener(lambda stage, line: told.append(line)):
+        assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 9)] == ["a", "b", "c"]
+    assert told == [f"{name} is not whole yet: it is left for the next iteration" for name in ("d.recording", "e")]
+    manifest.write_manifest(ws, 1, window=1, sessions=["a", "b", "c"])
+    (ws.root / "recordings" / "d.recording").rename(ws.root / "recordings" / "d")
+    write_text(ws.root / "recordings" / "e" / "session.json", "{}")
+    write_text(ws.root / "recordings" / "f" / "session.json", "{}")
+    assert [s.id for s in selection.choose_sessions(ws, 2, "recordings", 9)] == ["d", "e", "f"]
 
 
 def test_a_choice_stands_when_sessions_are_added(ws):
@@ -121,7 +154,6 @@ def test_a_session_mended_before_ingest_is_recorded_is_taken_as_it_is_now(ws, mo
 
 def test_a_session_that_is_removed_before_ingest_is_recorded_stops_nothing(ws):
     selection.choose_sessions(ws, 1, "recordings", 3)
-    (ws.root / "recordings" / "b" / "events.jsonl").unlink()
-    (ws.root / "recordings" / "b").rmdir()
+    shutil.rmtree(ws.root / "recordings" / "b")
     assert [s.id for s in selection.choose_sessions(ws, 1, "recordings", 3)] == ["a", "c"]
     assert [s.id for s in selection.read_chosen_sessions(ws, 1)] == ["a", "c"]

@@ -213,7 +213,7 @@ def parse_demonstrated_action(code: str, grammar: Grammar) -> Action | ParseErro
     """Parse what a person did in one step, in any known form; a text that is not exactly one action gives a ParseError.
 
     code: text of the action, without a thought. In code, calls that sleep before it and calls that wait after it are
-    ignored. Never raises.
+    ignored. A scroll without its place gives a ParseError too. Never raises.
     """
     text = f"Action: {code}"
     mark = find_action(text, 0, grammar)
@@ -239,9 +239,9 @@ def parse_response(text: str, grammar: Grammar | int) -> ParsedResponse:
     """Parse one model output into a thought and an action.
 
     text: as sampled. grammar: a Grammar, or a plain number as for `as_grammar`. All text before the end of thinking is
-    thought; the first action after it counts. Several actions are an error where one of them is `finished` or
-    `call_user`, which must stand alone. A box gives its centre. Never raises: a text without a valid action has a
-    ParseError, with the reason, in place of its action.
+    thought; the first action after it counts. `finished` and `call_user` must stand alone: it is an error where the
+    first action, or one of the next eight, is one of them beside an action of another kind. A box gives its centre.
+    Never raises: a text without a valid action has a ParseError, with the reason, in place of its action.
     """
     grammar = as_grammar(grammar)
     if not grammar.thinks:
@@ -394,9 +394,10 @@ def _without_label(thought: str) -> str:
 
 
 def serialise_action(action: Action, grammar: Grammar | int) -> str:
-    """Write an action in the form of `grammar`, a Grammar or a plain number as for `as_grammar`.
+    """Write an action as text in the form of `grammar`, a Grammar or a plain number as for `as_grammar`.
 
-    `parse_response` reads it back, with points snapped to the coordinate space. Raises TypeError for what is no action.
+    `parse_response` reads it back, with points snapped to the coordinate space; where the grammar `thinks`, only behind
+    an end of thinking. Raises TypeError for what is no action.
     """
     grammar = as_grammar(grammar)
     format_action = tool_form.format_tool_call if grammar.form == "tool_call" else call_form.format_call
@@ -404,8 +405,9 @@ def serialise_action(action: Action, grammar: Grammar | int) -> str:
 
 
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
-    """Build the fields of a `Step` that describe an action: action (its text, as `grammar` writes it), action_type, and
-    x, y, x2, y2 where it has points, as fractions of the screen. Raises TypeError for what is no action."""
+    """Build the fields of a `store.schema.Step` that describe an action: action (its text, as `grammar` writes it),
+    action_type, and x, y, x2, y2 where it has points, as fractions of the screen. Raises TypeError for what is no
+    action."""
     text = serialise_action(action, grammar)
     fields: dict[str, Any] = {"action": text, "action_type": act.ACTION_NAMES[type(action)]}
     if isinstance(action, act.Drag):

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.config import SandboxSettings, Settings
-from flywheel.envs import isolation
+from flywheel.envs import isolation, registry
 from flywheel.envs.base import Task, TaskSuite, Verifier
 from flywheel.envs.browser import pool
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.browser.pages import manifest
-from flywheel.envs.browser.pages.session import score_page_reward
+from flywheel.envs.browser.pages.session import score_page_answer, score_page_reward
 from flywheel.envs.registry import BACKENDS, EnvLimits, EnvPool
 from flywheel.envs.suites import catalogue, verifiers
+from flywheel.envs.suites.rules.game import load_rule_game
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.utils import child_processes
 from flywheel.utils.errors import BadInput, Finding, FlywheelError, run_diagnostic
@@ -67,6 +68,9 @@ _NOT_IN_IDENTITY = """
 """
 
 
+_PAGE_VERIFIERS = {manifest.PAGE_VERIFIER: score_page_reward, manifest.ANSWER_VERIFIER: score_page_answer}
+
+
 class BrowserBackend:
     """Implement the back-end of pages in Chromium."""
 
@@ -76,8 +80,12 @@ class BrowserBackend:
     def suite(self, name: str) -> TaskSuite:
         return catalogue.get_world(name)
 
+    def load(self, path: Path) -> TaskSuite:
+        """Load and register the game of rules in the file at `path`. Raises BadInput for a wrong one, a taken name."""
+        return registry.register_external_suite(catalogue.LOADED_GAMES, load_rule_game(path), path)
+
     def verifier(self, task: Task) -> Verifier:
-        return score_page_reward if task.verifier == manifest.PAGE_VERIFIER else verifiers.find_verifier(task)
+        return _PAGE_VERIFIERS.get(task.verifier) or verifiers.find_verifier(task)
 
     def limits(self, settings: Settings) -> EnvLimits:
         if settings.sandbox.kinds.get("browser"):

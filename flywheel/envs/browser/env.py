@@ -73,7 +73,7 @@ class TakeOverInput:
             case "wheel" if mouse:
                 return await self._raw(tab.hands.wheel(tab.page, self._pixel(one), one.right, one.down))
             case "wheel":
-                return await tab.do(act.Scroll(one.at, _scroll_direction(one)))
+                return await tab.do(act.Scroll(one.at, one.direction))
             case "press":
                 return await self._press(one.key)
             case "release":
@@ -143,12 +143,6 @@ class TakeOverInput:
         return self._tab.hands.pixel(one.at)
 
 
-def _scroll_direction(one: Gesture) -> str:
-    if abs(one.right) > abs(one.down):
-        return "right" if one.right > 0 else "left"
-    return "down" if one.down > 0 else "up"
-
-
 class BrowserEnv:
     """Implement `Env` on one leased tab.
 
@@ -157,14 +151,14 @@ class BrowserEnv:
     the page's game is over, or where the agent says that it is done.
 
     source: opens the sessions of tasks. touch: the tab is a phone's. broken: set by an error; the tab is then closed,
-    never used again.
+    never used again. backend: the server of the session, where it has one.
     """
 
     def __init__(self, tab: BrowserTab, source: PageSource, settings: SandboxSettings, touch: bool = False) -> None:
         self.tab, self.touch, self._source, self._settings = tab, touch, source, settings
         self._take_over = TakeOverInput(tab, touch)
         self._session: PageSession | None = None
-        self._backend: Any = None  # the session's own server, where it has one
+        self.backend: Any = None  # the session's own server, where it has one
         self._task: Task | None = None
         self._seed = 0
         self._actions: list[Action] = []
@@ -179,10 +173,10 @@ class BrowserEnv:
             self._forget()
             self._task, self._seed, self._actions, self._over = task, seed, [], False
             session = self._session = self._source.open(task, seed)
-            self._backend = getattr(session, "backend", None)
-        if self._backend is not None:
-            async with self._deadline("start of its server", task, self._backend.limit_s):
-                await self._backend.start()
+            self.backend = getattr(session, "backend", None)
+        if self.backend is not None:
+            async with self._deadline("start of its server", task, self.backend.limit_s):
+                await self.backend.start()
         async with self._deadline("reset", task):
             seen = await self.tab.open(
                 session.url,
@@ -279,7 +273,7 @@ class BrowserEnv:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-        self._state, self._task, self._last, self._backend = {}, None, None, None
+        self._state, self._task, self._last, self.backend = {}, None, None, None
 
     async def _set_back(self, task: Task, kept: Mapping[str, Any]) -> StepResult | None:
         await self.reset(task, kept["seed"])
@@ -303,8 +297,8 @@ class BrowserEnv:
 
     async def _read(self, seen: Mapping[str, Any]) -> None:
         """Read the verifier's state from page and server; while a dialog is open, the page's last state stays."""
-        if self._backend is not None and "dialog" not in seen:
-            seen = {**seen, "served": await self._backend.read()}
+        if self.backend is not None and "dialog" not in seen:
+            seen = {**seen, "served": await self.backend.read()}
         state = self._session.state(seen) or dict(self._state)
         if note := state.pop("note", ""):
             self.tab.notes.add(note)
@@ -362,7 +356,7 @@ class BrowserEnv:
 
     def _told(self, error: EnvError, task: Task | None) -> EnvError:
         """Return the error with its place; where the page's server is gone, the reason for that instead."""
-        fault = self._backend.fault if self._backend is not None else ""
+        fault = self.backend.fault if self.backend is not None else ""
         return type(error)(fault or error.what, where=self._where(task), fix=error.fix)
 
     def _path(self) -> str:

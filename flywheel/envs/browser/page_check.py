@@ -76,9 +76,10 @@ _MAX_CONTROL_KINDS = 20  # that are tried on one page
 
 
 async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try one form control of each kind that the page has.
+    """Try one form control of each kind that the page has, of the first 20 kinds.
 
-    Raises EnvError where the page cannot be played at all: no page is free, or it fails before the first try.
+    Raises EnvError where no page is free, or a session fails before the first try or beside the tries; BadInput and
+    DataError as `Env.reset`. What breaks in a try is in its result.
     """
     async with pool.env() as env:
         await env.reset(task, task.seed)
@@ -144,10 +145,7 @@ _LONE_DRAG_SHARE = 0.2  # of the viewport's width: how far a thing is dragged wh
 
 
 async def try_drags(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try twice each kind of drag that the page offers.
-
-    Raises EnvError where the page cannot be played at all: no page is free, or it fails before the first try.
-    """
+    """Try twice each kind of drag that the page offers. Raises as `try_controls`."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
         offered = dict(await env.tab.evaluate(f"{_PAGE_SCRIPT}.draggables()"))
@@ -266,13 +264,14 @@ class PageCheck:
 async def check_page(
     manifest: PageManifest, task: Task, settings: Settings, picture: Path | None, say: ReportLine, *, check: bool = True
 ) -> PageCheck:
-    """Try one task of a manifest, and return what is wrong with its page.
+    """Try one task of a manifest in a browser, and return what is wrong with its page.
 
-    Opens the page's server and a browser for it, and ends both. settings: only `sandbox` is read. picture: PNG file for
-    the first screen, replaced, its folders made; None: it is not saved. say: called with each finding's title and text.
-    check: run the conformance suite too. Raises BadInput where nothing can be tried (no Chromium, packages not
-    fetched, a missing first page or server's program, a task of another manifest), EnvError where its files cannot be
-    served; all other faults of page and browser are in the result.
+    Opens the page's server and a browser for it, and ends both. task: of this manifest. settings: only `sandbox` is
+    read. picture: PNG file for the first screen, replaced, its folders made; None: it is not saved. say: called with
+    each finding's title and text. check: run the conformance suite too. Raises BadInput where nothing can be tried (no
+    Chromium, packages not fetched, a missing first page or server's program, a task of another manifest), EnvError
+    where its files cannot be served, OSError where `picture` cannot be written; all other faults of page and browser
+    are in the result.
     """
     trial = PageCheck()
     for field_name, words in manifest.programs:

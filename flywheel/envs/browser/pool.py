@@ -129,6 +129,8 @@ class PageLease:
 
     # -- Env ------------------------------------------------------------------------------------------------------
     async def reset(self, task: Task, seed: int) -> StepResult:
+        """Begin an episode, and with it a recording. Its deadline is that of a step and what the page's server may take
+        to start."""
         self.end_episode()
         self.task, self.step_number = task, 0
         began = self._clock()
@@ -141,6 +143,7 @@ class PageLease:
         return result
 
     async def step(self, action: Action) -> StepResult:
+        """Carry out one action and return the result, within twice `sandbox.timeout_s`."""
         began = self._clock()
         result = await self._call("step", lambda: self.env.step(action), self._limit_s)
         self.steps, self.step_number = self.steps + 1, self.step_number + 1
@@ -153,7 +156,8 @@ class PageLease:
         return await self._call("checkpoint", self.env.checkpoint, self._limit_s)
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        # It may play many steps, each with its own deadline; together they have only the lease's.
+        """Restore a checkpoint by playing its steps, each with its own deadline; together they have the lease's
+        alone."""
         result = await self._call("restore", lambda: self.env.restore(checkpoint), None)
         if self._recorder:
             self._recorder.add(None, result)
@@ -186,6 +190,7 @@ class PageLease:
 
     @property
     def tab(self) -> Any:
+        """Return the tab that plays the episode."""
         return self.page.tab
 
     @property
@@ -195,10 +200,12 @@ class PageLease:
 
     @property
     def over(self) -> bool:
+        """Tell whether the lease has ended."""
         return self._over is not None
 
     @property
     def where(self) -> str:
+        """Return session, browser, page and task in words, for messages."""
         task = f", task {self.task.task_id}" if self.task else ""
         return f"session {self.session}, browser {self.page.host.pid}, page {self.page.number}{task}"
 
@@ -266,7 +273,7 @@ class PoolWatchdog:
         self._pool, self._settings = pool, settings
 
     async def run(self) -> None:
-        """Repeat all checks until cancelled; one that fails is logged, and repeated."""
+        """Repeat all checks, every one to five seconds, until cancelled; one that fails is logged, and repeated."""
         async with asyncio.TaskGroup() as group:
             group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.reclaim_overdue))
             group.create_task(_repeat_every(_DEADLINE_INTERVAL_S, self.close_idle))
@@ -403,10 +410,11 @@ class BrowserPool:
     @asynccontextmanager
     async def env(self, record: Path | None = None) -> AsyncIterator[PageLease]:
         """Lease one page until the block ends, or until sandbox.lease_s or sandbox.heartbeat_timeout_s takes it back.
+        Yields the lease, an `Env`.
 
-        record: a folder for recordings of all episodes of this lease, whatever sandbox.record says. Raises EnvTimeout
-        where no page comes free within sandbox.acquire_timeout_s, EnvError where no browser starts or the pool is not
-        open.
+        record: a folder for recordings of all episodes of this lease, whatever sandbox.record says; None: as that says.
+        Raises EnvTimeout where no page comes free within sandbox.acquire_timeout_s, EnvError where no browser starts or
+        the pool is not open. The end of the block waits until recordings are on disk.
         """
         lease = await self._lease(record)
         try:
@@ -420,7 +428,8 @@ class BrowserPool:
         return list(self.lease_of.values())
 
     async def status(self) -> PoolStatus:
-        """Return the browsers, pages and sessions with their ages and memory; `str()` of it is a table for people."""
+        """Return the browsers, pages and sessions with their ages in seconds and memory in MiB; `str()` of it is a
+        table for people."""
         hosts, browsers = list(self.fleet.hosts), []
         families = await asyncio.to_thread(child_processes.measure_memory, [host.pid for host in hosts if host.pid])
         for host in hosts:
@@ -440,7 +449,8 @@ class BrowserPool:
         return PageStatus(page.number, "leased", now - page.opened, now - lease.used, *held)
 
     def reclaim(self, lease: PageLease, kind: str, why: str, setting: str) -> None:
-        """Take a session back from its holder. kind: overdue or idle. why, setting: named in the holder's error."""
+        """Take a session back from its holder, whose calls then raise EnvTimeout. kind: overdue or idle, for the
+        events. why: in words, for that error. setting: of `sandbox`, the one to raise, for it too."""
         fix = f"lease another environment, or raise sandbox.{setting}"
         error = EnvTimeout(f"the session was taken back: {why}", where=lease.where, fix=fix)
         self._end(lease, error, fleet.Reclaimed(**_event_fields(lease), why=kind))
@@ -451,7 +461,8 @@ class BrowserPool:
         self._end(lease, error, fleet.Crashed(**_event_fields(lease), error=str(error)))
 
     def save_recording(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
-        """Write an episode's recording into `folder`, in the background (`write_recording`)."""
+        """Write an episode's recording into `folder`, in the background (`write_recording`); the oldest there make room
+        beyond sandbox.record_mb. Returns the task, whose result is the file's path; None where it was not kept."""
         limit = self.settings.record_mb * _MB
         return self._writers.begin(asyncio.to_thread(episode_recorder.write_recording, film, folder, limit))
 

@@ -9,13 +9,13 @@ import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flywheel.config import DomainName, Settings
 from flywheel.envs import isolation, registry
-from flywheel.envs.base import Task, TaskSuite, TaskTemplate, Verifier
+from flywheel.envs.base import Task, TaskSuite, TaskTemplate, Verifier, score_nothing
 from flywheel.envs.computer import desktop
 from flywheel.envs.computer.checker import Checker, CheckerLimits
 from flywheel.envs.computer.computer import Computer, WarmPool
@@ -33,6 +33,7 @@ from flywheel.utils.errors import BadInput, EnvError, Finding, did_you_mean, run
 
 # Task suites that a user declares in a manifest: docs/computer.md#suites-of-your-own.
 
+WORLD_NAME = r"^[a-z][a-z0-9_]{0,63}$"  # the form of a suite's name
 _MAX_FOLDER_BYTES = 2**22  # bytes of a task's folder, or of a checker's files
 
 
@@ -83,7 +84,7 @@ class ComputerTaskTemplate(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     instruction: str = Field(min_length=1)
-    choose: dict[str, list[dict[str, str] | str]] = {}
+    choose: dict[str, Annotated[list[dict[str, str] | str], Field(min_length=1)]] = {}
     max_steps: dict[int, int] = Field(min_length=1)
     folder: str = ""
     begin: dict[str, Any] = {}
@@ -113,7 +114,7 @@ class ComputerManifest(BaseModel):
     """Declare a manifest of computer tasks: `tasks`, or in their place `osworld`, which names task files of OSWorld."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    world: str = Field(pattern=WORLD_NAME)
     domain: DomainName = "computer"
     tasks: list[ComputerTaskTemplate] = []
     osworld: OsworldFiles | None = None
@@ -156,16 +157,25 @@ class ManifestSuite(TaskSuite):
         return made
 
 
+class FixedSuite(ManifestSuite):
+    """Hold a suite whose tasks have nothing to draw."""
+
+    once: ClassVar[bool] = True
+
+
 def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
     """Load the suite of the manifest at `path`. kind: terminal or computer. Raises BadInput where it is wrong."""
     declared = registry.validate_suite_manifest(path, ComputerManifest)
-    if declared.osworld is not None:
-        return osworld.load_osworld_suite(path, declared.world, declared.domain, declared.osworld, kind)
     tasks = {task.name: task for task in declared.tasks}
     if len(tasks) < len(declared.tasks):
         raise BadInput("two tasks have one name", where=path, fix="rename one")
-    folders = {task.name: _load_folder(path, task.folder) for task in declared.tasks if task.folder}
-    checkers = {task.name: _load_checker(path, task.end.checker) for task in declared.tasks if task.end.checker}
+    try:
+        if declared.osworld is not None:
+            return osworld.load_osworld_suite(path, declared.world, declared.domain, declared.osworld, kind)
+        folders = {task.name: _load_folder(path, task.folder) for task in declared.tasks if task.folder}
+        checkers = {task.name: _load_checker(path, task.end.checker) for task in declared.tasks if task.end.checker}
+    except OSError as error:
+        raise BadInput(f"a file that it names cannot be read: {error}", where=path, fix="mend that name") from None
     digest = hashlib.sha256(path.read_bytes() + repr(sorted(folders.items())).encode())
     for name, checker in sorted(checkers.items()):
         digest.update(repr((name, checker)).encode())
@@ -173,7 +183,8 @@ def load_computer_suite(path: Path, kind: str) -> ManifestSuite | OsworldSuite:
         task.name: TaskTemplate(instruction="{instruction}", verifier=CHORES_VERIFIER, max_steps=task.max_steps)
         for task in declared.tasks
     }
-    return ManifestSuite(
+    drawn = any(task.choose for task in declared.tasks)
+    return (ManifestSuite if drawn else FixedSuite)(
         environment=kind,
         name=declared.world,
         domain=declared.domain,
@@ -220,6 +231,7 @@ SHIPPED_COMPUTER_SUITES: dict[str, TaskSuite] = {one.name: one for one in (DESK,
 COMPUTER_VERIFIERS: dict[str, Verifier] = {
     **DESK_VERIFIERS,
     verifier.CHORES_VERIFIER: verifier.score_chore_state,
+    "": score_nothing,
     osworld.OSWORLD_VERIFIER: osworld.score_osworld_state,
 }
 

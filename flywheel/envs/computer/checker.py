@@ -1,4 +1,4 @@
-"""Run a task's own checker program on a copy of the home, after the episode.
+"""Run a task's own checker, or another program that judges it, on a copy of the home, after the episode.
 
 Its input and output: docs/computer.md#a-checker. A program that breaks this contract raises CheckerFailed: the episode
 counts as a crash and gets no score.
@@ -66,7 +66,7 @@ class Checker(CheckerLimits):
 
 
 class CheckerVerdict(BaseModel):
-    """Hold a checker's verdict. score: 0 to 1. reason: a text for people who look at the trajectory."""
+    """Hold a checker's verdict. score: 0 to 1. reason: for people who look at a trajectory, cut to 2000 characters."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     score: float = Field(ge=0, le=1, allow_inf_nan=False)
@@ -83,7 +83,7 @@ async def run_task_checker(checker: Checker, home: MachineHome, most: int, told:
 
     home: of the machine. most: bytes of the home's files that are copied at most. told: fields of the JSON object on
     its standard input, besides `home` and `left_out`. Raises CheckerFailed where it gives no verdict, EnvError where it
-    cannot run here.
+    cannot run here, one of its files is not base64 or the home has too many.
     """
     place = f"{CHECKER_FOLDER}/{checker.program}"
     words = [sys.executable, "-I", place] if checker.program.endswith(".py") else [place]

@@ -87,8 +87,8 @@ _THANKS_PAGE = "<!doctype html><title>Thank you</title><h1>Thank you</h1><p>It h
 class WarmPool:
     """Start computers before they are needed.
 
-    start: starts one computer. count: computers that wait at once. Used in an `async with`, whose end closes the
-    computers that were not taken.
+    start: starts one computer. count: computers that wait at once; 0: each is started when it is taken. Used in an
+    `async with`, whose end closes the computers that were not taken.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Computer]], count: int) -> None:
@@ -345,8 +345,9 @@ class Computer:
     async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
         """Set up a task: its site, files, set-up commands and applications; returns the first outcome.
 
-        limit_s: seconds for each set-up command. Raises EnvError where one fails, `params.binary` is not base64, the
-        machine is gone or refuses a file, and as `open_task`; EnvTimeout where it does not answer.
+        given: the task. limit_s: seconds for each set-up command. Raises EnvError where one fails, `params.binary` is
+        not base64, the machine is gone or refuses a file, and as `open_task`; EnvTimeout where it does not answer;
+        OSError as `serve`.
         """
         await self.serve(given)
         for path, text in given.files.items():
@@ -362,7 +363,9 @@ class Computer:
         return await self.open_task()
 
     async def serve(self, given: ComputerTaskSpec) -> None:
-        """Remember the task, and start its web site if it has one. Raises as `Machine.serve`."""
+        """Remember the task `given`, and start its web site if it has one. Raises EnvError where the machine refuses
+        the site's port or is gone, OSError where the site does not start, EnvTimeout where the machine does not
+        answer."""
         self._given = given
         if given.site:
             self.site = TaskSite(given.site)
@@ -406,9 +409,10 @@ class Computer:
         return await self.build_outcome(note, result, screenshot)
 
     async def build_outcome(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> ActionOutcome:
-        """Build the outcome of an action from what the computer shows. screenshot: a PNG that was taken already.
+        """Build the outcome of an action from what the computer shows.
 
-        Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
+        note, result: of the action, as in `ActionOutcome`. screenshot: a PNG that was taken already; None takes one
+        where the task has a screen. Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
         """
         if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()

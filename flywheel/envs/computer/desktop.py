@@ -23,8 +23,8 @@ from flywheel.utils.errors import EnvError
 BROWSER_APP = "browser"  # its name in a task's `apps`; the next word there is the address to open
 BROWSER_PROGRAM = "chromium"
 # The binary that Debian's wrapper script starts after looking for things that a machine does not have.
-_BROWSER_BINARY = "/usr/lib/chromium/chromium"
-_BROWSER_OPTIONS = (
+BROWSER_BINARY = "/usr/lib/chromium/chromium"
+BROWSER_OPTIONS = (
     "--no-sandbox", "--test-type", "--no-first-run", "--no-default-browser-check", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-extensions",
     "--disable-gpu", "--disable-smooth-scrolling", "--password-store=basic", "--lang=en-US",
@@ -36,7 +36,7 @@ _BROWSER_OPTIONS = (
 
 def build_browser_command(address: str) -> list[str]:
     """Build the command that opens a browser window at `address`. Downloads go to the folder Downloads of the home."""
-    return [_BROWSER_BINARY, *_BROWSER_OPTIONS, address]
+    return [BROWSER_BINARY, *BROWSER_OPTIONS, address]
 
 
 DesktopAct = dict[str, Any]
@@ -52,8 +52,8 @@ class UnsupportedAction(Exception):
 def translate_action(action: Action, width: int, height: int) -> list[DesktopAct]:
     """Translate an action into desktop acts (the JSON objects of `POST /step`), in order.
 
-    width, height: of the screen, in pixels. Raises UnsupportedAction for an action that a desktop does not have, or a
-    point outside the screen.
+    width, height: of the screen, in pixels. Raises UnsupportedAction for an action that a desktop does not have, a
+    point outside the screen, no key or an unknown one, and a text above MAX_TYPED_CHARACTERS.
     """
     if type(action) not in _TRANSLATIONS:
         raise UnsupportedAction(f"a desktop has no {act.ACTION_NAMES[type(action)]}")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import lzma
 import tarfile
 import zipfile
 import zlib
@@ -37,7 +38,7 @@ def read_archive(data: bytes | None) -> dict[str, str] | None:
     """Return the files of a ZIP archive, or of a tar of any compression, as texts by path, without folders.
 
     data: bytes of the archive. Returns None where they are None or not an archive, and for an archive that is encrypted
-    or above the limits on size and number of files.
+    or has more than 16 MiB, 1000 files or 1 MiB unpacked.
     """
     if data is None or len(data) > _MAX_ARCHIVE_BYTES:
         return None
@@ -49,8 +50,10 @@ def read_archive(data: bytes | None) -> dict[str, str] | None:
             if left < 0 or len(found) >= _MAX_ARCHIVE_FILES:
                 return None
             found[path.removeprefix("./")] = content.decode("utf-8", "replace")
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, RuntimeError, KeyError):
-        return None  # RuntimeError: it is encrypted
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, KeyError):
+        return None
+    except RuntimeError:  # it is encrypted
+        return None
     return found
 
 
@@ -110,7 +113,8 @@ def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str
     """Read the files of `home` by path: the text, or `sha256:` and the digest of a large one; folders end in /.
 
     Hidden files and folders, where applications keep their own data, are left out except for the paths in `hidden`;
-    links and pipes are listed and not read. Raises EnvError as `MachineHome.entries`.
+    links and pipes are listed and not read. Large is a file above 64 KiB, or above what is left of 4 MiB for all texts;
+    of one above 256 MiB the beginning is hashed. Raises EnvError as `MachineHome.entries`.
     """
     found, left = {}, _MAX_STATE_BYTES
     for entry in home.entries():
@@ -188,7 +192,7 @@ class EpisodeSnapshot(BaseModel):
                 if sum(one.file_size for one in archive.infolist()) > _MAX_SNAPSHOT_BYTES:
                     raise ValueError("too much")
                 return cls(**json.loads(archive.read(_HEADER_FILE)), home=archive.read(_HOME_FILE))
-        except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, NotImplementedError, EOFError):
+        except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, RuntimeError, EOFError):
             raise EnvError("nothing of an episode was kept in this", where=f"{len(data)} bytes") from None
 
 
@@ -261,7 +265,12 @@ class ComputerEnv:
         self._answer, self._gave_up = "", False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Start the task on a fresh computer. seed: ignored, as the task's params hold everything that was drawn."""
+        """Start the task on a fresh computer, and return its first result.
+
+        seed: ignored, as the task's params hold everything that was drawn. Raises EnvError where the params are wrong,
+        or the computer or a set-up fails, EnvTimeout after `limit_s`, to which an OSWorld task adds its `seconds`,
+        BadInput where there is no such verifier, DataError for a state that it cannot read.
+        """
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = ComputerTaskSpec.of(task)
@@ -270,6 +279,12 @@ class ComputerEnv:
             return await self._result(await computer.begin(self._given, self._limit_s), False)
 
     async def step(self, action: Action) -> StepResult:
+        """Carry out one action and return the result.
+
+        Raises EnvError where the episode is over, the computer is gone or a checker fails, EnvTimeout after `limit_s`,
+        to which the step that ends an episode adds what judging may take, DataError for a state that the verifier
+        cannot read.
+        """
         if self._task is None or self._over:
             raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
         self._steps += 1
@@ -282,12 +297,21 @@ class ComputerEnv:
             return await self._result(done, isinstance(action, Finished | CallUser), ends)
 
     async def save_partial(self) -> bytes:
+        """Save the home, the states of shell and Python and the forms that the site received; programs keep running.
+        Returns the bytes for `restore_partial`. Raises EnvError outside of an episode and for too large a home,
+        EnvTimeout after `limit_s`."""
         if self._task is None or self._over:
             raise EnvError("no episode is played", where=self._where(), fix="reset the environment first")
         async with self._deadline("keep", self._task):
             return (await save_episode(self._computer, self._task, self._steps)).encode()
 
     async def restore_partial(self, kept: bytes) -> StepResult:
+        """Continue an episode of this task on a fresh computer, and return its first result, in which `info["lost"]`
+        has a line for each thing that was not saved.
+
+        kept: from `save_partial`. Raises EnvError where no task was begun, for other bytes or those of another task,
+        EnvTimeout after `limit_s`.
+        """
         if self._task is None:
             raise EnvError("no task was begun", where=self._where(), fix="reset the environment to the task first")
         async with self._deadline("bring back", self._task):
@@ -301,6 +325,7 @@ class ComputerEnv:
                 return replace(result, info={**result.info, "lost": lost})
 
     async def close(self) -> None:
+        """Close the computer; may be called twice."""
         self._task, self._over = None, True
         computer, self._computer = self._computer, None
         if computer is not None:
@@ -308,26 +333,38 @@ class ComputerEnv:
 
     # -- for watchers -------------------------------------------------------------------------------------------------
     async def screen(self) -> Streams:
+        """Connect to the desktop by VNC (RFB). Raises EnvError where the computer has none, or no episode is played."""
         if self._played.desktop is None:
             raise EnvError("there is no desktop to be seen", where=self._where())
         return await self._played.desktop.vnc()
 
     async def service(self, port: int) -> Streams:
+        """Connect to the TCP port `port` of the machine. Raises EnvError where nobody listens there, or no episode is
+        played."""
         return await self._played.machine.stream("/port", {"port": port})
 
     async def terminal(self) -> Streams:
+        """Connect to the agent's terminal: read its output, write keys. Raises EnvError where no episode is played."""
         return await self._played.machine.stream("/terminal/watch", {})
 
     async def shell(self, rows: int, columns: int) -> Streams:
+        """Start a shell for the watcher, and connect to it. rows, columns: characters of its screen. Raises EnvError
+        where no episode is played."""
         return await self._played.machine.stream("/terminal/own", {"rows": rows, "columns": columns})
 
     async def list_folder(self, path: str) -> Mapping[str, Any]:
+        """List the folder `path` below the home: `entries` and how many `more` there are. Raises EnvError where there
+        is none, or no episode is played."""
         return json.loads(await self._played.machine.request("GET", "/files/list", params={"path": path}))
 
     async def read_file(self, path: str, most: int) -> bytes:
+        """Read the file `path` below the home; of a file longer than `most` bytes, a beginning longer than that. Raises
+        EnvError where there is none, or no episode is played."""
         return await self._played.machine.request("GET", "/files/read", params={"path": path, "limit": most})
 
     async def write_file(self, path: str, content: bytes) -> None:
+        """Write `content` to the file `path` below the home, which is created or replaced. Raises EnvError where it
+        cannot be written, or no episode is played."""
         await self._played.machine.request("PUT", "/files/write", params={"path": path}, content=content)
 
     @property

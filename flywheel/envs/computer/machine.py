@@ -141,8 +141,10 @@ class Machine:
             listening.bind(str(folder / "guest"))
             (folder / bwrap.SERVED_FOLDER).mkdir()
             begun = await way.begin(chosen, [*readable, *map(Path, chosen.reads)], folder, listening)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):  # such as too long a name of the folder, for a socket
+                raise EnvError(f"a machine did not start: {error}", where=folder) from None
             raise
         finally:
             listening.close()
@@ -196,7 +198,7 @@ class Machine:
         """Open a connection through the computer server: to a port, a program, a terminal or VNC.
 
         path, body: of the POST request that asks for it, such as `/port`. Raises MachineRefused where the server
-        refuses, EnvError where the machine is gone, EnvTimeout where it does not answer.
+        refuses, EnvError where the machine is gone, EnvTimeout where it does not answer within ten seconds.
         """
         try:
             reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))

@@ -1,4 +1,4 @@
-"""Parse a computer task's params: its start, the allowed interface, and what its state holds."""
+"""Parse a computer task's params: its start, the allowed interface, its tool servers, its state and its judging."""
 
 from __future__ import annotations
 
@@ -57,13 +57,17 @@ class ToolServer(BaseModel):
 class OsworldMetric(BaseModel):
     """Declare one metric of an OSWorld task, and its inputs.
 
-    func: its name in `judge.METRICS`. result, expected: what is compared, as one entry that tells where to find it.
-    `value`: the value itself; `command`, with `shell` and `stream`: its output; `file`, `files`, `tree`: paths from the
-    home; `gold`, `golds`: names in the task's `gold`. options: of the metric.
+    func: its name. module: of desktop-env's metrics, whose function judges; "": that of `judge.METRICS` does. result,
+    expected: what is compared, as one entry that tells where to find it. `value`: the value itself; `command`, with
+    `shell` and `stream`: its output; `printed`: what a step after the episode printed, by the file name that it chose;
+    `file`, `files`, `tree`, `last_row`, `slide_part`: paths from the home; `gold`, `golds`: names in the task's `gold`;
+    `chrome`: a getter of the browser's settings; `screen_size`, `window_size`, `vlc_status`: asked of the desktop.
+    `name`, `names`: of the files in OSWorld's cache, `given`: which of several the metric gets. options: of the metric.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     func: str
+    module: str = ""
     result: dict[str, Any]
     expected: dict[str, Any]
     options: dict[str, Any]

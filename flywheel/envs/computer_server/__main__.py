@@ -1,4 +1,4 @@
-"""Start the guest: `python flywheel/envs/computer_server --socket FILE`, or `--port N` with the token in
+"""Start the computer server: `python flywheel/envs/computer_server --socket FILE`, or `--port N` with the token in
 FLYWHEEL_GUEST_TOKEN.
 
 Inside of a machine that flywheel opens it is the first process, which none of the others can end, and is handed its

@@ -109,6 +109,7 @@ def screen_routes(screen: ScreenAccess) -> Routes:
 
     def act(request: ApiRequest) -> dict:
         _perform_act(screen.input, request.json())
+        screen.input.position()  # answered once the display has taken it
         return {"ok": True}
 
     def step(request: ApiRequest) -> ApiAnswer:
@@ -117,6 +118,8 @@ def screen_routes(screen: ScreenAccess) -> Routes:
             raise RequestRefused(f"acts is not a list of {_MAX_ACTS} at most")
         for one in acts:
             _perform_act(screen.input, one)
+        if acts:
+            screen.input.position()  # answered once the display has taken all of them
         after_ms = request.number("after_ms", 0, _LONGEST_MS, _AFTER_MS)
         return _take_picture(screen, after_ms, request.number("within_ms", 0, _LONGEST_MS, _WITHIN_MS))
 

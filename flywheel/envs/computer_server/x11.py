@@ -159,7 +159,8 @@ class X11Input:
     def _button(self, number: int, down: bool) -> None:
         with self._use_display():
             xtest.fake_input(self._display, X.ButtonPress if down else X.ButtonRelease, number)
-            self._display.sync()
+            # It is sent with the next request that has an answer: on a busy machine the second of two clicks would else
+            # come too late for a double one.
 
     def _press(self, code: int, down: bool) -> None:
         xtest.fake_input(self._display, X.KeyPress if down else X.KeyRelease, code)

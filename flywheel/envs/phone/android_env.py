@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -287,7 +287,7 @@ class AndroidTask(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     instruction: str = Field(min_length=1)
-    choose: dict[str, list[dict[str, str] | str]] = {}
+    choose: dict[str, Annotated[list[dict[str, str] | str], Field(min_length=1)]] = {}
     max_steps: dict[int, int] = Field(min_length=1)
     reset: list[str] = []
     state: dict[str, str] = Field(min_length=1)
@@ -309,7 +309,7 @@ class AndroidManifest(BaseModel):
     """Declare a manifest of phone tasks. apps: name -> package, for the action open_app."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    world: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     apps: dict[str, str] = {}
     tasks: list[AndroidTask] = Field(min_length=1)
 

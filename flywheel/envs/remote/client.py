@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from flywheel.agent.actions import Action, actions_to_json
+from flywheel.agent.actions import Action
 from flywheel.config import Settings
 from flywheel.envs import registry
 from flywheel.envs.base import Env, StepResult, Task
@@ -50,8 +50,9 @@ class RemoteEnvs:
     async def env(self, task: Task) -> AsyncIterator[Env]:
         """Lease an environment of the back-end that `task` names until the block ends.
 
-        Raises EnvError where the node cannot open it, EnvTimeout where none is free within `sandbox.acquire_timeout_s`,
-        BadInput where none ever would be: no such back-end, wrong settings of it, or the manager or the node refuses.
+        Raises EnvError where the node cannot open it, EnvTimeout where none is free within `sandbox.acquire_timeout_s`
+        or manager or node do not answer until then, BadInput where none ever would be: no such back-end, wrong settings
+        of it, or the manager or the node refuses.
         """
         async with AsyncExitStack() as stack:
             try:
@@ -98,8 +99,10 @@ class RemoteEnvs:
         asked = {"user": self._user, "kind": kind, "identity": self._identities[kind]}
         status, answer = await self._ask("POST", "/sessions", asked)
         if status < 400:
+            if not {"session", "address", "note"} <= answer.keys():
+                raise BadInput("what answers there is no manager", where=self._manager, fix="name its address")
             return answer
-        self._why = answer.get("error", "")
+        self._why = str(answer.get("error") or f"it answers with status {status}")
         if status != 409:
             raise BadInput(self._why, where=answer.get("where", "manager"), fix=answer.get("fix", ""))
         return None
@@ -127,8 +130,8 @@ class RemoteEnvs:
             async with self._client.request(
                 method, self._manager + path, json=body, headers=self._headers, timeout=_ASK_TIMEOUT
             ) as answer:
-                return answer.status, json.loads(await answer.read())
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                return answer.status, dict(json.loads(await answer.read()))
+        except (aiohttp.ClientError, TimeoutError, ValueError, TypeError) as error:
             why = f"the manager does not answer: {error or type(error).__name__}"
             raise RemoteUnreachable(why, where=self._manager) from None
 
@@ -179,16 +182,21 @@ class _RemoteSession:
 
 
 class _RemoteEnv:
-    """Play a leased environment (an `Env`)."""
+    """Play a leased environment (an `Env`, and a `StepListener`)."""
 
     def __init__(self, remote: _RemoteSession) -> None:
-        self._remote = remote
+        self._remote, self._said = remote, []
+
+    def announce(self, chosen: Mapping[str, Any]) -> None:
+        self._said.append(chosen)
 
     async def reset(self, task: Task, seed: int) -> StepResult:
+        self._said = []
         return await self._remote.result("reset", protocol.encode_message({"task": asdict(task), "seed": seed}))
 
     async def step(self, action: Action) -> StepResult:
-        return await self._remote.result("step", actions_to_json([action]).encode())
+        said, self._said = self._said, []
+        return await self._remote.result("step", protocol.encode_step(action, said))
 
     async def close(self) -> None:
         await self._remote.call("close")
@@ -217,8 +225,8 @@ _ENV_CLASSES = {"checkpoints": _RemoteCheckpointableEnv, "keeps": _RemotePartial
 def check_manager_settings(settings: Settings) -> None:
     """Check a run's settings of the manager before the run begins, without asking the manager.
 
-    Raises BadInput where no manager is named or its token is not in the environment variables; for `sandbox.manager:
-    cluster`, where the engine is not ray or stages run side by side.
+    Raises BadInput where no manager is named or its token is not in the variable FLYWHEEL_SANDBOX_TOKEN; for
+    `sandbox.manager: cluster`, where the engine is not ray or stages run side by side.
     """
     if settings.sandbox.manager != CLUSTER_MANAGER:
         _manager_address_and_token(settings)

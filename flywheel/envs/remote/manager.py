@@ -82,7 +82,8 @@ class LeaseLedger:
 
     What a crash may not lose (a lease, its end, a node) is written before the request is answered; after a start all
     sessions count as just heard of. path: the file, created where it is missing. terms: limits of sessions. clock:
-    returns seconds since 1970. Not for several threads. Raises DataError where the file is not a manager's.
+    returns seconds since 1970. Not for several threads. Raises DataError where the file is not a manager's or cannot be
+    opened; methods that add, change or end nodes and sessions raise sqlite3.Error where it cannot be written.
     """
 
     def __init__(self, path: Path, terms: LeasePolicy, clock: Callable[[], float] = time.time) -> None:
@@ -97,7 +98,7 @@ class LeaseLedger:
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(_TABLES)
             self._read()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
             raise DataError(f"not a manager's file: {error}", where=path, fix="name another --state") from None
 
     def register(self, node: str, boot: str, address: str, places: Mapping[str, tuple[int, str]]) -> None:
@@ -115,7 +116,7 @@ class LeaseLedger:
         self._keep_node(new)
 
     def beat(self, node: str, boot: str, has: Iterable[str]) -> list[str]:
-        """Record a node's heartbeat; returns those ids of `has` whose sessions are over.
+        """Record a node's heartbeat; returns those ids of `has`, in order, whose sessions are over or another node's.
 
         node: its name. boot: as registered. has: ids of the sessions that it plays. Raises KeyError where the node must
         register first.
@@ -172,7 +173,8 @@ class LeaseLedger:
         return over
 
     def reclaim(self) -> dict[str, str]:
-        """End sessions that are overdue or whose user or node is silent; returns id -> reason. Forget silent nodes."""
+        """End sessions that are overdue or whose user or node is silent, and forget silent nodes. Returns the ended
+        ones: id -> reason, in words."""
         now, found = self._clock(), {}
         for node in [one for one in self.nodes.values() if now - one.heard > self._terms.node_silent_s]:
             found |= self._end(
@@ -187,13 +189,13 @@ class LeaseLedger:
     def drain(self, node: str, draining: bool = True) -> None:
         """Stop leasing on a node, or, with `draining` False, lease on it again; its sessions go on.
 
-        Raises KeyError where there is no such node.
+        node: its name. Raises KeyError where there is no such node.
         """
         self.nodes[node].draining = draining
         self._keep_node(self.nodes[node])
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; no other method may be called then."""
         self._db.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -244,8 +246,8 @@ def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
 
     token: that nodes and clients send as a bearer token. The response to a failed request is JSON with `error`, for 400
     also `where` and `fix`: 400 refused input, 401 wrong token, 404 heartbeat of an unregistered node, 409 no
-    environment is free (try again later), 422 unreadable request. An unknown route is answered by 404 or 405 and a
-    text.
+    environment is free (try again later), 422 unreadable request. An unknown route (404, 405), a body above 1 MiB (413)
+    and a ledger whose file cannot be written (500) are answered by a text.
     """
     manager = _ManagerHandlers(ledger, token)
 

@@ -23,7 +23,7 @@ from flywheel.config import Settings
 from flywheel.envs import registry
 from flywheel.envs.registry import EnvPool, open_env_pools
 from flywheel.envs.remote import protocol, watch
-from flywheel.envs.remote.node_session import CALLS, NodeSession
+from flywheel.envs.remote.node_session import CALLS, EpisodeHistory, NodeSession
 from flywheel.envs.remote.protocol import LeaseToken
 from flywheel.utils.errors import BadInput, EnvError
 from flywheel.utils.local_ports import errors_of_port
@@ -38,24 +38,36 @@ class EnvNode:
 
     name: of the node. token: the manager's. pools, identities: back-end -> pool of its environments, hash of its
     settings. film: bytes of each session's episode that are kept for watchers. sessions: by id. boot: random id of this
-    start.
+    start. takeovers: whether people may take sessions over as data, so that whole episodes are kept; taken: those
+    sessions, by id, which are no client's any more. pages: add routes to the application (`ui/annotate/takeover.py`).
     """
 
     def __init__(
-        self, name: str, token: str, pools: Mapping[str, EnvPool], identities: Mapping[str, str], film: int = 0
+        self,
+        name: str,
+        token: str,
+        pools: Mapping[str, EnvPool],
+        identities: Mapping[str, str],
+        film: int = 0,
+        takeovers: bool = False,
     ) -> None:
-        self.name, self.boot, self._film = name, secrets.token_hex(8), film
+        self.name, self.boot, self._film, self.takeovers = name, secrets.token_hex(8), film, takeovers
+        self.taken: dict[str, NodeSession] = {}
+        self.pages: list[Callable[[web.Application], None]] = []
         self._token, self._pools, self._identities = token, pools, identities
         self.sessions: dict[str, NodeSession] = {}
         self._over: dict[str, float] = {}  # ended session -> end of its lease; its calls are refused
 
     def application(self) -> web.Application:
-        """Make the node's HTTP application: calls of sessions, and pages to watch them."""
+        """Make the node's HTTP application: calls of sessions, and pages to watch them. Its shutdown ends all
+        sessions."""
         made = web.Application(client_max_size=_MAX_CALL_BYTES)
         made.add_routes(
             [web.post("/sessions/{session}/{call}", self._called), web.delete("/sessions/{session}", self._end)]
         )
-        watch.add_watch_routes(made, self.sessions, self._token)
+        watch.add_watch_routes(made, self.sessions, self._token, takeovers=self.takeovers)
+        for add in self.pages:
+            add(made)
         made.on_shutdown.append(lambda _: self.end(list(self.sessions)))
         return made
 
@@ -66,6 +78,36 @@ class EnvNode:
         self._over = {one: until for one, until in self._over.items() if until > time.time()}
         await asyncio.gather(*(session.end() for session in found.values()))
 
+    async def take(self, session: str, person: str) -> NodeSession:
+        """Take a session from its client for a person, once the running call has ended; the client's next call fails
+        as one whose environment is lost. Returns it; the caller ends it by `give_back`.
+
+        Raises BadInput where it is over, taken already, or its episode is not here from the beginning.
+        """
+        found = self.sessions.get(session)
+        if found is None:
+            who = f"{self.taken[session].taken_by} has taken it over" if session in self.taken else "it is over"
+            raise BadInput(who, where=f"session {session}", fix="choose another one")
+        async with found.lock:
+            history = found.history
+            if history is None or history.missing:
+                why = history.missing if history else "the node was started without a workspace"
+                raise BadInput(f"it cannot become data: {why}", where=f"session {session}", fix="watch it alone")
+            if self.sessions.pop(session, None) is None:
+                raise BadInput("it is over", where=f"session {session}", fix="choose another one")
+            found.taken_by = person
+            self.taken[session] = found
+        return found
+
+    def lend(self, kind: str) -> NodeSession:
+        """Lend an environment of `kind` without a lease, in place of a lost one; the caller ends it."""
+        return NodeSession(self._pools[kind], LeaseToken("", self.name, kind, self._identities[kind], 0.0))
+
+    def give_back(self, session: str) -> None:
+        """Forget a session that was taken; its environment is ended by whoever took it."""
+        if (found := self.taken.pop(session, None)) is not None:
+            self._over[session] = found.until
+
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _called(self, request: web.Request) -> web.Response:
         name, call = request.match_info["session"], request.match_info["call"]
@@ -74,7 +116,7 @@ class EnvNode:
             if call not in CALLS:
                 raise BadInput(f"there is no call {call}", where="node")
             body = await request.read()
-            session = self.sessions.get(name) or self._begin(note)
+            session = self.sessions.get(name) or self.taken.get(name) or self._begin(note)
             return web.Response(body=await session.call(call, body))
         except PermissionError as error:
             return self._refused(error)
@@ -104,7 +146,8 @@ class EnvNode:
         pool = self._pools.get(note.kind)
         if pool is None or self._identities[note.kind] != note.identity:
             raise EnvError(f"this node has no {note.kind} of these settings", where=f"node {self.name}")
-        made = self.sessions[note.session] = NodeSession(pool, note, self._film)
+        history = EpisodeHistory() if self.takeovers else None
+        made = self.sessions[note.session] = NodeSession(pool, note, self._film, history)
         return made
 
     async def _end(self, request: web.Request) -> web.Response:
@@ -147,7 +190,7 @@ async def send_heartbeats(
                 )
                 registered = answer is not None
                 await node.end((answer or {}).get("end", ()))
-                if answer and answer.get("draining") and not node.sessions:
+                if answer and answer.get("draining") and not (node.sessions or node.taken):
                     until_empty.set()
             except (aiohttp.ClientError, TimeoutError) as error:
                 log.warning("the manager does not answer: %s", error)
@@ -175,7 +218,13 @@ async def _post_to_manager(client: aiohttp.ClientSession, path: str, body: Mappi
 
 @asynccontextmanager
 async def open_node(
-    name: str, token: str, settings: Settings, names: Iterable[str], root: Path | None = None, film: int = 0
+    name: str,
+    token: str,
+    settings: Settings,
+    names: Iterable[str],
+    root: Path | None = None,
+    film: int = 0,
+    takeovers: bool = False,
 ) -> AsyncIterator[tuple[EnvNode, dict[str, tuple[int, str]]]]:
     """Open the environments of this machine as a node, which `run_node` then serves and registers with a manager.
 
@@ -184,21 +233,22 @@ async def open_node(
 
     name: of the node. token: the manager's, by which leases are signed. settings: of the back-ends. names: back-ends
     that it plays. root: the folder that relative paths in the settings count from; None: the current one. film: bytes
-    of each session's newest steps (one at least) that are kept for watchers; 0: none. Raises BadInput for an unknown
-    back-end, wrong settings of one, or something missing that it needs; EnvTimeout where one does not open or close in
-    time; EnvError where one cannot be opened.
+    of each session's newest steps (one at least) that are kept for watchers; 0: none. takeovers: as of `EnvNode`.
+    Raises BadInput for an unknown back-end, wrong settings of one, or something missing that it needs; EnvTimeout where
+    one does not open or close in time; EnvError where one cannot be opened.
     """
     names = list(names)
     found = {one: registry.find_backend(one) for one in names}
     identities = {one: protocol.hash_backend_settings(kind.identity(settings)) for one, kind in found.items()}
     places = {one: (kind.limits(settings).places, identities[one]) for one, kind in found.items()}
     async with open_env_pools(settings, names, root) as pools:
-        node = EnvNode(name, token, pools, identities, film)
+        node = EnvNode(name, token, pools, identities, film, takeovers)
         try:
             yield node, places
         finally:
             with contextlib.suppress(Exception):
                 await node.end(list(node.sessions))
+                await asyncio.gather(*(session.end() for session in node.taken.values()))
 
 
 _MAX_WAITING_CONNECTIONS = 2048  # that wait to be accepted
@@ -206,10 +256,12 @@ _MAX_WAITING_CONNECTIONS = 2048  # that wait to be accepted
 
 @asynccontextmanager
 async def serve_application(application: web.Application, host: str, port: int = 0) -> AsyncIterator[str]:
-    """Serve an application until the block ends; yields its address, `http://HOST:PORT`, with `host` as given.
+    """Serve an application until the block ends; yields its address, `http://HOST:PORT`, with `host` as given (IPv6
+    in brackets).
 
-    host, port: where it listens; port 0 takes a free one. Raises BadInput where the port is in use, or nothing can
-    listen there.
+    host, port: where it listens, a name or an address; port 0 takes a free one. The end of the
+    block waits up to 60 s for running requests, then cancels them. Raises BadInput where the port is in use, or nothing
+    can listen there.
     """
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
@@ -217,10 +269,10 @@ async def serve_application(application: web.Application, host: str, port: int =
         try:
             with errors_of_port(port, host):
                 await web.TCPSite(runner, host, port, backlog=_MAX_WAITING_CONNECTIONS).start()
-        except OSError as error:
-            what = f"cannot serve at {host}:{port}: {error.strerror or error}"
+        except (OSError, OverflowError, UnicodeError) as error:  # the others: too large a port, no name of a host
+            what = f"cannot serve at {host}:{port}: {getattr(error, 'strerror', '') or error}"
             raise BadInput(what, where="--host, --port", fix="give another address") from None
-        yield f"http://{host}:{runner.addresses[0][1]}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
@@ -240,8 +292,8 @@ async def run_node(
     It registers with the manager, and again where the manager has forgotten it; a manager that does not answer is tried
     again for ever. opening: `open_node(...)`, entered and left here. token: the manager's. manager: its address. host,
     port: where the node listens; port 0 takes a free one. address: where clients reach it; "": where it listens. ready:
-    called with the address. Raises BadInput where the manager refuses the node, `manager` is no address, the port is in
-    use or nothing can listen there, and what `opening` raises.
+    called with the address once it listens, before it registers. Raises BadInput where the manager refuses the node,
+    `manager` is no address, the port is in use or nothing can listen there, and what `opening` raises.
     """
     async with opening as (made, places), serve_application(made.application(), host, port) as own:
         empty = asyncio.Event()

@@ -8,20 +8,22 @@ import json
 import logging
 import zipfile
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from flywheel.agent.actions import ACTION_NAMES, Action, actions_from_json
+from flywheel.agent.actions import ACTION_NAMES, Action
 from flywheel.envs.base import Checkpointable, Env, PartialCheckpointable, StepResult, Task
 from flywheel.envs.registry import EnvPool
 from flywheel.envs.remote import protocol
 from flywheel.envs.remote.protocol import LeaseToken
+from flywheel.utils.errors import EnvError
 
 log = logging.getLogger(__name__)
 # The names of a client's calls.
 CALLS = ("open", "reset", "step", "checkpoint", "restore", "save_partial", "restore_partial", "close")
+_MAX_HISTORY_BYTES = 2**27
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # of the files: equal episodes give equal bytes
 
 
@@ -82,13 +84,52 @@ def _zip_episode(about: Mapping[str, Any], pictures: Mapping[str, bytes]) -> byt
     return kept.getvalue()
 
 
+@dataclass(frozen=True)
+class PlayedStep:
+    """Hold one step of an episode. action: None for the reset. said: what the agent announced before it."""
+
+    action: Action | None
+    said: tuple[Mapping[str, Any], ...]
+    result: StepResult
+
+
+class EpisodeHistory:
+    """Keep an episode from its reset on, so that a person can go on with it as data."""
+
+    def __init__(self) -> None:
+        self.steps: list[PlayedStep] = []
+        self.missing = "no task has been given to it yet"  # why the episode is not here from its beginning; "": it is
+        self._size = 0
+
+    def begin(self, result: StepResult) -> None:
+        """Begin an episode anew. result: of the reset."""
+        self.steps, self.missing, self._size = [], "", 0
+        self.add(None, (), result)
+
+    def add(self, action: Action | None, said: Sequence[Mapping[str, Any]], result: StepResult) -> None:
+        """Append a step; past 128 MB of pictures and texts nothing is kept."""
+        if self.missing:
+            return
+        seen = result.observation
+        self._size += len(seen.screenshot or b"") + len(seen.text or "")
+        self.steps.append(PlayedStep(action, tuple(said), result))
+        if self._size > _MAX_HISTORY_BYTES:
+            self.forget("its screens are more than can be kept")
+
+    def forget(self, why: str) -> None:
+        """Drop the episode. why: it is not here from its beginning, in words."""
+        self.steps, self.missing = [], why
+
+
 class NodeSession:
     """Hold an environment as long as its lease; one asyncio task enters and leaves the pool's context.
 
-    pool: lends the environment. note: the lease. film: bytes of its episode that are kept for watchers.
+    pool: lends the environment. note: the lease. film: bytes of its episode that are kept for watchers. history: keeps
+    its episode for who takes it over; None: nobody can.
     """
 
-    def __init__(self, pool: EnvPool, note: LeaseToken, film: int = 0) -> None:
+    def __init__(self, pool: EnvPool, note: LeaseToken, film: int = 0, history: EpisodeHistory | None = None) -> None:
+        self.history, self.taken_by = history, ""  # taken_by: the person whose it is now
         self.until, self.episode_buffer = note.until, EpisodeBuffer(film)
         self._over = asyncio.Event()
         self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
@@ -125,6 +166,9 @@ class NodeSession:
         """
         env = await self.env()
         async with self.lock:
+            if self.taken_by:
+                what = f"{self.taken_by} took this session over, and plays it to its end"
+                raise EnvError(what, where=f"session of {self.kind}", fix="play the episode again elsewhere")
             match name:
                 case "open":
                     kinds = {"checkpoints": Checkpointable, "keeps": PartialCheckpointable}
@@ -133,22 +177,40 @@ class NodeSession:
                     said, _ = protocol.decode_message(body)
                     self.task, self.steps = Task(**said["task"]), -1
                     self.episode_buffer.begin(self.task, said["seed"])
-                    return self._record(await env.reset(self.task, said["seed"]))
+                    if self.history and said["seed"] == self.task.seed:
+                        return self._record(await env.reset(self.task, said["seed"]), begins=True)
+                    return self._record(await env.reset(self.task, said["seed"]), missing="it has another seed")
                 case "step":
-                    (action,) = actions_from_json(body.decode())
-                    return self._record(await env.step(action), action)
+                    action, said = protocol.decode_step(body)
+                    return self._record(await env.step(action), action, said)
                 case "checkpoint" | "save_partial":
                     return protocol.encode_message({}, await getattr(env, name)())
                 case "restore" | "restore_partial":
-                    return self._record(await getattr(env, name)(body))
+                    return self._record(await getattr(env, name)(body), missing="it began from a checkpoint")
                 case _:  # close
                     await env.close()
                     return protocol.encode_message({})
 
-    def _record(self, result: StepResult, action: Action | None = None) -> bytes:
-        """Record a result for watchers, and encode it for the client."""
+    def _record(
+        self,
+        result: StepResult,
+        action: Action | None = None,
+        said: Sequence[Mapping[str, Any]] = (),
+        *,
+        begins: bool = False,
+        missing: str = "",
+    ) -> bytes:
+        """Record a result for watchers, and encode it for the client. said: what the agent announced. begins: it is a
+        reset's. missing: why the episode cannot be gone on with from here."""
         self.last_result, self.steps = result, self.steps + 1
         self.episode_buffer.add(action, result)
+        if self.history:
+            if begins:
+                self.history.begin(result)
+            elif missing:
+                self.history.forget(missing)
+            else:
+                self.history.add(action, said, result)
         return protocol.encode_result(result)
 
     async def end(self) -> None:

@@ -11,10 +11,11 @@ import hashlib
 import hmac
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flywheel.agent.actions import Action, actions_from_json, actions_to_json
 from flywheel.envs.base import Observation, StepResult
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout
 
@@ -68,6 +69,21 @@ def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
     if not isinstance(head, dict):
         raise ValueError("the message has no head")
     return head, data[end:]
+
+
+def encode_step(action: Action, said: Sequence[Mapping[str, Any]]) -> bytes:
+    """Encode a step. said: what the agent announced since its last one (`StepListener`)."""
+    return encode_message({"action": actions_to_json([action]), "said": [dict(one) for one in said]})
+
+
+def decode_step(data: bytes) -> tuple[Action, list[dict[str, Any]]]:
+    """Decode a step: its action, and what was announced. Raises ValueError, KeyError or TypeError for other data."""
+    head, _ = decode_message(data)
+    (action,) = actions_from_json(head["action"])
+    said = head["said"]
+    if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
+        raise ValueError("what the agent said is no list of objects")
+    return action, said
 
 
 def encode_result(result: StepResult) -> bytes:

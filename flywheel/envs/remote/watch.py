@@ -1,4 +1,4 @@
-"""Show a node's sessions to people: screens, terminals, files, and take-over by hand."""
+"""Show a node's sessions to people: screens, terminals, files, proxied services of machines, and take-over by hand."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ async def get_file(request: web.Request, env: MachineAccess) -> web.Response:
 async def put_file(request: web.Request, env: MachineAccess) -> web.Response:
     """Overwrite a file by the request's body, unless it has changed since it was read.
 
-    Query `path`: from the home. Query `digest`: of the file as it was read. Raises HTTPConflict where it has changed or
-    cannot be written, HTTPRequestEntityTooLarge for a larger body than is shown, EnvError as `MachineAccess`.
+    Query `path`: from the home. Query `digest`: of the file as it was read. Raises HTTPConflict where it has changed,
+    is none that `get_file` shows or cannot be written, HTTPRequestEntityTooLarge for a larger body than is shown,
+    EnvError as `MachineAccess`.
     """
     _, digest, why = await _read_text_file(request, env)
     if why or digest != request.query.get("digest"):
@@ -211,7 +212,9 @@ _HEAD_TAG, _HEAD_SEARCH_BYTES = re.compile(rb"<head(?:\s[^>]*)?>", re.IGNORECASE
 async def proxy_service_request(request: web.Request, streams: Streams, port: int, path: str) -> web.StreamResponse:
     """Forward a request to a service of a session's machine, and return its answer.
 
-    streams: connection to the service's `port`. path: with its query, as the browser wrote it, without the first slash.
+    streams: connection to the service's `port`, closed at the end. path: with its query, as the browser wrote it,
+    without the first slash. Of an answer above 64 MiB the beginning is sent. Raises HTTPBadGateway where the service
+    does not answer within 60 s.
     """
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         streams[1].close()
@@ -352,7 +355,7 @@ class _SingleConnector(aiohttp.BaseConnector):
 _STATIC = Path(__file__).parent / "static"
 _COOKIE, _CHUNK, _OPEN_S, _HEARTBEAT_S = "flywheel-watch", 2**16, 10.0, 20.0
 # Inline styles are allowed, since the terminal writes its own; data of a session is never inserted as markup.
-_SECURITY_HEADERS = _HEADERS["of_own_pages"]
+OWN_PAGE_HEADERS = _HEADERS["of_own_pages"]
 _SCRIPTS = ("watch", "socket", "desktop", "page", "terminal", "files", "services", "vnc", "xterm")
 _FILES = {
     "index.html": "text/html",
@@ -362,9 +365,12 @@ _FILES = {
 }
 
 
-def add_watch_routes(application: web.Application, sessions: Mapping[str, NodeSession], token: str) -> None:
-    """Add the routes below /watch. sessions: the node's own mapping, by id. token: with which people log in."""
-    watching = _WatchHandlers(sessions, token)
+def add_watch_routes(
+    application: web.Application, sessions: Mapping[str, NodeSession], token: str, *, takeovers: bool = False
+) -> None:
+    """Add the routes below /watch. sessions: the node's own mapping, by id. token: with which people log in. takeovers:
+    whether sessions may be taken over as data, at /watch/annotate/SESSION/."""
+    watching = WatchHandlers(sessions, token, takeovers)
     shown = {name: getattr(watching, name) for name in ("picture", "recording", "screen", "live", "terminal", "shell")}
     shown |= {"folder": watching.of_machine(get_folder), "file": watching.of_machine(get_file)}
     application.add_routes(
@@ -380,11 +386,16 @@ def add_watch_routes(application: web.Application, sessions: Mapping[str, NodeSe
     )
 
 
-class _WatchHandlers:
-    def __init__(self, sessions: Mapping[str, NodeSession], token: str) -> None:
-        self._sessions, self._token = sessions, token
+class WatchHandlers:
+    """Answer watchers. sessions: the node's, by id. token: with which people log in. takeovers: as of
+    `add_watch_routes`."""
+
+    def __init__(self, sessions: Mapping[str, NodeSession], token: str, takeovers: bool = False) -> None:
+        self._sessions, self._token, self._takeovers = sessions, token, takeovers
 
     def guarded(self, handler):
+        """Wrap a handler, so that only who has logged in reaches it, from a page of this node's own."""
+
         async def guarded(request: web.Request) -> web.StreamResponse:
             if not self._knows(request.cookies.get(_COOKIE, ""), "cookie"):
                 raise web.HTTPUnauthorized(text="log in first")
@@ -403,13 +414,13 @@ class _WatchHandlers:
         return answer
 
     async def page(self, _: web.Request) -> web.Response:
-        return _static_response("index.html")
+        return static_response("index.html")
 
     async def static(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in _FILES:
             raise web.HTTPNotFound
-        return _static_response(name)
+        return static_response(name)
 
     async def sessions(self, _: web.Request) -> web.Response:
         return web.json_response([await self._told(name, one) for name, one in list(self._sessions.items())])
@@ -418,14 +429,14 @@ class _WatchHandlers:
         seen = self._session(request).last_result
         if seen is None or seen.observation.screenshot is None:
             raise web.HTTPNotFound
-        return web.Response(body=seen.observation.screenshot, content_type="image/png", headers=_SECURITY_HEADERS)
+        return web.Response(body=seen.observation.screenshot, content_type="image/png", headers=OWN_PAGE_HEADERS)
 
     async def recording(self, request: web.Request) -> web.Response:
         session = self._session(request)
         if session.episode_buffer.empty:
             raise web.HTTPNotFound(text="nothing is kept: the node was started without --recording-mb")
         body = await asyncio.to_thread(session.episode_buffer.make_packer())
-        headers = _SECURITY_HEADERS | {"Content-Disposition": 'attachment; filename="episode.zip"'}
+        headers = OWN_PAGE_HEADERS | {"Content-Disposition": 'attachment; filename="episode.zip"'}
         return web.Response(body=body, content_type="application/zip", headers=headers)
 
     async def screen(self, request: web.Request) -> web.WebSocketResponse:
@@ -449,7 +460,7 @@ class _WatchHandlers:
         env = await self._env(session)
         if not isinstance(env, LiveView):
             raise web.HTTPNotFound(text="it has no page")
-        socket = await _open_websocket(request)
+        socket = await open_websocket(request)
         await stream_live_view(socket, session, env)
         with contextlib.suppress(ConnectionError, RuntimeError):
             await socket.close()
@@ -458,7 +469,7 @@ class _WatchHandlers:
     def of_machine(self, handler: Callable[[web.Request, MachineAccess], Awaitable[web.Response]]):
         async def asked(request: web.Request) -> web.Response:
             if request.method != "GET":
-                _require_own_origin(request)
+                require_own_origin(request)
             env = await self._env(self._session(request))
             if not isinstance(env, MachineAccess):
                 raise web.HTTPNotFound(text="it has no machine of its own")
@@ -490,6 +501,7 @@ class _WatchHandlers:
         row |= {"picture": bool(seen and seen.observation.screenshot)}
         row |= {"film": not session.episode_buffer.empty}
         row |= {"over": bool(seen and (seen.terminated or seen.truncated))}
+        row |= {"annotate": f"/watch/annotate/{name}/" if self._takeovers and task and task.split == "train" else ""}
         env = await session.env()
         if isinstance(env, LiveView):
             row["screen"] = "page"
@@ -518,14 +530,14 @@ class _WatchHandlers:
         opens: Callable[[MachineAccess], Awaitable[Streams]],
         protocols: tuple[str, ...] = (),
     ) -> web.WebSocketResponse:
-        _require_own_origin(request)
+        require_own_origin(request)
         streams = await self._stream(self._session(request), opens)
         try:
-            socket = await _open_websocket(request, protocols)
+            socket = await open_websocket(request, protocols)
         except BaseException:
             streams[1].close()
             raise
-        await _pump_streams(socket, streams)
+        await pump_streams(socket, streams)
         return socket
 
     async def _stream(self, session: NodeSession, opens: Callable[[MachineAccess], Awaitable[Streams]]) -> Streams:
@@ -545,14 +557,16 @@ class _WatchHandlers:
         return hmac.compare_digest(given.encode(), self._secret(what).encode())
 
 
-def _require_own_origin(request: web.Request) -> None:
+def require_own_origin(request: web.Request) -> None:
     """Refuse a request from a page of another origin, which browsers state in the header Origin."""
     if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
         raise web.HTTPForbidden(text="only its own pages may ask")
 
 
-async def _open_websocket(request: web.Request, protocols: tuple[str, ...] = ()) -> web.WebSocketResponse:
-    _require_own_origin(request)
+async def open_websocket(request: web.Request, protocols: tuple[str, ...] = ()) -> web.WebSocketResponse:
+    """Open a WebSocket for a page of this server's own. Raises HTTPForbidden for another origin, HTTPBadRequest where
+    who asked is gone."""
+    require_own_origin(request)
     socket = web.WebSocketResponse(protocols=protocols, max_msg_size=2**20, heartbeat=_HEARTBEAT_S)
     try:
         await socket.prepare(request)
@@ -561,7 +575,7 @@ async def _open_websocket(request: web.Request, protocols: tuple[str, ...] = ())
     return socket
 
 
-async def _pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None:
+async def pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None:
     """Relay bytes between a WebSocket and a connection until either ends."""
     reader, writer = streams
 
@@ -583,7 +597,8 @@ async def _pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None
             await socket.close()
 
 
-def _static_response(name: str) -> web.Response:
+def static_response(name: str) -> web.Response:
+    """Return a file of the watch page, which is one of `_FILES`."""
     return web.Response(
-        body=(_STATIC / name).read_bytes(), content_type=_FILES[name], charset="utf-8", headers=_SECURITY_HEADERS
+        body=(_STATIC / name).read_bytes(), content_type=_FILES[name], charset="utf-8", headers=OWN_PAGE_HEADERS
     )

@@ -86,7 +86,8 @@ def _type(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
 
 
 def ask_typing(text: str, rng: random.Random, coordinates: int) -> SceneQuestion:
-    """Ask to type `text`, in a wording drawn by `rng`."""
+    """Ask to type `text`, in a wording drawn by `rng`; the question has the skill `type` and no boxes. coordinates:
+    cells an axis, for the form of the answer, which has no point."""
     instruction = rng.choice((f"Type {text}.", f"Enter {text}.", f'Type "{text}".', f"Write {text}."))
     return SceneQuestion("type", instruction, format_answer(f"I type {text}.", Type(text), coordinates), copied=text)
 

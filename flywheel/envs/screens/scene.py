@@ -34,12 +34,13 @@ class SceneBox:
         return Point((self.x + self.w / 2) / SCENE_SIDE, (self.y + self.h / 2) / SCENE_SIDE)
 
     def inset(self, share: float) -> SceneBox:
-        """Return the box within this one, `share` of its width from each of its edges."""
+        """Return the box within this one, whose edges are `share` (0 to below 0.5) of this one's width away from its
+        own."""
         edge = self.w * share
         return SceneBox(self.x + edge, self.y + edge, self.w - 2 * edge, self.h - 2 * edge)
 
     def holds(self, point: Point) -> bool:
-        """Tell whether `point` (fractions of the screen) lies in the box."""
+        """Tell whether `point` (fractions of the scene) lies in the box or on its edge."""
         return self.x <= point.x * SCENE_SIDE <= self.x + self.w and self.y <= point.y * SCENE_SIDE <= self.y + self.h
 
     def overlaps(self, other: SceneBox) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from flywheel.envs.base import TaskSuite
+from flywheel.envs.base import Task, TaskSuite
 from flywheel.utils.errors import BadInput, did_you_mean
 
 SUITES_ROOT = Path(__file__).parent
@@ -62,6 +62,10 @@ class BrowserWorld(TaskSuite):
         """Return what has draw, next_step and the rest: the suite's module, or its `SITE` in this language."""
         site = getattr(self.module, "SITE", None)
         return self.module if site is None else site.speaking(self.language)
+
+    def answer(self, params: Mapping[str, Any]) -> Any:
+        found = getattr(self.play, "answer", None)
+        return found(params) if found else super().answer(params)
 
     def verifier(self, name: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], float] | None:
         """Return the verifier `name` of the suite, or of its site's small edition; None where there is none."""
@@ -110,17 +114,42 @@ def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
     return site.speaking(language).TEMPLATES if site else getattr(module, "TEMPLATES", {})
 
 
-@functools.cache
+LOADED_GAMES: dict[str, BrowserWorld] = {}  # games of rules that this process has loaded (`synthesis.worlds`), by name
+
+
 def get_world(name: str) -> BrowserWorld:
-    """Find a suite of the package by name. Raises BadInput for an unknown one, and as `load_world`."""
+    """Find a suite by name, of the package or loaded. Raises BadInput for an unknown one, and as `load_world`."""
+    if name in LOADED_GAMES:
+        return LOADED_GAMES[name]
     if name not in list_worlds():
         raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=did_you_mean(name, list_worlds()))
+    return _load_shipped(name)
+
+
+@functools.cache
+def _load_shipped(name: str) -> BrowserWorld:
     return load_world(*_places()[name])
 
 
+def get_task_world(task: Task) -> BrowserWorld:
+    """Find the suite that plays a task. A game of rules is whole in its task's params: it need not be loaded here.
+
+    Raises BadInput as `get_world`.
+    """
+    if "program" not in task.params or task.world in _places():
+        return get_world(task.world)
+    template = {"instruction": "{instruction}", "verifier": task.verifier, "max_steps": {task.level: task.max_steps}}
+    about = {name: task.params.get(name) for name in ("title", "version")}
+    return BrowserWorld(
+        name=task.world, domain=task.domain, kind="game", templates={task.template: template}, checksum=task.checksum,
+        folder=SUITES_ROOT / "rules", **about,
+    )  # fmt: skip
+
+
 def list_worlds() -> list[str]:
-    """List the names of all suites; one with messages in another language is listed once more, as settings_zh is."""
-    return sorted(_places())
+    """List the names of all suites, those loaded with them; one with messages in another language is listed once more,
+    as settings_zh is."""
+    return sorted({*_places(), *LOADED_GAMES})
 
 
 def _places() -> dict[str, tuple[Path, str]]:

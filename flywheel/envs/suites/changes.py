@@ -16,7 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-_NUMBER = re.compile(r"[^\d.\-]*(-?\d[\d,]*(?:\.\d+)?)\s*[^\d]*")
+# A number: a currency, the digits, and a unit of four words at most that take nothing back.
+_WORD = r"(?!(?:or|and|no|not|nor|but|is|was|isn|wrong|false|incorrect)\b)[^\s\d.,;:!?不错非]+"
+_NUMBER = re.compile(
+    r"(?:[a-z]{0,2}[$€£¥₹₽₩￥]|eur|usd|gbp|jpy|cny|rmb)?\s*(-?\d[\d,]*(?:\.\d+)?)"
+    rf"(?:\s*{_WORD}(?:\s+{_WORD}){{0,3}})?\s*[.。]?",
+    re.IGNORECASE,
+)
 
 
 def share_of_changes(
@@ -66,8 +72,8 @@ def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
     """Tell whether the answer `given` equals `wanted`: a text (its case, accents and spaces ignored), a number, or
     texts.
 
-    A number may carry a currency sign, thousands separators or a unit. Several texts come in any order, separated by
-    commas, semicolons or "and" (also in Chinese).
+    A number may carry a currency, thousands separators or a unit, and no words that take it back. Several texts come in
+    any order, separated by commas, semicolons or "and" (also in Chinese).
     """
     if isinstance(wanted, str):
         return _plain(given) == _plain(wanted)
@@ -76,6 +82,21 @@ def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
         return bool(found) and abs(float(found[1].replace(",", "")) - wanted) <= 1e-9 * max(1.0, abs(wanted))
     parts = re.split(r"[,;，、；]|\band\b|和", given)
     return sorted(filter(None, map(_plain, parts))) == sorted(map(_plain, wanted))
+
+
+def is_one_answer(given: str, wanted: Iterable[str | float | Iterable[str]]) -> bool:
+    """Tell whether the answer `given` equals one of the answers `wanted`, as `same_answer` tells; a text of `wanted`
+    that is a number is compared as one too."""
+    return any(
+        same_answer(given, one) or (isinstance(one, str) and same_answer(given, _as_number(one))) for one in wanted
+    )
+
+
+def _as_number(text: str) -> str | float:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return text
 
 
 def normalise_text(text: str) -> str:

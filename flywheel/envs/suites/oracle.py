@@ -24,7 +24,7 @@ def next_expert_step(task: Task, state: Mapping[str, Any], seed: int = 0) -> tup
     `state` does not show what the expert looks for.
     """
     rng = random.Random(f"{task.task_id} {seed} {len(state['elements'])} {state.get('page', state.get('moves', ''))}")
-    return catalogue.get_world(task.world).play.next_step(task, state, rng)
+    return catalogue.get_task_world(task).play.next_step(task, state, rng)
 
 
 async def demonstrate_task(env: Env, task: Task, seed: int) -> Demonstration:

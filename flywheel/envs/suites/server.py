@@ -82,7 +82,7 @@ class WorldServer:
     def new_session(self, task: Task, seed: int) -> str:
         """Begin a fresh session and return its URL. seed: of its random numbers. Raises BadInput for an unknown
         suite."""
-        world = catalogue.get_world(task.world)
+        world = catalogue.get_task_world(task)
         session = SuiteSession(world, task, seed)
         if world.kind == "site":
             session.state = world.play.start(task.params)

@@ -33,7 +33,7 @@ from flywheel.envs.base import Task
 from flywheel.envs.suites import changes, forms, messages
 from flywheel.envs.suites.forms import Field, Invalid
 from flywheel.envs.suites.screen import Screen
-from flywheel.envs.suites.site_tasks import Redraw, SiteTask, Wanted
+from flywheel.envs.suites.site_tasks import Answer, Redraw, SiteTask, Wanted
 from flywheel.utils.errors import BadInput
 
 Records = dict[str, Any]
@@ -152,6 +152,10 @@ class Site:
         """Score `state` against what the task's `params` ask for: the verifier of all task templates, `world:score`."""
         start, asked = self._fresh(params["seed"]), json.dumps(params, sort_keys=True)
         return self.tasks[params["task"]].score(start, self._wanted(asked), state)
+
+    def answer(self, params: Mapping[str, Any]) -> Answer | None:
+        """Return the answer that the task with these `params` asks for; None where it asks for none."""
+        return self._wanted(json.dumps(params, sort_keys=True))[2] if params.get("task") in self.tasks else None
 
     def draw(self, template: str, level: int, rng: random.Random) -> dict[str, Any]:
         """Draw the params of a task: the seed of the session's records, what the template drew, and the instruction.

@@ -22,10 +22,13 @@ def score_state(task: Task, state: Mapping[str, Any]) -> float:
 
 
 def find_verifier(task: Task) -> Verifier:
-    """Return the task's verifier. Raises BadInput where there is none of that name."""
+    """Return the task's verifier; one that scores 0 where it has none. Raises BadInput where there is none of that
+    name."""
+    if not task.verifier:
+        return base.score_nothing
     if task.verifier == "state:score":
         return game_score
-    world = catalogue.get_world(task.world)
+    world = catalogue.get_task_world(task)
     found = world.verifier(task.verifier.removeprefix("world:"))
     if found is None:
         raise BadInput(

@@ -1,171 +1,27 @@
-"""Draw tasks from the templates of the suites (section 2.5.1): by seed, spread evenly, disjoint between splits."""
+"""Draw the tasks of suites and pages (2.5.1) by seed, evenly, disjoint between splits."""
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import functools
 import hashlib
 import itertools
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from itertools import pairwise
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.actions import Hotkey
 from flywheel.config import Settings
-from flywheel.config.workspace import Workspace
 from flywheel.envs import registry
-from flywheel.envs.base import Task, TaskSuite, TaskTemplate
+from flywheel.envs.base import Task, TaskSuite
 from flywheel.envs.browser.pages import manifest, packages
-from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, load_page_manifests
-from flywheel.utils.errors import BadInput, DataError, EnvError, did_you_mean, errors_of_setting
-from flywheel.utils.files import write_json
+from flywheel.envs.browser.pages.manifest import PageManifest, load_page_manifests
+from flywheel.envs.tasks.held_out import held_out_templates, list_templates
+from flywheel.envs.tasks.open_levels import Kind
+from flywheel.envs.tasks.page_tasks import hash_task_id, list_page_slots, make_page_task
+from flywheel.envs.tasks.verification import find_kill_rate
+from flywheel.utils.errors import BadInput, did_you_mean, errors_of_setting
 
-# Templates: which of a suite are used (all but `synthesis.excluded_templates`), and which of these are held out of
-# training (`synthesis.held_out`), so that generalisation can be distinguished from memorisation.
-
-_MIN_TEMPLATES = 4  # templates that a suite must have before a share of them is held out
-
-
-def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
-    """Return the templates of the suite `world` that tasks are made of, by name: all but synthesis.excluded_templates.
-
-    Raises BadInput for a name in that setting that no suite has, and as `registry.list_task_suites` does.
-    """
-    out = _templates_of_world(settings.synthesis.excluded_templates, world, "excluded_templates")
-    return {name: spec for name, spec in world.templates.items() if name not in out}
-
-
-def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
-    """Return the templates of the suite `world` that only evaluation draws.
-
-    They are those that `synthesis.held_out` names. Where that is a share, they are that share (one at least) of the
-    templates that have one of `synthesis.levels`, the same for all seeds; none where the share is 0 or there are fewer
-    than 4 such templates. Raises BadInput for a name in `synthesis.held_out` or `synthesis.excluded_templates` that no
-    suite has, and as `registry.list_task_suites` does.
-    """
-    chosen = settings.synthesis.held_out
-    if not isinstance(chosen, float | int):
-        return _templates_of_world(chosen, world, "held_out")
-    levels = set(settings.synthesis.levels)
-    there = [name for name, spec in list_templates(settings, world).items() if levels & spec.max_steps.keys()]
-    if len(there) < _MIN_TEMPLATES or not chosen:
-        return frozenset()
-    ranked = sorted(there, key=lambda template: hashlib.sha256(f"{world.name}/{template}".encode()).digest())
-    return frozenset(ranked[: max(1, round(chosen * len(ranked)))])
-
-
-def is_held_out(settings: Settings, task: Task) -> bool:
-    """Tell whether a task's template is held out, so that no training task has it; False for third-party pages.
-
-    Raises BadInput for a template in the settings that no suite has, and as `registry.list_task_suites` does.
-    """
-    if task.world not in registry.list_task_suites():
-        return False
-    return task.template in held_out_templates(settings, registry.get_task_suite(task.world))
-
-
-def _templates_of_world(names: Iterable[str], world: TaskSuite, parameter: str) -> frozenset[str]:
-    named = [_split_template_name(name, parameter) for name in names]
-    return frozenset(template for name, template in named if name == world.name)
-
-
-@functools.cache  # called for each task and recording; a suite, once found, stays
-def _split_template_name(name: str, parameter: str) -> tuple[str, str]:
-    world, _, template = name.partition("/")
-    worlds = registry.list_task_suites()
-    there = registry.get_task_suite(world).templates if world in worlds else {}
-    if template not in there:
-        fix = f"write world/template, such as settings/size; of worlds, {did_you_mean(world, worlds)}"
-        if there:
-            fix = f"of world {world}, {did_you_mean(template, there)}"
-        raise BadInput(f"no template is called {name!r}", where=f"synthesis.{parameter}", fix=fix)
-    return world, template
-
-
-# Tasks of third-party pages: one for each variant and seed of a manifest. An instruction that the page itself gives is
-# known only once the page has been opened (`fetch_page_instructions`).
-
-
-def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
-    """Make one task of a manifest. Its instruction is "" where the page gives it.
-
-    Its id is a hash of the manifest's name, variant, level and seed. variant: of the page; not checked against the
-    manifest. seed: any integer. split: train or eval. domain: by default the one that the manifest names. Raises
-    BadInput for packages that are not fetched, where the manifest gives no checksum of them.
-    """
-    slot = (manifest.name, variant, manifest.level, seed)
-    threshold = manifest.threshold
-    return Task(
-        _hash_task_id(*slot),
-        domain or manifest.domain,
-        *slot,
-        manifest.instruct(variant),
-        params={"variant": variant, "seed": seed},
-        max_steps=manifest.max_steps,
-        split=split,
-        verifier=PAGE_VERIFIER,
-        threshold=threshold.get(variant, 1.0) if isinstance(threshold, dict) else threshold,
-        checksum=page_checksum(manifest),
-    )
-
-
-def _hash_task_id(*content: Any) -> str:
-    return "k" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:15]
-
-
-def page_checksum(manifest: PageManifest) -> str:
-    """Hash what a page's task was made for: the manifest, the files of its page where we serve them, and its scripts.
-
-    Returns sha256 in hexadecimal digits, independent of the manifest's path. Raises BadInput for packages that are not
-    fetched, where the manifest gives no checksum of them.
-    """
-    if manifest.url or manifest.server:
-        files = packages.hash_served_folder(manifest.template) if manifest.template else ""
-    else:
-        files = manifest.sha256 or packages.hash_served_folder(packages.find_served_folder(manifest))
-    for name, path in manifest.scripts.items():
-        found = packages.hash_served_folder(path) if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
-        files += f"\n{name} {found}"
-    content = manifest.model_dump_json(exclude={"path"} | ({"threshold"} if manifest.threshold == 1 else set()))
-    return hashlib.sha256(f"{content}\n{files}".encode()).hexdigest()
-
-
-async def fetch_page_instructions(
-    tasks: Iterable[Task], lease: Callable[[Task], AbstractAsyncContextManager[Any]]
-) -> list[Task]:
-    """Return the tasks, in their order, with the instructions that their pages give.
-
-    A task with an instruction stays unchanged. Pages are opened all at once, as far as `lease` lends environments.
-    lease: lends one (`EnvProvider.env`). Raises EnvError where a page cannot be opened or read, or opens dialogs
-    without end, and what `lease`, and `reset` and `step` of an `Env`, raise.
-    """
-
-    async def one(task: Task) -> Task:
-        if task.instruction:
-            return task
-        async with lease(task) as env:
-            result = await env.reset(task, task.seed)
-            while "dialog" in result.info["state"] and not result.truncated:  # it hides the instruction
-                result = await env.step(Hotkey(("enter",)))
-        if "instruction" not in result.info["state"]:
-            raise EnvError("the page opens dialogs without end", where=f"world {task.world}, task {task.task_id}")
-        return dataclasses.replace(task, instruction=" ".join(result.info["state"]["instruction"].split()))
-
-    return list(await asyncio.gather(*(one(task) for task in tasks)))
-
-
-def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple[PageManifest, list[tuple[str, int]]]]:
-    """List the manifests that have tasks in `split`, each with its (variant, level) slots."""
-    chosen = [one for one in manifests if split in one.splits]
-    return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]
-
-
-# Drawing. Evaluation tasks have seeds of their own, and some templates of their own.
+# Evaluation tasks have seeds of their own, and some templates of their own.
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
@@ -174,6 +30,8 @@ _ATTEMPTS = 200  # seeds that are tried for one task
 _SEEN = 2  # tasks of other templates between two of held-out ones, in an evaluation
 Slot = tuple[str, int]  # template, level
 Turn = tuple[TaskSuite | PageManifest, list[Slot]]  # a suite or page, and its slots, which are drawn in turn
+Wanted = Mapping[Kind, tuple[str, float]]  # what the newest model should meet again: why, and with what weight
+EVEN = "even"  # why a task is drawn that no signal asked for
 
 
 def make_tasks(
@@ -190,31 +48,55 @@ def make_tasks(
     the content of one (of third-party pages, the seed of one), nor a held-out template. Of a suite with held-out
     templates, every third eval task has one; every one, where the suite's tasks are the same for all seeds (`once`).
     Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train task has (`is_reserved`);
-    there may be fewer than promotion.tasks. They too have the split eval.
+    there may be fewer than promotion.tasks. They too have the split eval. What has `once` gives each of its tasks once:
+    of any split there may be fewer than the settings ask for.
 
     Raises BadInput for an unknown split, a suite, page or template that the settings name and that does not exist, a
     suite with none of synthesis.levels or nothing left to train on, a page whose domain the settings do not have,
-    nothing to draw from, too few different tasks of a template for train or eval, pages that are not fetched, or a
-    wrong manifest; DataError where a suite finds no level that can be won.
+    nothing to draw from, too few different tasks of a template for train or eval, synthesis.shares that name nothing or
+    do not add up (train), pages that are not fetched and whose manifest gives no checksum, or a wrong manifest;
+    DataError where a suite finds no level that can be won.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
+    if split == "train":
+        return [task for task, _ in draw_training_tasks(settings, iteration, root, opened)]
     if split == "eval":
-        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, lambda task: True, root, 0)
-    if split == "gate":
+        drawn = _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, lambda task: True, root, 0)
+    else:
         count = settings.promotion.tasks
-        return _draw(settings, "eval", f"gate {iteration}", count, is_reserved, root, iteration, passing=True)
-    fit, count, turn = training_filter(settings, root), settings.synthesis.train_tasks, max(iteration - 1, 0)
-    above = (opened or {}) if settings.synthesis.level_unlock_success else None
-    repeated = settings.synthesis.fixed_template_fraction
-    return _draw(settings, split, f"train {iteration}", count, fit, root, turn, repeated=repeated, opened=above)
+        drawn = _draw(settings, "eval", f"gate {iteration}", count, is_reserved, root, iteration, passing=True)
+    return [task for task, _ in drawn]
+
+
+def draw_training_tasks(
+    settings: Settings,
+    iteration: int,
+    root: Path | None = None,
+    opened: Mapping[str, int] | None = None,
+    wanted: Wanted | None = None,
+) -> list[tuple[Task, str]]:
+    """Draw an iteration's training tasks, each with the reason why: `even`, or one of `wanted`.
+
+    Domains and worlds have the shares of synthesis.shares, at any time of the draw. The share synthesis.refresh of the
+    tasks, the last ones, is of the templates and levels in `wanted`, within each domain: its reasons take turns, and
+    those of a reason come by their weight. Where a domain has none, or no content of them is left, the task is drawn
+    evenly. wanted: (world, template, level) -> (reason, weight above 0); None: none. The others, and what is raised, as
+    in `make_tasks`.
+    """
+    fit, chosen, turn = training_filter(settings, root), settings.synthesis, max(iteration - 1, 0)
+    above = (opened or {}) if chosen.level_unlock_success else None
+    how = {"repeated": chosen.fixed_template_fraction, "opened": above, "shares": chosen.shares, "wanted": wanted or {}}
+    refreshed = round(chosen.train_tasks * chosen.refresh)
+    stream = f"train {iteration}"
+    return _draw(settings, "train", stream, chosen.train_tasks, fit, root, turn, refreshed=refreshed, **how)
 
 
 def training_filter(settings: Settings, root: Path | None = None) -> Callable[[Task], bool]:
     """Return the rule that tells whether a task's content may be trained on: no eval task has it, and it is not
     reserved for gates.
 
-    root, and what is raised: as in `make_tasks`.
+    Draws the eval tasks once. root: as in `make_tasks`. Raises BadInput and DataError as that for the split eval.
     """
     held = {task_content(task) for task in make_tasks(settings, 0, "eval", root)}
 
@@ -225,7 +107,8 @@ def training_filter(settings: Settings, root: Path | None = None) -> Callable[[T
 
 
 class ContentDrawer:
-    """Draw fresh contents for training tasks that are there, by the code that `make_tasks` draws them with."""
+    """Draw fresh contents for training tasks that are there, by the code that `make_tasks` draws them with. `fit` tells
+    whether a task may be trained on (`training_filter`)."""
 
     def __init__(self, settings: Settings, stream: str, root: Path | None = None) -> None:
         """Begin a stream of draws. stream: text that the seeds derive from, beside `settings.seed`. root, and what is
@@ -239,7 +122,8 @@ class ContentDrawer:
 
         number: of the draw; the same arguments give the same task. Returns `like` itself where its world has the same
         task for all seeds (`once`, a page without seeds), where the page gives the instruction once it is opened, and
-        where no content fits. Raises BadInput and DataError as `make_task`.
+        where none of 200 contents fits. Raises BadInput for a world that is neither a suite nor one of
+        synthesis.manifests, BadInput, DataError and OSError as `make_task`.
         """
         page = self._pages.get(like.world)
         world = page or registry.get_task_suite(like.world)
@@ -267,11 +151,12 @@ def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | Non
     def fit(task: Task) -> bool:
         return is_reserved(task) and task_content(task) not in looked_at
 
-    return _draw(settings, "eval", f"fresh {iteration}", count, fit, root, iteration, passing=True)
+    drawn_now = _draw(settings, "eval", f"fresh {iteration}", count, fit, root, iteration, passing=True)
+    return [task for task, _ in drawn_now]
 
 
 def is_reserved(task: Task) -> bool:
-    """Tell whether a task's content is reserved for promotion gates, and so never trained on."""
+    """Tell whether a task's content is reserved for promotion gates, and so never trained on: one in eight, by hash."""
     return int.from_bytes(hashlib.sha256(task_content(task).encode()).digest()[:8]) % _RESERVED == 0
 
 
@@ -287,54 +172,133 @@ def _draw(
     repeated: float = 0.0,
     passing: bool = False,
     opened: Mapping[str, int] | None = None,
-) -> list[Task]:
-    """Draw `count` different tasks, in turn from the domains, their suites, and the suites' slots.
+    shares: Mapping[str, float] | None = None,
+    refreshed: int = 0,
+    wanted: Wanted | None = None,
+) -> list[tuple[Task, str]]:
+    """Draw `count` different tasks, in turn from the domains, their suites, and the suites' slots; with their reasons.
 
     stream: text that the seeds derive from. fit: tells whether a task may be drawn. turn: how often as many were drawn
     before. repeated: the share of a suite's tasks whose slots are the same in each turn. passing: a slot without a
     fitting task is skipped; else it is an error, except for a suite whose tasks are the same for all seeds. opened: the
-    highest level by suite; absent: its lowest; None: all levels.
+    highest level by suite; absent: its lowest; None: all levels. shares: `synthesis.shares`. refreshed: number of the
+    tasks, at the end, that are of `wanted` slots where there are any.
     """
-    turns = _turns(settings, split, root, opened)
-    numbers = ((index % len(turns), index // len(turns)) for index in range(count))
+    turns, of_domain, of_world = _deal_turns(_turns(settings, split, root, opened), shares or {})
     # Of each task: the index of its domain, and of its suite in the domain.
-    places = [(domain, rest % len(turns[domain][1])) for domain, rest in numbers]
+    places = [(domain, next(of_world[domain])) for domain in itertools.islice(of_domain, count)]
+    evenly = places[: count - refreshed]
     coming = {
-        place: _in_turn(turns[place[0]][1][place[1]][1], places.count(place), repeated, turn, opened is not None)
+        place: _in_turn(turns[place[0]][1][place[1]][1], evenly.count(place), repeated, turn, opened is not None)
         for place in set(places)
     }
-    drawn: list[Task] = []
+    asked = [list(_list_wanted(worlds, wanted or {})) for _, worlds in turns]
+    asking = [_deal_wanted(each) for each in asked]
+    drawn: list[tuple[Task, str]] = []
     taken: set[str] = set()
     empty: set[tuple[str, Slot]] = set()
 
-    def fresh(index: int, domain: str, world: TaskSuite | PageManifest, slot: Slot) -> Task | None:
+    def fresh(index: int, domain: str, world: TaskSuite | PageManifest, slot: Slot, reason: str) -> bool:
+        """Draw a task of the slot that is not drawn yet; return whether there is one."""
         for attempt in range(_ATTEMPTS):
             seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
             task = make_task(world, *slot, seed, split, domain, settings.routing.threshold)
             if task_content(task) not in taken and fit(task):
-                return task
-        return None
+                taken.add(task_content(task))
+                drawn.append((task, reason))
+                if world.once:
+                    empty.add((world.name, slot))  # the same task under every seed: it is drawn once
+                return True
+        empty.add((world.name, slot))
+        return False
+
+    def again(index: int, place: int) -> bool:
+        """Draw a task of a slot that is wanted in the domain; return whether there is one."""
+        for world, slot, reason, _ in itertools.islice(asking[place], len(asked[place])):
+            if (world.name, slot) not in empty and fresh(index, turns[place][0], world, slot, reason):
+                return True
+        return False
 
     for index, place in enumerate(places):
         domain, worlds = turns[place[0]]
         world, slots = worlds[place[1]]
+        if index >= count - refreshed and again(index, place[0]):
+            continue
         for _ in slots:
             slot = next(coming[place])
             if (world.name, slot) in empty:
                 continue
-            task = fresh(index, domain, world, slot)
-            if task is not None:
-                taken.add(task_content(task))
-                drawn.append(task)
-                if (passing and isinstance(world, PageManifest) and not world.seeded) or world.once:
-                    empty.add((world.name, slot))  # the same task under every seed: it is drawn once
+            if fresh(index, domain, world, slot, EVEN):
                 break
             if not passing and not world.once:
                 what = f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks"
                 fix = "ask for fewer train_tasks or eval_tasks"
                 raise BadInput(what, where=f"synthesis.{split}_tasks", fix=fix)
-            empty.add((world.name, slot))
     return drawn
+
+
+def _deal(weights: Sequence[int]) -> Iterator[int]:
+    """Iterate over indices without end, each as often as its weight says in every stretch: equal weights take turns."""
+    credit, total = [0] * len(weights), sum(weights)
+    while True:
+        credit = [one + weight for one, weight in zip(credit, weights, strict=True)]
+        chosen = credit.index(max(credit))
+        credit[chosen] -= total
+        yield chosen
+
+
+_WHOLE = 10**6  # shares are counted in millionths: sums of integers have no rounding, so that equal ones take turns
+
+
+def _deal_turns(
+    turns: Sequence[tuple[str, list[Turn]]], shares: Mapping[str, float]
+) -> tuple[list[tuple[str, list[Turn]]], Iterator[int], list[Iterator[int]]]:
+    """Return the domains, suites and pages with a share above 0; how their domains, and the suites of each, are dealt.
+
+    shares: `synthesis.shares`. Raises BadInput for a name of nothing with tasks, and for shares that do not add up.
+    """
+    named = {domain: [f"{domain}/{world.name}" for world, _ in worlds] for domain, worlds in turns}
+    known = (*named, *itertools.chain.from_iterable(named.values()))
+    for name in shares.keys() - set(known):
+        what = f"{name} is no domain, and no domain/world, that has training tasks"
+        raise BadInput(what, where="synthesis.shares", fix=did_you_mean(name, known))
+    weights = [_split_whole(list(named), shares), *(_split_whole(names, shares) for names in named.values())]
+    kept = [
+        (domain, list(itertools.compress(worlds, own)))
+        for (domain, worlds), own in zip(turns, weights[1:], strict=True)
+    ]
+    worlds_of = [_deal([one for one in own if one]) for own in weights[1:]]
+    with_tasks = (list(itertools.compress(each, weights[0])) for each in (kept, worlds_of))
+    return next(with_tasks), _deal([one for one in weights[0] if one]), next(with_tasks)
+
+
+def _split_whole(names: Sequence[str], shares: Mapping[str, float]) -> list[int]:
+    """Return a weight for each of `names`: what `shares` says, and the others share the rest evenly."""
+    given = [round(shares[name] * _WHOLE) if name in shares else None for name in names]
+    others, rest = given.count(None), _WHOLE - sum(one or 0 for one in given)
+    if rest < 0 or (rest and not others):
+        told = ", ".join(f"{name} {shares[name]:g}" for name in names if name in shares)
+        what = f"the shares of {told} sum to {1 - rest / _WHOLE:g}"
+        raise BadInput(what, where="synthesis.shares", fix="make it 1" if rest > 0 else "make it 1 or less")
+    return [rest if one is None else one * (others or 1) for one in given]
+
+
+def _list_wanted(worlds: Sequence[Turn], wanted: Wanted) -> Iterator[tuple[TaskSuite | PageManifest, Slot, str, float]]:
+    """List the wanted slots of a domain's suites and pages: (suite, slot, reason, weight)."""
+    for world, slots in worlds:
+        for slot in dict.fromkeys(slots):
+            if (world.name, *slot) in wanted:
+                yield world, slot, *wanted[world.name, *slot]
+
+
+def _deal_wanted(asked: Sequence[tuple[Any, Slot, str, float]]) -> Iterator[tuple[Any, Slot, str, float]]:
+    """Iterate over wanted slots without end: the reasons take turns, a reason's slots come by their weight."""
+    by_reason: dict[str, list[tuple[Any, Slot, str, float]]] = defaultdict(list)
+    for one in asked:
+        by_reason[one[2]].append(one)
+    dealt = {reason: _deal([max(1, round(one[3] * _WHOLE)) for one in own]) for reason, own in by_reason.items()}
+    for reason in itertools.cycle(sorted(by_reason)):
+        yield by_reason[reason][next(dealt[reason])]
 
 
 def _in_turn(slots: list[Slot], tasks: int, repeated: float, turn: int, rising: bool) -> Iterator[Slot]:
@@ -375,8 +339,9 @@ def group_by_domain(
 ) -> dict[str, tuple[list[TaskSuite], list[PageManifest]]]:
     """Group suites and third-party pages by domain: each domain of the settings -> (suites, pages).
 
-    manifests: by name. A page that no domain names belongs to its manifest's own domain. Raises BadInput for a name of
-    neither a suite nor a page, and for a page whose domain the settings do not have.
+    manifests: by name. A page that no domain names belongs to its manifest's own domain. Suites of `synthesis.worlds`
+    must be loaded. Raises BadInput for a name of neither a suite nor a page, and for a page whose domain the settings
+    do not have.
     """
     domains = settings.synthesis.domains
     named = {name: domain for domain, names in domains.items() for name in names}
@@ -446,12 +411,12 @@ def make_task(
     domain: str = "",
     threshold: float = 1.0,
 ) -> Task:
-    """Make one task. Its id is a hash of suite, template, level, seed and params.
+    """Make one task. Its id is a hash of suite, template, level, seed and params; of a page, without its params.
 
-    world: a suite, or a third-party page's manifest. template: for a page, its variant. level: not used for a page.
-    seed: any integer. split: train or eval. domain: by default the suite's or the manifest's. threshold: for a template
-    that names none; not used for a page. Raises BadInput for a template or a level that the suite does not have, or a
-    page's packages that are not fetched; DataError where the suite finds no level that can be won.
+    world: a suite, or a third-party page's manifest. template: for a page, its variant, not checked. level: not used
+    for a page. seed: any integer. split: train or eval. domain: by default the suite's or the manifest's.
+    threshold: for a template that names none; not used for a page. Raises BadInput for a template or a level that the
+    suite does not have, DataError where it finds no level that can be won; for a page what `make_page_task` raises.
     """
     if isinstance(world, PageManifest):
         return make_page_task(world, template, seed, split, domain)
@@ -460,7 +425,7 @@ def make_task(
     spec = world.templates[template]
     slot = (world.name, template, level, seed)
     return Task(
-        _hash_task_id(*slot, params),
+        hash_task_id(*slot, params),
         domain or world.domain,
         *slot,
         spec.instruction.format(**params),
@@ -471,25 +436,30 @@ def make_task(
         threshold=threshold if spec.threshold is None else spec.threshold,
         checksum=world.checksum,
         environment=world.environment,
+        source=world.source,
+        verifier_kill_rate=find_kill_rate(world.name, template, world.checksum),
     )
 
 
 def task_content(task: Task) -> str:
-    """Return what the agent meets, without the seed, as JSON text: tasks of equal content are the same task."""
+    """Return what makes two tasks the same, as JSON text: suite, template, level and params, without seed and split.
+    The params of a third-party page's task hold its seed."""
     return json.dumps([task.world, task.template, task.level, task.params], sort_keys=True)
 
 
 def task_to_row(task: Task) -> dict[str, Any]:
-    """Return `task` as a row of the table `tasks`, with its params as JSON text."""
+    """Return `task` as a row of the table `tasks`, by column, with its params as JSON text."""
     return {**vars(task), "params": json.dumps(task.params, sort_keys=True)}
 
 
 def task_from_row(row: Mapping[str, Any]) -> Task:
     """Return the task of a row of the table `tasks`; further columns, such as iteration, are ignored.
 
-    Raises KeyError for a column that is missing, ValueError or TypeError for `params` that are not JSON text.
+    Raises KeyError for a column that is missing, but for `source` and `verifier_kill_rate`, which came late; ValueError
+    or TypeError for `params` that are not JSON text.
     """
-    fields = {name: row[name] for name in Task.__dataclass_fields__}
+    late = {"source": row.get("source") or "templates", "verifier_kill_rate": row.get("verifier_kill_rate")}
+    fields = {name: row[name] for name in Task.__dataclass_fields__ if name not in late} | late
     return Task(**{**fields, "params": json.loads(row["params"])})
 
 
@@ -501,13 +471,16 @@ def _seed(split: str, key: str) -> int:
 # Checks of `synthesis` before an iteration begins: its names, and that its tasks can be drawn.
 
 
-def check_task_settings(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
-    """Draw the iteration's tasks as a check, without pages' instructions; returns the names of their back-ends.
+def check_task_settings(
+    settings: Settings, iteration: int, root: Path, check: Callable[[list[Task]], Any] = lambda tasks: None
+) -> frozenset[str]:
+    """Check that an iteration's tasks can be drawn, by drawing them; returns the names of their back-ends.
 
     With `synthesis.level_unlock_success`, only the lowest level of each suite is drawn for training, as before any is
     unlocked. Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. root: the workspace.
-    Raises BadInput naming the parameter, such as for pages that are not fetched, a domain without a task, levels or
-    templates that no suite has, or too few different tasks; DataError as `make_tasks` does.
+    check: called with the tasks of each split, without the instructions that pages give; what it raises passes. Raises
+    BadInput naming the parameter, such as for pages that are not fetched, a domain without a task, levels or templates
+    that no suite has, or too few different tasks; DataError where a suite finds no level that can be won.
     """
     chosen = settings.synthesis
     with errors_of_setting("synthesis.worlds"):
@@ -529,11 +502,37 @@ def check_task_settings(settings: Settings, iteration: int, root: Path) -> froze
     for split in SPLITS:
         with errors_of_setting("synthesis"):
             tasks = make_tasks(settings, iteration, split, root)
+        check(tasks)
         played |= {task.environment for task in tasks}
         for domain in set(chosen.domains) - {task.domain for task in tasks} if split == "train" else ():
-            fix = f"set it to {len(chosen.domains)} or more"
-            raise BadInput(f"no task of the domain {domain} would be drawn", where="synthesis.train_tasks", fix=fix)
+            where = "synthesis.shares" if chosen.shares else "synthesis.train_tasks"
+            fix = "raise its share, or train_tasks" if chosen.shares else f"set it to {len(chosen.domains)} or more"
+            raise BadInput(f"no task of the domain {domain} would be drawn", where=where, fix=fix)
+        if split == "train" and chosen.shares:
+            _check_shares(settings, tasks, root)
     return frozenset(played)
+
+
+def _check_shares(settings: Settings, tasks: Sequence[Task], root: Path) -> None:
+    """Check that what has a share has a task, and as many as its share asks for. tasks: of the training split."""
+    chosen = settings.synthesis
+    turns = _turns(settings, "train", root, {} if chosen.level_unlock_success else None)
+    turns, of_domain, of_world = _deal_turns(turns, chosen.shares)
+    asked, there = (
+        Counter[str](),
+        Counter(name for task in tasks for name in (task.domain, f"{task.domain}/{task.world}")),
+    )
+    for place in itertools.islice(of_domain, chosen.train_tasks):
+        domain, worlds = turns[place]
+        asked.update((domain, f"{domain}/{worlds[next(of_world[place])][0].name}"))
+    for name in [name for name, share in chosen.shares.items() if share and there[name] < max(1, asked[name])]:
+        what, fix = f"no task of {name} would be drawn", "raise its share, or train_tasks"
+        if asked[name]:
+            what, fix = (
+                f"{name} has {there[name]} tasks, and its share asks for {asked[name]}",
+                "lower it, or make more",
+            )
+        raise BadInput(what, where="synthesis.shares", fix=fix)
 
 
 def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
@@ -543,75 +542,3 @@ def _check_levels(settings: Settings, worlds: Sequence[TaskSuite]) -> None:
         if worlds and level not in levels:
             what, fix = f"no world of synthesis.domains has a level {level}", f"known are {', '.join(map(str, levels))}"
             raise BadInput(what, where="synthesis.levels", fix=fix)
-
-
-# Levels (`synthesis.level_unlock_success`): a suite's next level opens once the model solves the current one often
-# enough. `iterations/NNN/levels.json` holds {"open": {suite: level}} for the tasks of the next iteration.
-
-_FEWEST = 4  # trajectories of a level that must be judged before the next level opens
-
-
-def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
-    """Read the highest open level of each suite after `iteration`; a suite that is absent begins with its lowest.
-
-    ws: the workspace. Raises DataError for a file that is missing or damaged.
-    """
-    path = ws.levels(iteration)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))["open"]
-        return {str(world): int(level) for world, level in found.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        what = f"not the open levels of worlds: {error!r}"
-        raise DataError(what, where=ws.relative(path), fix="restore it from git") from error
-
-
-def write_open_levels(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
-    """Write the highest open level of each suite after `iteration` to its `levels.json`, which is replaced.
-
-    ws: the workspace. found: level by suite. Raises DiskFull.
-    """
-    write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
-
-
-def lowest_level(settings: Settings, world: str) -> int:
-    """Return the lowest of `synthesis.levels` that a suite has; where it has none of them, the lowest of its own.
-
-    Raises BadInput where there is no suite `world`.
-    """
-    own = set(registry.get_task_suite(world).levels)
-    return min(own & set(settings.synthesis.levels) or own)
-
-
-def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
-    """Tell whether a task is of a level that is not open yet in its suite.
-
-    False where all are open (`synthesis.level_unlock_success` is 0), and for a task of no suite, such as a third-party
-    page's. opened: highest open level by suite; absent: its lowest. Raises BadInput where two back-ends have a suite of
-    the same name.
-    """
-    if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
-        return False
-    return task.level > opened.get(task.world, lowest_level(settings, task.world))
-
-
-def raise_open_levels(
-    settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]
-) -> dict[str, int]:
-    """Return the highest open level of each suite after an iteration; it rises by one level at most.
-
-    before: those with which the iteration's tasks were made; suites without outcomes keep theirs. outcomes: (task, V)
-    of each judged trajectory of the iteration. The next level opens where four or more trajectories of the highest open
-    one were judged, and at least the share synthesis.level_unlock_success of them solved their task; where that is 0
-    all are open. Raises BadInput where two back-ends have a suite of the same name.
-    """
-    judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
-    for task, solved in outcomes:
-        judged[task.world, task.level].append(solved)
-    found, wanted = dict(before), settings.synthesis.level_unlock_success
-    for world in {world for world, _ in judged} & set(registry.list_task_suites()):
-        levels = sorted(set(registry.get_task_suite(world).levels) & set(settings.synthesis.levels))
-        level = before.get(world, lowest_level(settings, world)) if wanted or not levels else levels[-1]
-        verdicts = judged[world, level]
-        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= wanted * len(verdicts)
-        found[world] = dict(pairwise(levels)).get(level, level) if enough else level
-    return found

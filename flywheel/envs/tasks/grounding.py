@@ -63,7 +63,8 @@ class SceneRenderer:
         self._playwright.stop()
 
     def draw(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """Draw scenes as uint8 [scenes, SCENE_SIDE, SCENE_SIDE, 3], RGB. Raises EnvError where the browser fails."""
+        """Draw scenes in their order as uint8 [scenes, SCENE_SIDE, SCENE_SIDE, 3], RGB; within the block. Raises
+        EnvError where the browser fails, or takes more than 30 seconds to load a sheet of 64 or for its picture."""
         sheet = SHEET_COLUMNS * SHEET_COLUMNS
         parts = [self._sheet(scenes[start : start + sheet]) for start in range(0, len(scenes), sheet)]
         return np.concatenate(parts) if parts else np.zeros((0, SCENE_SIDE, SCENE_SIDE, 3), dtype=np.uint8)

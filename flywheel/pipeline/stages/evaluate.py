@@ -21,8 +21,9 @@ from flywheel.config import PromotionSettings
 from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Task
 from flywheel.envs.registry import EnvProvider, open_environments
-from flywheel.envs.tasks import drawing
-from flywheel.envs.tasks.drawing import is_held_out, make_tasks, task_content, task_from_row, task_to_row
+from flywheel.envs.tasks import page_tasks
+from flywheel.envs.tasks.drawing import make_tasks, task_content, task_from_row, task_to_row
+from flywheel.envs.tasks.held_out import is_held_out
 from flywheel.evaluation import gate
 from flywheel.evaluation.evaluator import evaluate_policy
 from flywheel.pipeline.stage import (
@@ -227,9 +228,9 @@ async def play_and_stage(
 ) -> dict[str, Any]:
     """Play evaluation.n_trials episodes of each task and stage them in `folder`.
 
-    name: of the player, for progress lines. model: folder of its checkpoint. tasks: held-out or fresh ones.
-    environments: lends an environment for each task. Returns `results`, one row per episode, and `around`, the counts
-    of crashes and retries. Raises what `open_policy`, `evaluate_policy` and `write_episode_shard` do.
+    ctx: of the stage. name: of the player, for progress lines. model: folder of its checkpoint. tasks: held-out or
+    fresh ones. environments: lends an environment for each task. Returns `results`, one row per episode, and `around`,
+    the counts of crashes and retries. Raises what `open_policy`, `evaluate_policy` and `write_episode_shard` do.
     """
     total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
     policy = open_policy(model, ctx.settings.policy)
@@ -259,11 +260,11 @@ async def run_sequential_eval(
 ) -> dict[str, Any]:
     """Let the candidate and its rivals play fresh tasks until the gate decides on each rival, or no task is left.
 
-    candidate: folder of its checkpoint. rivals: name (`before`, `best`) -> folder of its checkpoint. folder: gets one
-    subfolder per look (one player on one batch of tasks), so that a killed run resumes after the last finished look.
-    Returns `looks`, the names of the subfolders, and `results`, the episode rows by player, the candidate as `after`.
-    Raises what `make_tasks`, `demonstrated_tasks`, `open_environments`, `fetch_page_instructions`, `play_and_stage` and
-    `judge_results` do, and DiskFull.
+    ctx: of the stage. candidate: folder of its checkpoint. rivals: name (`before`, `best`) -> folder of its checkpoint.
+    folder: gets one subfolder per look (one player on one batch of tasks), so that a killed run resumes after the last
+    finished look. Returns `looks`, the names of the subfolders, and `results`, the episode rows by player, the
+    candidate as `after`. Raises what `make_tasks`, `demonstrated_tasks`, `open_environments`,
+    `fetch_page_instructions`, `play_and_stage` and `judge_results` do, and DiskFull.
     """
     rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
     results: dict[str, list[dict]] = {name: [] for name in players}
@@ -272,7 +273,7 @@ async def run_sequential_eval(
     gate_tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
     drawn = [task for task in gate_tasks if task_content(task) not in shown]  # people may record any task
     async with open_environments(ctx.settings, drawn, ctx.ws.root) as environments:
-        fresh = await drawing.fetch_page_instructions(drawn, environments.env)
+        fresh = await page_tasks.fetch_page_instructions(drawn, environments.env)
         for start in range(0, len(fresh), rule.tasks_per_look):
             tasks = fresh[start : start + rule.tasks_per_look]
             for name, model in players.items():

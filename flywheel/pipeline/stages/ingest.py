@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
-from flywheel.envs.tasks import drawing
+from flywheel.envs.tasks import open_levels
+from flywheel.envs.tasks.drawing import task_from_row
 from flywheel.pipeline.stage import Record, Stage, StageContext, StageResult, read_shards, write_shard
 from flywheel.recordings import selection
 from flywheel.recordings.asr.recognizer import locate_whisper_checkpoint
-from flywheel.recordings.curate import Curation, recording_fingerprint
+from flywheel.recordings.curate import Curation, recording_fingerprint, replay_recordings
 from flywheel.recordings.ingest import AsrWorkerPool, find_duplicates, speech_bytes
-from flywheel.recordings.rows import review_row
+from flywheel.recordings.reword import SOURCE, augment_recording, open_reworder
+from flywheel.recordings.rows import decision_row, review_row
 from flywheel.recordings.selection import SessionFolder
 from flywheel.recordings.session import load_session_meta
 from flywheel.store import manifest, partitions
-from flywheel.store.schema import Step, fraction_metric_row, metric_row, record_from_row, record_to_row
+from flywheel.store.partitions import table_from_rows
+from flywheel.store.schema import Step, Trajectory, fraction_metric_row, metric_row, record_from_row, record_to_row
+from flywheel.utils import processes
 from flywheel.utils.progress import announce
 
 # Most sessions, and bytes of speech (some six minutes in Opus), of a shard: a kill loses no more than a shard.
 _PER_SHARD, _SPEECH = 24, 2_000_000
 # Table -> the key columns of rows that several shards may write.
-_TABLES = {"steps": (), "utterances": (), "events": (), "images": ("sha256",), "tasks": ("task_id",)}
+_TABLES = {"steps": (), "utterances": (), "events": (), "candidates": (), "images": ("sha256",), "tasks": ("task_id",)}
 
 
 def _sessions(ctx: StageContext) -> list[SessionFolder]:
@@ -46,14 +52,14 @@ def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selectio
     """
     if not settings.synthesis.level_unlock_success:
         return None
-    opened = drawing.read_open_levels(ws, iteration - 1)
+    opened = open_levels.read_open_levels(ws, iteration - 1)
 
     def ahead(folder: Path) -> bool:
         try:
             _, task = load_session_meta(folder)
         except Exception:  # it is chosen in its turn, and ingesting reports the fault
             return False
-        return drawing.is_above_open_level(settings, opened, task)
+        return open_levels.is_above_open_level(settings, opened, task)
 
     return ahead
 
@@ -87,6 +93,7 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
     write_shard(folder, "steps", (record_to_row("steps", step) for one in ingested for step in one.steps))
     write_shard(folder, "utterances", (row for one in ingested for row in one.thought_rows))
     write_shard(folder, "events", (row for one in ingested for row in one.event_rows))
+    write_shard(folder, "candidates", (row for one in ingested for row in one.candidate_rows))
     write_shard(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
     write_shard(folder, "reviews", (row for one in ingested for row in one.review_rows))
     return [{"session": one.session, "fingerprint": one.fingerprint} for one in ingested]
@@ -95,13 +102,19 @@ def _work(ctx: StageContext, shard: str, folder: Path) -> list[dict[str, str]]:
 def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
     tables = {table: read_shards(results, table, *key) for table, key in _TABLES.items()}
     trajectories, reviews = _without_duplicates(results, _known(ctx, tables["tasks"].to_pylist()))
+    replayed = _replay(ctx, tables, trajectories)
+    reworded = _reword(ctx, tables, trajectories)
+    reviews += [*replayed, *reworded.reviews]
+    tables["steps"] = pa.concat_tables([tables["steps"], table_from_rows("steps", reworded.steps)])
     manifests = [ctx.write(table, rows) for table, rows in tables.items()]
-    manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
+    manifests += [ctx.write("trajectories", [*trajectories, *reworded.trajectories]), ctx.write("reviews", reviews)]
     for row in trajectories:
         if row["status"] == "invalid":
             what = f"a recording is not used: {row['error']} (mended, it comes again in the next iteration)"
             announce(ctx.stage, what)
-    utterances = tables["utterances"].to_pylist()
+    utterances, count = tables["utterances"].to_pylist(), tables["steps"].num_rows - len(reworded.steps)
+    recorded = {row["trajectory_id"] for row in trajectories if row["source"] == "recording"}
+    of_recordings = sum(name in recorded for name in tables["steps"]["trajectory_id"].to_pylist())
     usable = sum(row["status"] != "invalid" for row in trajectories)
     understood = [row for row in utterances if not row["low_confidence"]]
     spoken = len({(row["trajectory_id"], row["step"]) for row in understood if row["text"]})
@@ -109,7 +122,7 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     figures = [
         metric_row("sessions", len(trajectories)),
         metric_row("utterances", len(utterances)),
-        fraction_metric_row("steps_with_a_thought", spoken, tables["steps"].num_rows),
+        fraction_metric_row("steps_with_a_thought", spoken, of_recordings),
     ]
     if utterances:
         score = sum(row["alignment_score"] for row in utterances) / len(utterances)
@@ -118,11 +131,18 @@ def _finish(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageRes
     summary = {
         "sessions": len(trajectories),
         "usable": usable,
-        "steps": tables["steps"].num_rows,
+        "steps": count,
         "utterances": len(utterances),
         "steps with a thought": spoken,
         "hardly understood": doubtful,
     }
+    if replayed:
+        told = Counter(row["decision"] for row in replayed)
+        figures.append(fraction_metric_row("replayed_alike", told["same"], told["same"] + told["differs"]))
+        summary |= {"replayed": ", ".join(f"{number} {decision}" for decision, number in sorted(told.items()))}
+    if ctx.settings.curation.rewordings:
+        figures.append(metric_row("rewordings", len(reworded.trajectories)))
+        summary |= {"rewordings": len(reworded.trajectories)}
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
@@ -142,6 +162,79 @@ def _without_duplicates(
     return rows, [reviews[row["trajectory_id"]] for row in rows]
 
 
+def _steps_of(tables: Mapping[str, pa.Table], names: Collection[str]) -> dict[str, list[Step]]:
+    """Return the steps of trajectories, in order. names: their ids."""
+    found: dict[str, list[Step]] = {name: [] for name in names}
+    for row in tables["steps"].to_pylist():
+        if row["trajectory_id"] in found:
+            found[row["trajectory_id"]].append(record_from_row("steps", Step, row))
+    return {name: sorted(steps, key=lambda one: one.step) for name, steps in found.items()}
+
+
+def _usable_recordings(trajectories: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        row["trajectory_id"]: row for row in trajectories if row["source"] == "recording" and row["status"] != "invalid"
+    }
+
+
+def _replay(
+    ctx: StageContext, tables: Mapping[str, pa.Table], trajectories: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Play usable recordings again (`curation.replay`); return rows of `reviews`. One that differs becomes invalid
+    where that is asked for."""
+    rows = _usable_recordings(trajectories) if ctx.settings.curation.replay != "none" else {}
+    if not rows:
+        return []
+    ctx.report(f"plays {len(rows)} recordings again")
+    tasks = {row["task_id"]: task_from_row(row) for row in tables["tasks"].to_pylist()}
+    sizes = tables["images"].select(["sha256", "width", "height"]).to_pylist()
+    size_of = {row["sha256"]: (row["width"], row["height"]) for row in sizes}
+    recordings = [
+        (tasks[rows[name]["task_id"]], steps, size_of[steps[0].image_sha256])
+        for name, steps in _steps_of(tables, rows).items()
+    ]
+    found = processes.run_until_sigterm(replay_recordings(ctx.settings, ctx.ws.root, recordings))
+    for row, verdict in zip(rows.values(), found, strict=True):
+        if verdict.decision == "differs" and ctx.settings.curation.replay == "refuse":
+            row |= {"status": "invalid", "error": f"played again, {verdict.detail}"}
+    return [
+        decision_row(name, "replay", "sandbox", verdict.decision, verdict.detail)
+        for name, verdict in zip(rows, found, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Reworded:
+    """Hold the rewordings of an iteration's recordings, as rows of the tables. reviews: who made each, and what was
+    dropped."""
+
+    trajectories: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    reviews: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _reword(ctx: StageContext, tables: Mapping[str, pa.Table], trajectories: Iterable[Mapping[str, Any]]) -> _Reworded:
+    """Say usable recordings in other words (`curation.rewordings`)."""
+    count, made = ctx.settings.curation.rewordings, _Reworded()
+    rows = _usable_recordings(trajectories) if count else {}
+    if not rows:
+        return made
+    reworder, tasks = open_reworder(ctx.settings), {row["task_id"]: row for row in tables["tasks"].to_pylist()}
+    ctx.report(f"says {len(rows)} recordings in other words, by {reworder.name}")
+    for name, steps in _steps_of(tables, rows).items():
+        recording = record_from_row("trajectories", Trajectory, rows[name])
+        kept, dropped = augment_recording(recording, steps, tasks[recording.task_id], reworder, count)
+        for trajectory, reworded in kept:
+            made.trajectories.append(record_to_row("trajectories", trajectory))
+            made.steps.extend(record_to_row("steps", step) for step in reworded)
+            told = f"rewording {trajectory.sample} of {name}"
+            made.reviews.append(decision_row(trajectory.trajectory_id, SOURCE, reworder.name, "kept", told))
+        for why in dropped:
+            announce(ctx.stage, f"{name}: {why}")
+            made.reviews.append(decision_row(name, SOURCE, reworder.name, "dropped", why))
+    return made
+
+
 def _known(ctx: StageContext, tasks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return fingerprint -> trajectory id of usable recordings of earlier iterations whose task has the content of one
     of `tasks`. No other recording can equal a new one, so no others are read."""
@@ -157,8 +250,9 @@ def _known(ctx: StageContext, tasks: Iterable[Mapping[str, Any]]) -> dict[str, s
         for row in rows("tasks", "params", {params for _, _, params in contents}, "task_id", "world", "template")
         if (row["world"], row["template"], row["params"]) in contents
     }
-    recorded = rows("trajectories", "task_id", alike.keys(), "trajectory_id", "status")
-    task_of = {row["trajectory_id"]: row["task_id"] for row in recorded if row["status"] != "invalid"}
+    recorded = rows("trajectories", "task_id", alike.keys(), "trajectory_id", "status", "source")
+    whole = (row for row in recorded if row["status"] != "invalid" and row["source"] != SOURCE)
+    task_of = {row["trajectory_id"]: row["task_id"] for row in whole}
     steps: dict[str, list[Step]] = defaultdict(list)
     for row in rows("steps", "trajectory_id", task_of.keys(), "step", "action"):
         steps[row["trajectory_id"]].append(record_from_row("steps", Step, row))
@@ -171,8 +265,8 @@ def _known(ctx: StageContext, tasks: Iterable[Mapping[str, Any]]) -> dict[str, s
 STAGE = Stage(
     "ingest",
     reads=(Record("sessions"), Record("manifest", previous=True)),
-    writes=("trajectories", "steps", "utterances", "events", "images", "tasks", "reviews"),
-    settings=("policy", "sandbox", "recording", "language_model", "synthesis"),
+    writes=("trajectories", "steps", "utterances", "events", "candidates", "images", "tasks", "reviews"),
+    settings=("policy", "sandbox", "recording", "curation", "language_model", "synthesis"),
     plan=_plan,
     work=_work,
     finish=_finish,

@@ -14,7 +14,8 @@ from typing import Any
 
 from flywheel.envs.base import INTERFACES, Task, verdicts_from_rows
 from flywheel.envs.registry import open_environments
-from flywheel.envs.tasks.drawing import ContentDrawer, is_held_out, task_from_row, task_to_row, training_filter
+from flywheel.envs.tasks.drawing import ContentDrawer, task_from_row, task_to_row, training_filter
+from flywheel.envs.tasks.held_out import is_held_out
 from flywheel.evaluation.evaluator import JudgedEpisode
 from flywheel.evaluation.headroom import measure_headroom
 from flywheel.pipeline.stage import (
@@ -29,7 +30,7 @@ from flywheel.pipeline.stage import (
     write_episode_shard,
     write_shard,
 )
-from flywheel.rewards.scorer import ScorerSet
+from flywheel.rewards.scorer import PERSON, ScorerSet, reward_settings
 from flywheel.rollout.corrections import SOURCE as CORRECTION_SOURCE
 from flywheel.rollout.episode import Episode, read_episode, write_episode
 from flywheel.rollout.starts import STORED_FIELDS, KnownSuccess
@@ -56,6 +57,7 @@ class EpisodeArchive:
             one.mkdir(parents=True, exist_ok=True)
 
     def add_task(self, task: Task) -> None:
+        """Write a task that is drawn for RL alone to its file. Raises DiskFull."""
         write_json(self._tasks / f"{task.task_id}.json", task_to_row(task))
 
     def add(self, episode: Episode) -> None:
@@ -68,7 +70,7 @@ class EpisodeArchive:
         write_episode(self._folder / f"{episode.id}.zip", kept, {})
 
     def add_scores(self, judged: JudgedEpisode) -> None:
-        """Write the scores of an episode to their file. Raises DiskFull."""
+        """Write the scores of the episode `judged` to their file. Raises DiskFull."""
         write_json(self._scores(judged.episode), [one.row(judged.episode.id) for one in judged.verdicts])
 
     def _scores(self, episode: Episode) -> Path:
@@ -88,8 +90,10 @@ def _read_all(folder: Path) -> Iterator[Any]:
     return (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
 
 
-_OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # before a world or an interface
-_JUDGED = ["trajectory_id", "score", "threshold"]  # columns of `scores` from which V follows
+# Before a world or an interface.
+_OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_", "audit_false_pay_")
+# Columns of `scores` from which V follows, and who says it.
+_JUDGED = ["trajectory_id", "scorer", "score", "threshold", "abstained", "current"]
 _TABLES = (  # each table with the key columns of its rows
     ("trajectories", "trajectory_id"),
     ("steps",),
@@ -168,23 +172,33 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
 
 
 def explain_skip(ctx: StageContext, tasks: Mapping[str, Task], prior: PastOutcomes) -> str:
-    """Say in one line why the domain's RL is skipped (`rl.min_live_groups`); "" where it is not.
+    """Say in one line why the domain's RL is skipped (`rl.min_live_groups`, or no scorer can tell); "" where it is not.
 
-    tasks: of all domains. prior: `count_past_outcomes`. A domain without a task of two scored rollouts is trained: what
-    its groups are like is not known.
+    ctx: of the stage. tasks: of all domains, by id. prior: `count_past_outcomes` of them. A domain without a task of
+    two scored rollouts is trained: what its groups are like is not known.
     """
     rl = ctx.settings.rl
     own = (counts for name, counts in prior.tasks.items() if tasks[name].domain == ctx.domain)
     found = measure_headroom(((int(won), int(n)) for won, n in own), rl.group_size)
+    if not found.tasks and not rl.reward and _can_nobody_tell(ctx):
+        return "no scorer can tell how a rollout ended: the specialist is the SFT checkpoint"
     if not found.tasks or found.live / found.tasks >= rl.min_live_groups:
         return ""
     measured = f"{found.live / found.tasks:.2f} of the groups of {found.group_size} are live ({found.tasks} tasks)"
     return f"{measured}, below rl.min_live_groups {rl.min_live_groups:g}: the specialist is the SFT checkpoint"
 
 
+def _can_nobody_tell(ctx: StageContext) -> bool:
+    played = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "domain"])
+    own = {row["trajectory_id"] for row in played if row["domain"] == ctx.domain}
+    verdicts = verdicts_from_rows(ctx.read_rows("scores", "score", columns=_JUDGED))
+    said = [verdict for name, verdict in verdicts.items() if name in own]
+    return bool(said) and all(one.v is None and (one.abstained or one.scorer == PERSON) for one in said)
+
+
 def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOutcomes:
-    """Count how often the rollouts of this iteration solved each task of `tasks`: the curriculum begins from these
-    counts.
+    """Count how often the rollouts of the iteration of `ctx` solved each task of `tasks`, by id: the curriculum begins
+    from these counts.
 
     Raises DataError as `StageContext.read_rows`.
     """
@@ -202,7 +216,8 @@ def find_successes(ctx: StageContext) -> list[KnownSuccess]:
     """Read the successes that RL's episodes of the domain can begin within: verified rollouts of this iteration, and
     people's verified recordings of it and, for fresh contents, of earlier ones. [] where no episode does.
 
-    All are of tasks that may be trained on: none has a held-out template or the content of a held-out task.
+    All are of tasks that may be trained on: none has a held-out template or the content of a held-out task. ctx: of the
+    stage. Raises DataError as `StageContext.read_rows`.
     """
     rl = ctx.settings.rl
     if not rl.restored_start_fraction:
@@ -296,6 +311,6 @@ STAGE = single_shard_stage(
     settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "routing", "adapter", "rl"),
     work=_work,
     finish=_finish,
-    extra=lambda ctx: ScorerSet(ctx.settings).versions,
+    extra=lambda ctx: ScorerSet(reward_settings(ctx.settings)).versions,
     needs=(BROWSERS, TRAINING),
 )

@@ -70,7 +70,7 @@ async def _act(
         ctx.report(f"{shard}: {len(failed)} failed trajectories are corrected by solvers")
         seed = ctx.seed("corrections")
         corrected, counts = await correct_failures(
-            by_id, failed, environments, settings.policy, iteration=ctx.iteration, seed=seed
+            by_id, failed, environments, settings, iteration=ctx.iteration, seed=seed
         )
         episodes, result = [*episodes, *corrected], {**result, "corrections": vars(counts)}
     write_episode_shard(folder, episodes)

@@ -24,6 +24,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     taken = [session.id for session in selection.read_chosen_sessions(ctx.ws, ctx.iteration)]
     data = [one for one in STAGE.partitions() if one[0] != "scores"]  # routes contain the scores
     data += [(table, training_stores.ROUTE_STAGE) for table in near_duplicates.SIGNATURE_TABLES]
+    data.append(("candidates", "ingest"))  # routes do not depend on them, and earlier versions wrote none
     manifest.write_manifest(ctx.ws, ctx.iteration, window=ctx.settings.sft.window, sessions=taken, data=data)
     summary = {f"to {name}": count for name, count in result["routed"].items()}
     if result["orphans"]:

@@ -6,15 +6,19 @@ The stage `ct` also trains by `train_checkpoint`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flywheel.config import SupervisedSettings
+from flywheel.config import PreferenceSettings, SupervisedSettings
 from flywheel.pipeline.stage import TRAINING, Checkpoint, Record, StageContext, StageResult, single_shard_stage
 from flywheel.store import manifest
 from flywheel.store.schema import metric_row
+
+# Where `preference.weight` is above 0 and the stores have no pair; the training goes on without that loss.
+_NO_PAIRS = "preference.weight has no effect: no preference pair in the newest iterations (sft.window: {window})"
 
 
 def train_checkpoint(
@@ -25,27 +29,34 @@ def train_checkpoint(
     settings: SupervisedSettings,
     weights: dict[str, float] | None = None,
     demonstrations: float = 0.0,
+    preference: PreferenceSettings | None = None,
 ) -> dict[str, Any]:
     """Train a checkpoint on a store's steps mixed with general data; the new model is named after the stage.
 
-    store_name: `ct` or `sft`. begin: folder of the checkpoint to start from. folder: of the shard, for the training
-    state and the screens. settings: block `ct` or `sft`. weights: weight of a step in the mix, by the source of its
-    trajectory. demonstrations: share of the agent steps that are people's, from the store `ct`. Returns JSON values:
-    `losses` per step, `trained` (trajectory id -> samples drawn from it), `begin` (name of the start model), `used`
-    (agent samples), `samples` (all), `left_out` (too long). Raises DataError for a missing or damaged manifest or
-    promotion, what `MixtureDataset.draw`, `Encoder.from_folder`, `put_servers_to_sleep` and `train_supervised` do.
+    ctx: of the stage. store_name: `ct` or `sft`. begin: folder of the checkpoint to start from. folder: of the shard,
+    for the training state and the screens. settings: block `ct` or `sft`. weights: weight of a step in the mix, by the
+    source of its trajectory; None: 1 for all. demonstrations: share of the agent steps that are people's, from the
+    store `ct`. preference: its block, to train on pairs too. Returns JSON values: `losses` per step, `trained`
+    (trajectory id -> samples and pairs drawn from it), `begin` (name of the start model), `used` (agent samples),
+    `samples` (all), `left_out` (too long), `pairs` (draws of pairs), `preference_pairs` (pairs that there are; None
+    where no preference loss is asked for). Raises DataError for a missing or damaged manifest
+    or promotion, what `MixtureDataset.draw`, `load_preference_pairs`, `Encoder.from_folder`, `put_servers_to_sleep` and
+    `train_supervised` do.
     """
     # Imported here because they import torch, which reading the pipeline does not need.
     from flywheel.policy.client.publishers import put_servers_to_sleep
     from flywheel.policy.encoding import Encoder
-    from flywheel.training.data import MixtureDataset
+    from flywheel.training.data import MixtureDataset, load_preference_pairs
+    from flywheel.training.preference import PairedDataset, PreferenceTrainer
     from flywheel.training.sft import train_supervised
 
+    read = manifest.read_manifest(ctx.ws, ctx.iteration)
+    encoder = Encoder.from_folder(begin, max_image_side=ctx.settings.policy.max_image_side)
     dataset = MixtureDataset.draw(
         ctx.ws,
-        manifest.read_manifest(ctx.ws, ctx.iteration),
+        read,
         store_name,
-        Encoder.from_folder(begin, max_image_side=ctx.settings.policy.max_image_side),
+        encoder,
         ctx.settings,
         settings,
         folder,
@@ -55,6 +66,15 @@ def train_checkpoint(
         demonstrations=demonstrations,
     )
 
+    paired, of_pairs, pairs = None, Counter(), None
+    if preference and preference.weight:
+        pairs = load_preference_pairs(ctx.ws, read, encoder, ctx.settings, folder)
+        if not pairs:
+            ctx.report(_NO_PAIRS.format(window=ctx.settings.sft.window))
+    if pairs:
+        paired = PairedDataset(dataset, pairs, preference, settings.max_repeats, ctx.seed("pairs"))
+        of_pairs = paired.trajectory_samples
+
     def on_metric(metric) -> None:
         done, total = metric["step"], metric["steps"]
         ctx.report_part(f"step {done} of {total}, loss {metric['loss']:.3f}", done, total)
@@ -63,28 +83,31 @@ def train_checkpoint(
     losses = train_supervised(
         begin,
         ctx.ws.model(ctx.iteration, ctx.stage),
-        dataset,
+        paired or dataset,
         settings=settings,
         state_folder=folder,
         adapter=ctx.settings.adapter,
         seed=ctx.seed("adapter"),
         on_metric=on_metric,
+        trainer=PreferenceTrainer if paired else None,
     )
     return {
         "losses": losses,
-        "trained": dict(sorted(dataset.trajectory_samples.items())),
+        "trained": dict(sorted((dataset.trajectory_samples + of_pairs).items())),
         "begin": ctx.model_name(begin),
         "used": dataset.n_agent,
         "samples": len(dataset.examples),
         "left_out": dataset.left_out,
+        "pairs": of_pairs.total(),
+        "preference_pairs": None if pairs is None else len(pairs),
     }
 
 
 def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: Sequence[str]) -> StageResult:
     """Write the lineage of a checkpoint that a stage trained; return it with the loss curve and the mix as metrics.
 
-    result: what `train_checkpoint` returned. datasets: names, as in lineage, of the stores that it drew from. Raises as
-    `StageContext.write_lineage`.
+    ctx: of that stage. result: what `train_checkpoint` returned. datasets: names, as in lineage, of the stores that it
+    drew from. Raises as `StageContext.write_lineage`.
     """
     out = ctx.ws.model(ctx.iteration, ctx.stage)
     links = ctx.write_lineage(out, [result["begin"]], datasets=datasets, trajectories=result["trained"])
@@ -98,20 +121,23 @@ def write_training_record(ctx: StageContext, result: dict[str, Any], datasets: S
         "from trajectories": len(result["trained"]),
         "loss": f"{fmean(losses[:tail]):.3f} -> {fmean(losses[-tail:]):.3f}",
     }
+    if (pairs := result.get("preference_pairs")) is not None:
+        figures += (metric_row("preference_pairs", pairs),)
+        summary["pairs, kept and rejected"] = result["pairs"] or _NO_PAIRS.format(window=ctx.settings.sft.window)
     if result.get("left_out"):
         summary["left out, too long for the prompt"] = result["left_out"]
     return StageResult((links,), figures, summary)
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    s = ctx.settings.sft
-    return train_checkpoint(ctx, "sft", ctx.ws.model(ctx.iteration, "ct"), folder, s, demonstrations=s.demonstrations)
+    s, begin, preference = ctx.settings.sft, ctx.ws.model(ctx.iteration, "ct"), ctx.settings.preference
+    return train_checkpoint(ctx, "sft", begin, folder, s, demonstrations=s.demonstrations, preference=preference)
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     read = manifest.read_manifest(ctx.ws, ctx.iteration)
     drawn = read.datasets("sft")
-    if ctx.settings.sft.demonstrations:
+    if ctx.settings.sft.demonstrations or result.get("pairs"):
         drawn += read.datasets("ct")
     return write_training_record(ctx, result, drawn)
 
@@ -120,7 +146,7 @@ STAGE = single_shard_stage(
     "sft",
     reads=(Record("manifest"), Checkpoint("ct")),
     writes=(Checkpoint("sft"), "lineage"),
-    settings=("seed", "policy", "language_model", "adapter", "sft"),
+    settings=("seed", "policy", "language_model", "adapter", "sft", "preference"),
     work=_work,
     finish=_finish,
     needs=(TRAINING,),

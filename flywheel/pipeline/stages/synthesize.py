@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from collections import Counter
 from pathlib import Path
 
 from flywheel.envs import registry
 from flywheel.envs.base import Task
 from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.registry import open_environments
-from flywheel.envs.tasks import drawing
-from flywheel.envs.tasks.drawing import make_tasks, task_to_row
+from flywheel.envs.tasks import open_levels, page_tasks
+from flywheel.envs.tasks.drawing import draw_training_tasks, make_tasks, task_to_row
 from flywheel.envs.tasks.grounding import make_grounding_examples
 from flywheel.pipeline.stage import Record, StageContext, StageResult, single_shard_stage, write_shard
 from flywheel.store import images
 from flywheel.store.schema import metric_row
+from flywheel.training.refresh import find_wanted
 from flywheel.utils import processes
 
 
@@ -25,16 +26,18 @@ def _pages(ctx: StageContext) -> dict:
     return {
         "worlds": {name: registry.get_task_suite(name).checksum for name in registry.list_task_suites()},
         "pages": {
-            name: drawing.page_checksum(one)
+            name: page_tasks.page_checksum(one)
             for name, one in load_page_manifests(s.synthesis.manifests, ctx.ws.root).items()
         },
     }
 
 
 def _work(ctx: StageContext, folder: Path) -> dict:
-    opened = drawing.read_open_levels(ctx.ws, ctx.iteration - 1)
-    drawn = (make_tasks(ctx.settings, ctx.iteration, split, ctx.ws.root, opened) for split in ("train", "eval"))
-    tasks = list(chain(*drawn))
+    opened = open_levels.read_open_levels(ctx.ws, ctx.iteration - 1)
+    outcomes = open_levels.read_outcomes(ctx.ws, ctx.iteration - 1) if ctx.settings.synthesis.refresh else {}
+    train = draw_training_tasks(ctx.settings, ctx.iteration, ctx.ws.root, opened, find_wanted(outcomes))
+    reasons = {task.task_id: reason for task, reason in train}
+    tasks = [task for task, _ in train] + make_tasks(ctx.settings, ctx.iteration, "eval", ctx.ws.root)
     if not all(task.instruction for task in tasks):
         ctx.report("reading the instructions that pages tell")
         tasks = processes.run_until_sigterm(_instruct(ctx, tasks))
@@ -46,7 +49,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
         pictures[name] = sample.png
         told = {field: getattr(sample, field) for field in ("sample_id", "kind", "instruction", "response")}
         rows.append({**told, "image_sha256": name})
-    write_shard(folder, "tasks", (task_to_row(task) for task in tasks))
+    write_shard(folder, "tasks", (task_to_row(task) | {"drawn_for": reasons.get(task.task_id)} for task in tasks))
     write_shard(folder, "grounding_examples", rows)
     write_shard(folder, "images", images.image_rows(pictures))
     return {}
@@ -55,7 +58,7 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 async def _instruct(ctx: StageContext, tasks: list[Task]) -> list[Task]:
     silent = [task for task in tasks if not task.instruction]
     async with open_environments(ctx.settings, silent, ctx.ws.root) as environments:
-        return await drawing.fetch_page_instructions(tasks, environments.env)
+        return await page_tasks.fetch_page_instructions(tasks, environments.env)
 
 
 def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
@@ -66,8 +69,12 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     figures = [metric_row("tasks", len(train))]
     for domain in ctx.settings.synthesis.domains:
         figures.append(metric_row("tasks", sum(task["domain"] == domain for task in train), domain=domain))
+    drawn_for = Counter(task["drawn_for"] for task in train)
+    told = sorted(drawn_for.items()) if ctx.settings.synthesis.refresh else []
+    figures += [metric_row(f"tasks_{reason}", number) for reason, number in told]
     summary = {
         "tasks": len(train),
+        **({"drawn for": ", ".join(f"{number} {reason}" for reason, number in told)} if told else {}),
         "held out": len(tasks) - len(train),
         "worlds": len({task["world"] for task in tasks}),
         "general screens": manifests["grounding_examples"].rows,

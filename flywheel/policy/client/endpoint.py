@@ -34,11 +34,12 @@ class _Transient(Exception):
 class ChatEndpoint:
     """Call one OpenAI-compatible server; the policy and the language model each have a subclass.
 
-    settings: block with the address. seed: of the random pauses. A call is retried after a temporary fault (no
-    connection, a broken connection, a status in `passing`): it waits for the server's Retry-After, plus a pause drawn
-    from 0 to a bound that doubles (full jitter). block: name of the settings' block, for messages. The other class
-    variables are error classes: `refused` for a request that the server rejects (4xx), `unknown` for a route or model
-    that it does not have. Raises BadInput for an endpoint that is not an address.
+    settings: block with the address. seed: of the random pauses. A call is retried, its block's `retries` times, after
+    a temporary fault (no connection, a broken connection, a status in `passing`): it waits for the server's
+    Retry-After, plus a pause drawn from 0 to a bound that doubles, from 0.25 s to 8 s (full jitter). block: name of the
+    settings' block, for messages. The other class variables are error classes: `refused` for a request that the server
+    rejects (4xx), `unknown` for a route or model that it does not have. Raises BadInput for an endpoint that is not an
+    address.
     """
 
     block: ClassVar[str]
@@ -54,9 +55,10 @@ class ChatEndpoint:
         place = f"{self.block}.endpoint"
         try:
             address = httpx.URL(settings.endpoint)
-        except httpx.InvalidURL as error:
+            host = address.host  # decoded here
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise BadInput(f"not an address: {error}", where=place) from None
-        if address.scheme not in ("http", "https") or not address.host:
+        if address.scheme not in ("http", "https") or not host:
             fix = "for example http://127.0.0.1:8000/v1"
             raise BadInput(f"not an address: {settings.endpoint!r}", where=place, fix=fix)
         self.url = settings.endpoint.rstrip("/")
@@ -91,9 +93,10 @@ class ChatEndpoint:
 
         client: from `client()`. method, url: of the request. body: sent as JSON; None sends no body. timeout_s: limit
         of all tries together, in seconds. reads_json: False ignores the body of the answer and returns None. Raises the
-        class variable `timeout` after `timeout_s`, `unreachable` without a connection, the class that `passing` has for
-        the status, `unknown` for 404, `refused` for another 4xx, and `failed` otherwise: 401, 403, another status from
-        300 on, an answer that cannot be read, is not JSON or has over 64 MiB.
+        class variable `timeout` after `timeout_s`; `unreachable` without a connection, or one that breaks, and the
+        class that `passing` has for the status, both also sooner where the next pause would outlast `timeout_s`;
+        `unknown` for 404, `refused` for another 4xx, and `failed` otherwise: 401, 403, another status from 300 on, an
+        answer that cannot be read, is not JSON or has over 64 MiB.
         """
         tries, fault = self._settings.retries + 1, ""
         deadline = time.monotonic() + timeout_s
@@ -275,7 +278,7 @@ def describe_policy_server(policy: PolicySettings) -> str:
     policy: block `policy`, with one server. Raises PolicyUnreachable or PolicyTimeout (after 10 s, or
     `policy.timeout_s` where that is less) where the server does not answer, RouteNotFound where it lacks the model or
     the route, PolicyBusy or PolicyError for another error, BadInput for an endpoint that is no address or a request
-    that the server refuses. Must not be called from a running event loop.
+    that the server refuses. Must not be called from a running event loop (RuntimeError).
     """
     endpoint = PolicyEndpoint(policy)
 

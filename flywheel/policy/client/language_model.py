@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
+
+import httpx
 
 from flywheel import config
 from flywheel.agent import history
@@ -34,7 +37,7 @@ class LanguageModelEndpoint(ChatEndpoint):
 
 
 class OpenAIChatModel:
-    """Ask a server of chat completions, such as `vllm serve`, at temperature 0: equal prompts get equal answers.
+    """Ask a server of chat completions, such as `vllm serve`.
 
     settings: block `language_model`. The attribute `name` is the model's name. Raises BadInput for an endpoint that is
     not an address.
@@ -46,13 +49,41 @@ class OpenAIChatModel:
         self._url = f"{self._endpoint.url}/chat/completions"
 
     def complete(self, system: str, user: str) -> str:
-        """Return the model's answer (256 tokens at most) to a system and a user message.
+        """Return the model's answer (256 tokens at most) to a system and a user message, at temperature 0.
 
-        system, user: texts of the two messages. Must not be called from a running event loop, which it would block.
+        system, user: texts of the two messages. Blocks; must not be called from a running event loop (RuntimeError).
         Raises LanguageModelTimeout after `language_model.timeout_s`, LanguageModelError for a server that fails and an
         answer without text.
         """
-        answer = processes.run_until_sigterm(self._ask(system, user))
+        (answer,) = self.complete_all([(system, user)], [0.0])
+        if isinstance(answer, LanguageModelError):
+            raise answer
+        return answer
+
+    def complete_all(
+        self, prompts: Sequence[tuple[str, str]], temperatures: Sequence[float]
+    ) -> list[str | LanguageModelError]:
+        """Return the model's answer (256 tokens at most) to each of `prompts`, all asked at once, in their order; in
+        place of one that failed, its LanguageModelError (LanguageModelTimeout after `language_model.timeout_s`).
+
+        prompts: (system, user) messages. temperatures: one for each; 0 is greedy. Blocks; must not be called from a
+        running event loop (RuntimeError).
+        """
+        return processes.run_until_sigterm(self._complete_all(prompts, temperatures))
+
+    async def _complete_all(
+        self, prompts: Sequence[tuple[str, str]], temperatures: Sequence[float]
+    ) -> list[str | LanguageModelError]:
+        async def one(prompt: tuple[str, str], temperature: float) -> str | LanguageModelError:
+            try:
+                return self._read(await self._ask(client, *prompt, temperature))
+            except LanguageModelError as error:
+                return error
+
+        async with self._endpoint.client() as client:
+            return await asyncio.gather(*map(one, prompts, temperatures))
+
+    def _read(self, answer: Any) -> str:
         try:
             text = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError):
@@ -63,14 +94,13 @@ class OpenAIChatModel:
             raise LanguageModelError("the answer holds no text", where=self._url)
         return text
 
-    async def _ask(self, system: str, user: str) -> Any:
+    async def _ask(self, client: httpx.AsyncClient, system: str, user: str, temperature: float) -> Any:
         messages = [  # half a surrogate pair cannot be encoded, so it is replaced
             {"role": role, "content": text.encode("utf-8", "replace").decode()}
             for role, text in (("system", system), ("user", user))
         ]
-        body = {"model": self._settings.model, "messages": messages, "temperature": 0, "max_tokens": 256}
-        async with self._endpoint.client() as client:
-            return await self._endpoint.call(client, "POST", self._url, body, timeout_s=self._settings.timeout_s)
+        body = {"model": self._settings.model, "messages": messages, "temperature": temperature, "max_tokens": 256}
+        return await self._endpoint.call(client, "POST", self._url, body, timeout_s=self._settings.timeout_s)
 
 
 log = logging.getLogger(__name__)
@@ -97,7 +127,8 @@ class ModelSummarizer:
         self._lock = threading.Lock()
 
     def digest(self, before: history.HistorySummary, aged: Sequence[history.PastStep]) -> history.HistorySummary:
-        """Return a digest of the digest `before` and of the `aged` steps since; blocks while the model answers."""
+        """Return a digest of the digest `before` and of the `aged` steps since; blocks while the model answers, so it
+        must not be called from a running event loop (RuntimeError)."""
         ruled = self._rules.digest(before, aged)
         try:
             text = self._ask(before, aged)

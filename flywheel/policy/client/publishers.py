@@ -58,8 +58,8 @@ class ServePublisher:
 
         Raises ModelError for a folder without weights, CannotPublish for a vLLM without the routes, or one that refuses
         an adapter for its base, its rank or lack of room, PolicyTimeout after `PUBLISH_S`, PolicyBusy and PolicyError
-        for a server that fails to swap. The old weights then continue to answer, except where vLLM failed in the middle
-        of the swap: then publish again.
+        for a server that fails to swap, or cannot be reached. The old weights then continue to answer, except where
+        vLLM failed in the middle of the swap, or a server goes on after a timeout: then publish again.
         """
         url = f"{self._endpoint.url}/weights"
         path, version = await asyncio.to_thread(_identity, checkpoint)
@@ -107,8 +107,12 @@ class VllmPublisher(ServePublisher):
     /collective_rpc runs the workers' `reload_weights` with a path; /reset_prefix_cache drops keys and values of the old
     weights; /update_weight_version names the new ones, and /weight_info returns that name; /resume is called in any
     case. Versions without /update_weight_version and /weight_info (before 0.32) work too, but then only the publisher
-    knows the name.
+    knows the name. Calls of `publish` follow one another: the end of one would else resume the server within another.
     """
+
+    def __init__(self, endpoint: PolicyEndpoint) -> None:
+        super().__init__(endpoint)
+        self._publishing = asyncio.Lock()
 
     async def version(self) -> str:
         async with self._endpoint.client() as client:
@@ -123,7 +127,7 @@ class VllmPublisher(ServePublisher):
 
     async def publish(self, checkpoint: Path) -> str:
         path, version = await asyncio.to_thread(_identity, checkpoint)
-        async with self._endpoint.client() as client:
+        async with self._publishing, self._endpoint.client() as client:
             if is_adapter(checkpoint):
                 await self._load_adapter(client, Path(checkpoint), path, version)
             else:
@@ -299,16 +303,26 @@ class VllmPublisher(ServePublisher):
 
 async def put_servers_to_sleep(policy: PolicySettings) -> None:
     """Put each server of `policy.endpoint` to sleep where `policy.sleeps_while_training` is set, so that training can
-    use its GPU; opening a policy or publishing weights wakes it. policy: block `policy`. Raises as
-    `VllmPublisher.sleep`."""
+    use its GPU; opening a policy or publishing weights wakes it.
+
+    policy: block `policy`. All servers at once; each finishes its requests first. Raises CannotPublish for a server
+    that was started without sleep mode, PolicyTimeout after 600 seconds of one request, PolicyError where one does not
+    sleep or cannot be reached, BadInput for an endpoint that is no address; the other servers may then sleep or not.
+    """
     if policy.sleeps_while_training:
         await asyncio.gather(*(VllmPublisher(PolicyEndpoint(server)).sleep() for server in policy.servers))
 
 
 def check_adapter_server(policy: PolicySettings, adapter: AdapterSettings, largest_share: float | None) -> None:
-    """Check the server at `policy.endpoint`, if it is a vLLM, as `VllmPublisher.check_start` does, and raise as that.
+    """Check, before anything is trained, that the server at `policy.endpoint`, if it is a vLLM, was started to take
+    adapters and to sleep as the settings want; the server `flywheel model serve` needs neither.
 
-    policy: block `policy`, with one server. Must not be called from a running event loop."""
+    policy: block `policy`, with one server. adapter: block `adapter`. largest_share: of the GPU's memory that the
+    server may take; None: it need not sleep. Must not be called from a running event loop (RuntimeError). Raises
+    CannotPublish with the flag to start it with, RouteNotFound where it lacks the model, PolicyTimeout after 600
+    seconds of one request, PolicyError where it cannot be reached, BadInput for an endpoint that is no address, or a
+    request that the server refuses.
+    """
     endpoint = PolicyEndpoint(policy)
 
     async def ask() -> None:

@@ -23,7 +23,7 @@ from flywheel.policy.client.publishers import CannotPublish, ServePublisher, Vll
 from flywheel.policy.devices import release_gpu_memory
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion, SamplingParams
-from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.utils.progress import announce
 
 
@@ -114,8 +114,8 @@ _OWN_SERVER = "give each run a server of its own"
 
 
 class ServerConnection:
-    """Send requests to the server at `policy.endpoint`, from one event loop. The attribute `under_way` counts the
-    requests that are not answered yet, waiting ones included."""
+    """Send requests to the server at `policy.endpoint`, from one event loop; `open` comes before `load` and `complete`.
+    The attribute `under_way` counts the requests that are not answered yet, waiting ones included."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._policy = policy
@@ -308,8 +308,8 @@ LONGEST = 1.9  # limit of a request over all servers, as a multiple of policy.ti
 
 
 class ServerPool:
-    """Distribute requests over several servers, in one event loop. A server that fails is left out until it answers
-    with the newest weights. A single server is never left out: its errors go to the caller."""
+    """Distribute requests over several servers, in one event loop, once `open` was called. A server that fails is left
+    out until it answers with the newest weights. A single server is never left out: its errors go to the caller."""
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._timeout_s = policy.timeout_s
@@ -324,8 +324,8 @@ class ServerPool:
     async def open(self, weights: CheckpointWeights) -> None:
         """Make the servers answer with `weights`.
 
-        Raises PolicyError where none does, and at once ModelError for weights that cannot be read, BadInput for a
-        request that a server refuses.
+        Raises PolicyError where none does; ModelError for weights that cannot be read, and BadInput for a request that
+        a server refuses, where one server does.
         """
         self._weights = weights
         await self._run_on_servers(self._all, lambda server: server.open(weights, self._timeout_s))
@@ -462,7 +462,7 @@ T = TypeVar("T")
 
 
 class RemotePolicy:
-    """`PolicyBackend` over the server or servers that `policy.endpoint` names, answering with the checkpoint in
+    """Answer by the server or servers that `policy.endpoint` names, as a `PolicyBackend`, with the checkpoint in
     `folder`.
 
     A thread with its own event loop owns the connections, so callers may use any event loop, and a busy caller does not
@@ -502,16 +502,23 @@ class RemotePolicy:
 
         Raises PolicyBusy (queue full, here or at the server), PolicyTimeout, BadInput for a request that the server
         rejects, PolicyError for a server that fails or whose answer cannot be used, and once the policy is closed. With
-        several servers, all but BadInput are raised only where every server fails.
+        several servers, all but BadInput are raised only where every server fails, or the time of the request is over.
         """
+        if sampling.begins:
+            what, fix = (
+                "a served model's answer cannot begin with a given text",
+                "serve it in this process: policy.backend transformers",
+            )
+            raise BadInput(what, where="policy", fix=fix)
         return await asyncio.wrap_future(self._submit(self._servers.complete(context, sampling)))
 
     async def load(self, checkpoint: Path) -> None:
         """Publish the checkpoint in the folder `checkpoint` to the servers; running requests end on the weights that
         they began with.
 
-        Raises ModelError for a folder without tokeniser or weights, PolicyError where no server takes the weights or
-        the policy is closed, BadInput for a request that a server refuses.
+        Raises ModelError for a folder without tokeniser or weights, PolicyError where no server takes the weights
+        (PolicyTimeout after 600 seconds) or the policy is closed, BadInput for a request that a server refuses. After
+        an error of a server, some may have the new weights: load again.
         """
         await asyncio.wrap_future(self._submit(self._load(Path(checkpoint))))
 

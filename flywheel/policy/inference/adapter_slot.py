@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from pathlib import Path
 
@@ -34,6 +35,17 @@ class AdapterSlot:
     def exchangeable(self) -> bool:
         """Tell whether another adapter can be put in: the base's weights are kept."""
         return self._base is not None
+
+    @property
+    def vision_digest(self) -> str:
+        """Return a digest of the present adapter's part in the vision tower and its mergers: "" where it has none."""
+        seen = sorted((name, one) for name, one in (self._merged or {}).items() if ".visual." in f".{name}")
+        sha = hashlib.sha256()
+        for name, one in seen:
+            sha.update(f"{name} {one.scaling!r} {tuple(one.b.shape)}".encode())
+            for part in (one.a, one.b, one.magnitude):
+                sha.update(b"" if part is None else part.contiguous().numpy().tobytes())
+        return sha.hexdigest() if seen else ""
 
     @torch.no_grad()
     def put(self, folder: Path | None) -> bool:
@@ -76,10 +88,12 @@ class AdapterSlot:
         for name in updates if self._base is None else self._base:
             layer = self._layers[name]
             base = _dense(layer.weight) if self._base is None else self._base[name]
-            weight = updates[name].merged(base) if name in updates else base
+            # Written where it belongs: memory that is new must be cleared first, which takes as long as the product.
+            place = layer.weight if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 else None
+            weight = updates[name].merged(base, place) if name in updates else base
             if isinstance(layer, PackedLinear):
                 layer.put(weight)
-            else:
+            elif weight is not place:
                 layer.weight.copy_(weight)
 
 

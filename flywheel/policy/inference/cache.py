@@ -212,7 +212,8 @@ def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, k
     """Prepare a prompt for the engine: positions, screens and the places where its prefix may be cut.
 
     model: only its rule for positions is used. encoded: the prompt. end_id: the token that ends a message. keys: one
-    per screen, in order, not empty; equal keys mean equal screens.
+    per screen, in order, not empty; equal keys mean equal screens. Raises ValueError where keys and screens differ in
+    number.
     """
     ids, positions = torch.from_numpy(encoded.input_ids), find_positions(model, encoded)
     screens = _screens(encoded, keys)
@@ -354,11 +355,13 @@ class VisionEncoder:
         beside: ThreadPoolExecutor | None = None,
         *,
         one_by_one: bool = False,
+        before: VisionEncoder | None = None,
     ) -> None:
         """Use the vision tower of `model`. beside: a pool of `threads` threads for parallel passes; None: all run on
         the caller's thread. one_by_one: one pass per screen, so that its features do not depend, to the last bit, on
-        the screens computed with it."""
-        self._model, self._held = model, LruCache[ScreenFeatures](limit)
+        the screens computed with it. before: an encoder that is no longer used, with equal weights of the tower, equal
+        image settings and the same limit: its cache is taken over."""
+        self._model, self._held = model, before._held if before else LruCache[ScreenFeatures](limit)
         device = next(model.parameters()).device
         self._patches = 1 if one_by_one else PATCHES_CUDA if device.type == "cuda" else PATCHES
         self._device = device
@@ -366,7 +369,12 @@ class VisionEncoder:
         self.encoded = self.shared = 0  # screens computed, and not computed again, since the start
 
     def features(self, screens: Sequence[EncodedScreen]) -> list[ScreenFeatures]:
-        """Compute the features of `screens`, in their order; equal screens are encoded once."""
+        """Compute the features of `screens`, in their order, without gradients; equal screens are encoded once, cached
+        ones not again.
+
+        Returns for each screen its features at the text model's input, then those that deepstack adds to the first
+        layers, [tokens, size] each, on the model's device.
+        """
         unique = {screen.key: screen for screen in screens}
         known = {key: found for key in unique if (found := self._held.get(key)) is not None}
         new = [screen for key, screen in unique.items() if key not in known]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from functools import cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +14,10 @@ from transformers import PreTrainedModel
 from flywheel.policy.devices import is_small_model
 from flywheel.policy.guided_decoding import every_token
 from flywheel.policy.inference.cache import KVCache, ScreenFeatures
+from flywheel.policy.inference.compiled_code import open_kernels
 from flywheel.policy.inference.fused_layers import PackedLinear, TextPass
 
-log = logging.getLogger(__name__)
 _TABLE = 512  # positions that the table of rotary angles grows by
-
-
-@cache
-def open_kernels() -> ModuleType | None:
-    """Import `cpu_kernels`, which compiles it where this machine has not yet; None where that is impossible."""
-    try:
-        from flywheel.policy.inference import cpu_kernels
-    except Exception as error:  # numba is missing or switched off; what it kept is damaged, or cannot be kept
-        fix = "set NUMBA_CACHE_DIR to an empty folder that can be written"
-        log.warning("the policy runs without compiled code, some four times slower: %s; %s", error, fix)
-        return None
-    return cpu_kernels
 
 
 class CompiledPass:
@@ -41,8 +28,11 @@ class CompiledPass:
 
     takes_several = True  # a row may get several tokens, and each row another number of them
 
-    def __init__(self, model: PreTrainedModel, text_pass: TextPass, kernels: ModuleType) -> None:
+    def __init__(
+        self, model: PreTrainedModel, text_pass: TextPass, kernels: ModuleType, int8: ModuleType | None = None
+    ) -> None:
         self._kernels, self._text = kernels, text_pass
+        self._run_layers = int8.run_layers if int8 else kernels.run_layers
         layers, pack = text_pass.layers, kernels.pack_blocks
         one = layers[0]
         self.heads, self.key_heads, self.head = text_pass.heads, text_pass.key_heads, text_pass.head
@@ -57,16 +47,24 @@ class CompiledPass:
             else _array(part.head_norm)
             for part in layers
         ]
+
+        def packed(name: str) -> Any:
+            if int8 is None:
+                return np.stack([pack(_array(getattr(part, name))) for part in layers])
+            matrices = [text_pass.whole(number, name) for number in range(len(layers))]
+            return tuple(map(np.stack, zip(*(int8.pack_blocks(*one) for one in matrices), strict=True)))
+
         self._weights = (
             np.stack([_array(part.before) for part in layers]),
-            np.stack([pack(_array(part.qkv)) for part in layers]),
+            packed("qkv"),
             np.stack(bias),
             np.stack(factors),
             one.head_norm is not None,
-            np.stack([pack(_array(part.out)) for part in layers]),
+            packed("out"),
             np.stack([_array(part.after) for part in layers]),
-            np.stack([pack(_array(part.gate_up)) for part in layers]),
-            np.stack([pack(_array(part.down)) for part in layers]),
+            packed("gate_up"),
+            packed("down"),
+            text_pass.inner,
             self._epsilon,
         )
         self._norm = _array(text_pass.norm)
@@ -80,15 +78,21 @@ class CompiledPass:
     @classmethod
     def open(cls, model: PreTrainedModel, text_pass: TextPass | None) -> CompiledPass | None:
         """Return the pass of `model`, with its present weights; None where compiled code does not know or does not
-        help it: a large model, an output layer with a bias, angles that depend on a prompt's length. text_pass: of
-        `optimise_for_inference`."""
+        help it: a large model, an output layer with a bias, angles that depend on a prompt's length, 8-bit integers on
+        a processor without AVX-512 VNNI. text_pass: of `optimise_for_inference`."""
         if text_pass is None or not is_small_model(model) or not text_pass.static_positions:
             return None
         head = model.get_output_embeddings()
         if not isinstance(head, (torch.nn.Linear, PackedLinear)) or head.bias is not None:
             return None
         kernels = open_kernels()
-        return cls(model, text_pass, kernels) if kernels else None
+        if kernels is None or not text_pass.quantized:
+            return cls(model, text_pass, kernels) if kernels else None
+        try:
+            from flywheel.policy.inference import cpu_kernels_int8
+        except ImportError:
+            return None
+        return cls(model, text_pass, kernels, cpu_kernels_int8)
 
     def prefill(
         self,
@@ -181,7 +185,7 @@ class CompiledPass:
             if any(number > 1 for number in wanted):
                 last = np.concatenate([np.arange(end - number, end) for end, number in zip(ends, wanted, strict=True)])
         buffer = held.buffer(self.key_heads, self.head).numpy()
-        self._kernels.run_layers(x, rows, places, cos, sin, buffer, *self._weights, shown, deeper)
+        self._run_layers(x, rows, places, cos, sin, buffer, *self._weights, shown, deeper)
         hidden = np.empty((len(last), x.shape[1]), np.float32)
         self._kernels.norm_rows(x, last, self._norm, self._epsilon, hidden)
         return torch.from_numpy(hidden)

@@ -18,7 +18,7 @@ import numpy as np
 from llvmlite import ir
 from numba import config, njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 if config.DISABLE_JIT:
     raise RuntimeError("NUMBA_DISABLE_JIT is set")
@@ -27,8 +27,8 @@ if config.DISABLE_JIT:
 # it is read in one stream, and an input is multiplied with whole vectors of weights. ROWS rows at a time keep all their
 # sums in registers: 4 vectors a row, of 32 registers; AVX2 has 16.
 
-_FEATURES = llvmlite.binding.get_host_cpu_features()
-LANES, ROWS = (16, 4) if _FEATURES.get("avx512f") else (8, 3) if _FEATURES.get("avx2") else (4, 4)
+FEATURES = llvmlite.binding.get_host_cpu_features()
+LANES, ROWS = (16, 4) if FEATURES.get("avx512f") else (8, 3) if FEATURES.get("avx2") else (4, 4)
 VECTORS = 4
 BLOCK = VECTORS * LANES
 
@@ -36,18 +36,21 @@ _FLOAT = ir.FloatType()
 _INT = ir.IntType(64)
 
 
-def _make_block_product(rows: int) -> Any:
-    """Make the function that multiplies `rows` rows with one block of weights.
+def make_block_product(rows: int, *, bfloat16: bool = False) -> Any:
+    """Make the function that multiplies `rows` rows with one block of weights. bfloat16: of the block's numbers, each
+    widened to float32 where it is used; the rest is float32.
 
     Its arguments are addresses and lengths in numbers: x, and from one row of it to the next; the block; inputs; y, and
     from one row of it to the next.
     """
+    word, half = ir.IntType(32), ir.IntType(16)
     signature = types.void(types.uintp, types.intp, types.uintp, types.intp, types.uintp, types.intp)
     vector = ir.VectorType(_FLOAT, LANES)
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, x_step, weights, inputs, y, y_step = arguments
-        x, weights, y = (builder.inttoptr(address, _FLOAT.as_pointer()) for address in (x, weights, y))
+        x, y = (builder.inttoptr(address, _FLOAT.as_pointer()) for address in (x, y))
+        weights = builder.inttoptr(weights, (half if bfloat16 else _FLOAT).as_pointer())
         several = [vector] * 3
         name = f"llvm.fmuladd.v{LANES}f32"
         multiply_add = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, several), name)
@@ -59,6 +62,15 @@ def _make_block_product(rows: int) -> Any:
             place = builder.gep(start, [ir.Constant(_INT, number * LANES)])
             return builder.bitcast(place, vector.as_pointer())
 
+        def weights_at(start: Any, number: int) -> Any:
+            if not bfloat16:
+                return builder.load(vector_at(start, number), align=4)
+            place = builder.gep(start, [ir.Constant(_INT, number * LANES)])
+            halves = builder.load(builder.bitcast(place, ir.VectorType(half, LANES).as_pointer()), align=2)
+            words = ir.VectorType(word, LANES)  # the bits of a bfloat16 are the upper half of a float32's
+            shifted = builder.shl(builder.zext(halves, words), ir.Constant(words, [16] * LANES))
+            return builder.bitcast(shifted, vector)
+
         before, loop = builder.block, builder.append_basic_block("input")
         done = builder.append_basic_block("done")
         row_starts = [after(x, x_step, row) for row in range(rows)]
@@ -68,7 +80,7 @@ def _make_block_product(rows: int) -> Any:
         number.add_incoming(ir.Constant(_INT, 0), before)
         sums = [builder.phi(vector) for _ in range(rows * VECTORS)]
         here = builder.gep(weights, [builder.mul(number, ir.Constant(_INT, BLOCK))])
-        loaded = [builder.load(vector_at(here, place), align=4) for place in range(VECTORS)]
+        loaded = [weights_at(here, place) for place in range(VECTORS)]
         undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
         every = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         new = []
@@ -97,7 +109,7 @@ def _make_block_product(rows: int) -> Any:
     return block_product
 
 
-_one, _two, _three, _four = (_make_block_product(rows) for rows in (1, 2, 3, 4))
+_one, _two, _three, _four = (make_block_product(rows) for rows in (1, 2, 3, 4))
 
 
 @intrinsic
@@ -111,8 +123,8 @@ def _as_float(typing, bits):
 
 
 _SUMS = {"reassoc", "contract", "nsz"}  # sums in any order; a number that is not finite stays one
-_kept = {"cache": True, "nogil": True, "fastmath": _SUMS, "error_model": "numpy"}
-_inner = {"nogil": True, "fastmath": _SUMS, "error_model": "numpy"}
+KEPT = {"cache": True, "nogil": True, "fastmath": _SUMS, "error_model": "numpy"}
+INNER = {"nogil": True, "fastmath": _SUMS, "error_model": "numpy"}
 
 _F, _I = types.float32, types.int64
 _F1, _F2, _F3, _F4, _F6 = (types.Array(_F, n, "C") for n in (1, 2, 3, 4, 6))
@@ -121,7 +133,7 @@ _D1, _D2 = types.Array(types.float64, 1, "C"), types.Array(types.float64, 2, "C"
 _U2 = types.Array(types.uint32, 2, "C")
 
 
-@njit(**_inner)
+@njit(**INNER)
 def _product(x, weights, y):
     """y[row] = weights x[row]. x: [rows, in]. weights: [blocks, in, BLOCK]. y: [rows, blocks x BLOCK]."""
     rows, inputs = x.shape
@@ -144,7 +156,29 @@ def _product(x, weights, y):
             row += left
 
 
-@njit(inline="always", **_inner)
+def product(x, weights, layer, y):
+    """y[row] = the weights of a layer times x[row]. What is compiled for it goes by the type of `weights`."""
+
+
+def width(weights):
+    """Return how many numbers a row of a product with `weights` has, whole blocks."""
+
+
+@overload(product, inline="never")
+def _product_of_floats(x, weights, layer, y):
+    if isinstance(weights, types.Array):
+        return lambda x, weights, layer, y: _product(x, weights[layer], y)
+    return None
+
+
+@overload(width)
+def _width_of_floats(weights):
+    if isinstance(weights, types.Array):
+        return lambda weights: weights.shape[1] * BLOCK
+    return None
+
+
+@njit(inline="always", **INNER)
 def _exp(x):
     """e^x in float32, to about one unit in the last place, in operations that become vectors (Cephes' polynomial)."""
     given = x
@@ -162,7 +196,7 @@ def _exp(x):
     return y * _as_float(np.int32(power)) if not given < np.float32(-87.0) else np.float32(0)
 
 
-@njit(**_inner)
+@njit(**INNER)
 def _normed(x, weight, epsilon, y):
     """RMSNorm of each row. x, y: [rows, size]. weight: [size]."""
     rows, size = x.shape
@@ -175,7 +209,7 @@ def _normed(x, weight, epsilon, y):
             y[row, i] = x[row, i] * scale * weight[i]
 
 
-@njit(**_inner)
+@njit(**INNER)
 def _turn(x, cos, sin, factors, normed, epsilon):
     """Normalise a token's queries and keys, if the model does, and apply the rotary positions, in place.
 
@@ -198,7 +232,7 @@ def _turn(x, cos, sin, factors, normed, epsilon):
             here[i + half] = high * cos[i + half] + low * sin[i + half]
 
 
-@njit(**_inner)
+@njit(**INNER)
 def _attend(query, keys, values, seen, scale, scores, y):
     """Attention of one query. query, y: [head size]. keys, values: [length, head size], `seen` of which count."""
     size = len(query)
@@ -224,15 +258,15 @@ def _attend(query, keys, values, seen, scale, scores, y):
         y[i] *= whole
 
 
-@njit(
-    types.void(
-        *(_F2, _I1, _I1, _F2, _F2, _F6), *(_F2, _F4, _F2, _F3, types.boolean, _F4, _F2, _F4, _F4, _F), *(_I1, _F3)
-    ),
-    **_kept,
-)
-def run_layers(
+def layers_signature(matrices: types.Type) -> Any:
+    """Return the signature of `compute_layers` for matrices of a type."""
+    of_layers = (_F2, matrices, _F2, _F3, types.boolean, matrices, _F2, matrices, matrices, _I, _F)
+    return types.void(*(_F2, _I1, _I1, _F2, _F2, _F6), *of_layers, *(_I1, _F3))
+
+
+def compute_layers(
     x, rows, places, cos, sin, cache,
-    before, qkv, bias, factors, normed, out, after, gate_up, down, epsilon,
+    before, qkv, bias, factors, normed, out, after, gate_up, down, inner, epsilon,
     shown, deeper,
 ):  # fmt: skip
     """Run all layers over new tokens, in place, and store their keys and values.
@@ -241,24 +275,24 @@ def run_layers(
     stand in order, and what is before them is in the cache. cos, sin: [tokens, head size]. cache: [layers, 2, rows,
     key heads, length, head size]. The weights have the layer as their first dimension, matrices are as `pack_blocks`
     returns them: before, after: RMSNorm of attention and MLP. qkv, bias: of queries, keys and values. factors, normed:
-    RMSNorm of queries and keys, [layers, heads + key heads, head size], and whether there is one. shown: the tokens
+    RMSNorm of queries and keys, [layers, heads + key heads, head size], and whether there is one. inner: numbers that
+    the MLP is wide. shown: the tokens
     that deepstack adds to. deeper: [levels, tokens shown, size], added after the first layers.
     """
     tokens, size = x.shape
     layers, _, _, key_heads, length, head = cache.shape
     heads = factors.shape[1] - key_heads
     group, scale = heads // key_heads, np.float32(1 / math.sqrt(head))
-    inner = down.shape[2]
     calm = np.empty((tokens, size), np.float32)
-    mixed = np.empty((tokens, qkv.shape[1] * BLOCK), np.float32)
+    mixed = np.empty((tokens, width(qkv)), np.float32)
     seen = np.empty((tokens, heads * head), np.float32)
-    added = np.empty((tokens, max(out.shape[1], down.shape[1]) * BLOCK), np.float32)
-    wide = np.empty((tokens, gate_up.shape[1] * BLOCK), np.float32)
+    added = np.empty((tokens, max(width(out), width(down))), np.float32)
+    wide = np.empty((tokens, width(gate_up)), np.float32)
     narrow = np.empty((tokens, inner), np.float32)
     scores = np.empty(length, np.float32)
     for layer in range(layers):
         _normed(x, before[layer], epsilon, calm)
-        _product(calm, qkv[layer], mixed)
+        product(calm, qkv, layer, mixed)
         for token in range(tokens):
             row, place = rows[token], places[token]
             for i in range((heads + 2 * key_heads) * head):
@@ -274,17 +308,17 @@ def run_layers(
                 keys, values = cache[layer, 0, row, number // group], cache[layer, 1, row, number // group]
                 at, to = number * head, (number + 1) * head
                 _attend(mixed[token, at:to], keys, values, count, scale, scores, seen[token, at:to])
-        _product(seen, out[layer], added)
+        product(seen, out, layer, added)
         for token in range(tokens):
             for i in range(size):
                 x[token, i] += added[token, i]
         _normed(x, after[layer], epsilon, calm)
-        _product(calm, gate_up[layer], wide)
+        product(calm, gate_up, layer, wide)
         for token in range(tokens):
             for i in range(inner):
                 gate = wide[token, i]
                 narrow[token, i] = gate / (np.float32(1) + _exp(-gate)) * wide[token, inner + i]
-        _product(narrow, down[layer], added)
+        product(narrow, down, layer, added)
         for token in range(tokens):
             for i in range(size):
                 x[token, i] += added[token, i]
@@ -294,20 +328,23 @@ def run_layers(
                     x[shown[number], i] += deeper[layer, number, i]
 
 
-@njit(types.void(_F2, _I1, _F1, _F, _F2), **_kept)
+run_layers = njit(layers_signature(_F4), **KEPT)(compute_layers)
+
+
+@njit(types.void(_F2, _I1, _F1, _F, _F2), **KEPT)
 def norm_rows(x, chosen, weight, epsilon, y):
     """RMSNorm of chosen rows. x: [tokens, size]. chosen: [rows]. weight: [size]. y: [rows, size]."""
     for row in range(len(chosen)):
         _normed(x[chosen[row] : chosen[row] + 1], weight, epsilon, y[row : row + 1])
 
 
-@njit(types.void(_F2, _F3, _F2), **_kept)
+@njit(types.void(_F2, _F3, _F2), **KEPT)
 def multiply(x, weights, y):
     """y[row] = weights x[row]. weights: as `pack_blocks` returns them. y: [rows, blocks x BLOCK]."""
     _product(x, weights, y)
 
 
-@njit(types.void(_F2, _U2, _D1, _D1, _I1, _D2), **(_kept | {"fastmath": {"contract", "nsz"}}))
+@njit(types.void(_F2, _U2, _D1, _D1, _I1, _D2), **(KEPT | {"fastmath": {"contract", "nsz"}}))
 def draw_tokens(logits, allowed, temperatures, random, chosen, logprobs):
     """Sample a token for each row, by inverse transform sampling among the tokens that are allowed.
 

@@ -32,14 +32,15 @@ from flywheel.policy.checkpoint import (
 )
 from flywheel.policy.devices import is_small_model, use_one_core_in_thread
 from flywheel.policy.encoding import CutScreen, Encoder
-from flywheel.policy.guided_decoding import AnswerConstraint, open_constraint
+from flywheel.policy.guided_decoding import AnswerConstraint, BegunConstraint, open_constraint
 from flywheel.policy.inference.adapter_slot import AdapterSlot
-from flywheel.policy.inference.cache import EncodedPrompt, LruCache, make_prompt
+from flywheel.policy.inference.cache import EncodedPrompt, LruCache, VisionEncoder, make_prompt
 from flywheel.policy.inference.engine import PREFILL_TOKENS, BatchRow, InferenceEngine
 from flywheel.policy.inference.fused_layers import TextPass, optimise_for_inference
+from flywheel.policy.inference.int8_layers import quantize_for_inference
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Completion, SamplingParams
-from flywheel.utils.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 
 _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # the files that an encoder is made from
 
@@ -50,7 +51,8 @@ class LoadedCheckpoint:
 
     adapter: the adapter, if any, merged into the base. base: digest of the base's weights. text_pass: runs the language
     model faster; None where it does not know the model. constraint: the grammar of answers; None without guided
-    decoding. version: digest of the weights. text: digest of the files that the encoder is made from.
+    decoding. version: digest of the weights. text: digest of the files that the encoder is made from. vision: digests
+    of all that features of screens depend on: the vision tower's weights, the encoder.
     """
 
     model: PreTrainedModel
@@ -61,6 +63,7 @@ class LoadedCheckpoint:
     constraint: AnswerConstraint | None
     version: str
     text: str
+    vision: tuple[str, ...]
 
     @classmethod
     def open(
@@ -74,22 +77,28 @@ class LoadedCheckpoint:
         text, place = _text_digest(folder), find_base_checkpoint(folder)
         version, adapter = version or checkpoint_digest(folder), Path(folder) if is_adapter(folder) else None
         base = checkpoint_digest(place) if adapter else version
+        quantized = policy.quantization != "none"  # its weights are rounded after the adapter is merged
         fits = before is not None and before.base == base and before.text == text and before.adapter.exchangeable
-        if fits and before.adapter.put(adapter):
-            return replace(before, version=version)
-        model = load_model(place, dtype=policy.dtype, device=policy.device)
+        if fits and not quantized and before.adapter.put(adapter):
+            return replace(before, version=version, vision=(base, text, before.adapter.vision_digest))
+        model = load_model(folder if quantized else place, dtype=policy.dtype, device=policy.device)
         if before is not None and before.text == text:
             encoder, constraint = before.encoder, before.constraint
         else:
             encoder = Encoder.from_folder(folder, max_image_side=policy.max_image_side)
             constraint = open_constraint(encoder, model.config, policy)
-        text_pass = optimise_for_inference(model)
+        text_pass = quantize_for_inference(model) if quantized else optimise_for_inference(model)
         slot = AdapterSlot(model)
-        slot.put(adapter)
-        return cls(model, slot, base, text_pass, encoder, constraint, version, text)
+        if not quantized:
+            slot.put(adapter)
+        vision = (version if quantized else base, text, slot.vision_digest)
+        return cls(model, slot, base, text_pass, encoder, constraint, version, text, vision)
 
-    def engine(self, policy: config.PolicySettings, threads: int = 0) -> InferenceEngine:
-        """Return a new inference engine with empty caches. threads: as in `InferenceEngine`."""
+    def engine(
+        self, policy: config.PolicySettings, threads: int = 0, vision: VisionEncoder | None = None
+    ) -> InferenceEngine:
+        """Return a new inference engine with empty caches. threads: as in `InferenceEngine`. vision: of an engine whose
+        checkpoint had the same `vision`: the screens that it knows stay known."""
         room = policy.cache_mb << 20
         return InferenceEngine(
             self.model,
@@ -99,6 +108,7 @@ class LoadedCheckpoint:
             prefix_bytes=room // 2,
             vision_bytes=room // 4,
             share=room > 0,
+            vision=vision,
         )
 
     def completion(self, row: BatchRow) -> Completion:
@@ -239,7 +249,8 @@ class EmbeddedPolicy:
     async def load(self, checkpoint: Path) -> None:
         """Swap the weights once the running batch has ended; waiting requests get the new weights. checkpoint: its
         folder. Raises ModelError for a folder that cannot be loaded, PolicyTimeout after `LOAD_S`, PolicyError where
-        memory runs out, and once the policy is closed; the old weights then continue to answer."""
+        memory runs out, and once the policy is closed; the old weights then continue to answer, after a timeout until
+        a swap that has begun ends."""
         folder, answer = Path(checkpoint), Future[None]()
         await asyncio.to_thread(check_checkpoint, folder)
         version = await asyncio.to_thread(checkpoint_digest, folder)
@@ -403,12 +414,28 @@ class EmbeddedPolicy:
                 tokens += len(request.prompt)
                 if newcomers and tokens > PREFILL_TOKENS:
                     break
-                held = self._loaded.constraint if request.sampling.action else None
                 stopped = self._stop_check(request.sampling.stop) if request.sampling.stop else None
-                newcomers.append(BatchRow(request.prompt, request.sampling, request, held, stopped))
+                try:
+                    held = self._constraint(request.sampling)
+                    newcomers.append(BatchRow(request.prompt, request.sampling, request, held, stopped))
+                except BadInput as error:
+                    _fail(request, error)
             self._waiting.popleft()
         if newcomers:
             self._deliver(self._engine.admit(newcomers))
+
+    def _constraint(self, sampling: SamplingParams) -> AnswerConstraint | BegunConstraint | None:
+        """Return the grammar that an answer is constrained to, with the text that it begins with; None: to none.
+        Raises BadInput where it cannot begin so."""
+        held = self._loaded.constraint if sampling.action else None
+        if not sampling.begins:
+            return held
+        if held is None:
+            what = "only an action that guided decoding constrains can begin with a given text"
+            raise BadInput(
+                what, where="policy.guided_decoding", fix="set it so that the model's actions are constrained"
+            )
+        return held.begun_with(self.encoder.encode_beginning(sampling.begins))
 
     def _stop_check(self, stops: tuple[str, ...]) -> Callable[[Sequence[int]], bool]:
         newest = max(len(stop.encode()) for stop in stops) + 4  # most tokens that a stop text just completed can take
@@ -431,8 +458,11 @@ class EmbeddedPolicy:
         if not swap.answer.set_running_or_notify_cancel():
             return
         try:
-            self._loaded = LoadedCheckpoint.open(swap.folder, self._policy, swap.version, before=self._loaded)
-            self._engine = self._loaded.engine(self._policy, self._threads)  # caches of the old weights are dropped
+            before = self._loaded
+            self._loaded = LoadedCheckpoint.open(swap.folder, self._policy, swap.version, before=before)
+            # Caches of the old weights are dropped, but not features of screens where the tower is the same.
+            vision = self._engine.vision if self._loaded.vision == before.vision else None
+            self._engine = self._loaded.engine(self._policy, self._threads, vision)
             swap.answer.set_result(None)
         except FlywheelError as error:
             swap.answer.set_exception(error)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.devices import open_pass_pool, supports_flash_attention
 from flywheel.policy.encoding import EncodedSequence
-from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint, AnswerState
+from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint, AnswerState, BegunConstraint
 from flywheel.policy.inference import cache
 from flywheel.policy.inference.compiled_pass import CompiledPass
 from flywheel.policy.inference.fused_layers import PaddedPass, TextPass, make_library_pass
@@ -94,7 +94,7 @@ class BatchRow:
     prompt: cache.EncodedPrompt
     sampling: SamplingParams
     owner: Any = None
-    constraint: AnswerConstraint | None = None
+    constraint: AnswerConstraint | BegunConstraint | None = None
     stopped: Callable[[Sequence[int]], bool] | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -209,7 +209,8 @@ class InferenceEngine:
     calling thread has torch threads.
 
     prefix_bytes, vision_bytes: size of the caches of prompt prefixes and of screen features; 0: no cache. share:
-    whether new rows with equal prompts are computed once.
+    whether new rows with equal prompts are computed once. vision: of an engine that is no longer used, as `before` of
+    `VisionEncoder`; None: no screen is known yet.
     """
 
     def __init__(
@@ -222,17 +223,18 @@ class InferenceEngine:
         prefix_bytes: int = 0,
         vision_bytes: int = 0,
         share: bool = True,
+        vision: cache.VisionEncoder | None = None,
     ) -> None:
         self._model, self._end_id, self._share = model, end_id, share
         first = next(model.parameters())
         self._pass = CompiledPass.open(model, text_pass) or PaddedPass(
-            text_pass or make_library_pass(model), model, first.device
+            text_pass or make_library_pass(model), model, first.device, text_pass and text_pass.output
         )
         self._device, self._flash = first.device, supports_flash_attention(first.device, first.dtype)
         self._threads = 1 if self._device.type == "cuda" else threads or torch.get_num_threads()
         self._beside = open_pass_pool(self._threads)
         self._prefixes = cache.PrefixCache(prefix_bytes)
-        self.vision = cache.VisionEncoder(model, vision_bytes, self._threads, self._beside)
+        self.vision = cache.VisionEncoder(model, vision_bytes, self._threads, self._beside, before=vision)
         self._held = self._key_values(0, 0)
         self.rows: list[BatchRow] = []
         self.counts = EngineCounts()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.devices import install_window_attention, is_cuda
 from flywheel.policy.inference.cache import KVCache, ScreenFeatures, to_encoder_outputs
+from flywheel.policy.inference.output_layer import MOST_ROWS, BfloatOutputLayer
 
 # The language model's layers in few operations, on a CPU: the same arithmetic, rounded in another order. In the library
 # a layer is some fifty operations in general wrappers, which take half of the time of a small model's pass.
@@ -39,13 +40,18 @@ class TextPass:
     """Run the language model over tokens in float32. It replaces the model's weights by views of joined matrices, so
     the model can no longer be trained."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    quantized = False
+
+    def __init__(self, model: PreTrainedModel, output: BfloatOutputLayer | None = None) -> None:
+        """Take the language model of `model`. output: of `PaddedPass`."""
+        self.output = output
         text, config = model.base_model.language_model, model.config.get_text_config()
         self.embed, self.rotary, self.norm = text.embed_tokens, text.rotary_emb, text.norm.weight
         self.image_id, self.vocabulary = model.config.image_token_id, config.vocab_size
         self.epsilon = config.rms_norm_eps
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.head = text.layers[0].self_attn.head_dim
+        self.inner = text.layers[0].mlp.down_proj.in_features
         self.layers = [_weights(layer, self.heads, self.key_heads) for layer in text.layers]
 
     @staticmethod
@@ -83,8 +89,8 @@ class TextPass:
         sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         for number, layer in enumerate(self.layers):
             x = x + self._attend(layer, number, self._normed(x, layer.before), cos, sin, mask, held)
-            gate, up = linear(self._normed(x, layer.after), layer.gate_up).chunk(2, dim=-1)
-            x = x + linear(silu(gate) * up, layer.down)
+            gate, up = self.product(self._normed(x, layer.after), number, "gate_up").chunk(2, dim=-1)
+            x = x + self.product(silu(gate) * up, number, "down")
             if number < len(deeper):
                 x[places] += deeper[number]
         return self._normed(x, self.norm)
@@ -93,7 +99,7 @@ class TextPass:
         self, layer: LayerWeights, number: int, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, held: KVCache
     ) -> Tensor:
         rows, width, _ = x.shape
-        mixed = linear(x, layer.qkv, layer.qkv_bias).view(rows, width, -1, self.head)
+        mixed = self.product(x, number, "qkv").view(rows, width, -1, self.head)
         turned, values = mixed.split([self.heads + self.key_heads, self.key_heads], dim=2)
         if layer.head_norm is not None:
             turned = rms_norm(turned, (self.head,), eps=self.epsilon) * layer.head_norm
@@ -104,7 +110,13 @@ class TextPass:
         seen = scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=mask is None and width > 1, enable_gqa=grouped
         )
-        return linear(seen.transpose(1, 2).reshape(rows, width, -1), layer.out)
+        return self.product(seen.transpose(1, 2).reshape(rows, width, -1), number, "out")
+
+    def product(self, x: Tensor, number: int, name: str) -> Tensor:
+        """Multiply by a matrix of a layer: [..., in] -> [..., out]. number: of the layer. name: of a field of
+        `LayerWeights`; qkv has its bias added."""
+        layer = self.layers[number]
+        return linear(x, getattr(layer, name), layer.qkv_bias if name == "qkv" else None)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self.epsilon)
@@ -132,12 +144,18 @@ def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
 
 class PaddedPass:
     """Run `TextPass`, or the library's layers, over new tokens of several rows, padded to one width. run: with the
-    signature of `TextPass`. device: of the model."""
+    signature of `TextPass`. device: of the model. output: what computes the logits of a few rows; None: the model."""
 
     takes_several = False  # every row gets one token at a step
 
-    def __init__(self, run: Callable[..., Tensor], model: PreTrainedModel, device: torch.device) -> None:
-        self._run, self._model, self._device = run, model, device
+    def __init__(
+        self,
+        run: Callable[..., Tensor],
+        model: PreTrainedModel,
+        device: torch.device,
+        output: BfloatOutputLayer | None = None,
+    ) -> None:
+        self._run, self._model, self._device, self._output = run, model, device, output
 
     def prefill(
         self,
@@ -180,6 +198,8 @@ class PaddedPass:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of hidden states: [rows, size] -> float32 [rows, vocabulary]."""
+        if self._output is not None and len(hidden) <= MOST_ROWS:
+            return self._output(hidden)
         return self._model.get_output_embeddings()(hidden).float()
 
 
@@ -255,21 +275,29 @@ class PackedLinear(nn.Module):
 def optimise_for_inference(model: PreTrainedModel) -> TextPass | None:
     """Replace the layers of `model` by those above, in place; it can then only infer. Return the `TextPass` that runs
     its language model; None where `TextPass` does not know the model."""
-    embed = model.base_model.visual.patch_embed
-    if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
-        embed.proj = StillPatchEmbedding(embed.proj)
+    replace_patch_embedding(model)
     first = next(model.parameters())
     if is_cuda(first.device):
         install_window_attention(model)
     known = TextPass.knows(model)
+    output = BfloatOutputLayer.open(model) if known else None
     if first.device.type == "cpu" and first.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        _pack_linear_layers(model, model.base_model.language_model if known else None)
-    return TextPass(model) if known else None
+        replace_linear_layers(model, PackedLinear, {model.base_model.language_model} if known else set())
+    return TextPass(model, output) if known else None
 
 
-def _pack_linear_layers(module: nn.Module, but: nn.Module | None) -> None:
+def replace_patch_embedding(model: PreTrainedModel) -> None:
+    """Replace the patch projection of `model` by `StillPatchEmbedding`, where its patches do not overlap."""
+    embed = model.base_model.visual.patch_embed
+    if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
+        embed.proj = StillPatchEmbedding(embed.proj)
+
+
+def replace_linear_layers(module: nn.Module, kind: Callable[..., nn.Module], but: Collection[nn.Module]) -> None:
+    """Replace the linear layers in `module` by layers of a `kind`, each fused with the GELU that follows it; but for
+    the modules in `but`."""
     for name, child in list(module.named_children()):
-        if child is but:
+        if child in but:
             continue
         if type(child) is nn.Linear:
             activation, gelu = getattr(module, "act_fn", None) if name == "linear_fc1" else None, ""
@@ -277,8 +305,8 @@ def _pack_linear_layers(module: nn.Module, but: nn.Module | None) -> None:
                 gelu = activation.approximate
             elif type(activation).__name__ == "GELUTanh":
                 gelu = "tanh"
-            setattr(module, name, PackedLinear(child, gelu))
+            setattr(module, name, kind(child, gelu))
             if gelu:
                 module.act_fn = nn.Identity()
         else:
-            _pack_linear_layers(child, but)
+            replace_linear_layers(child, kind, but)

@@ -48,8 +48,8 @@ def hold_server_key(port: int, key: str) -> Iterator[Path]:
 def find_server_key(url: str) -> str:
     """Return the API key of the server that this user runs at `url`; "" where `url` is not a loopback address, or no
     such server runs."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         if parts.hostname != "localhost" and not ipaddress.ip_address(parts.hostname or "").is_loopback:
             return ""
         with server_key_path(parts.port or 80).open(encoding="utf-8") as left:
@@ -68,7 +68,8 @@ _WRITE_S = 5  # seconds to send the last responses
 
 @dataclass(frozen=True)
 class ServerReady:
-    """Describe a running server. url: policy.endpoint of its clients. key_file: path of the file with the API key."""
+    """Describe a running server. url: policy.endpoint of its clients. model: its name in requests. weight_version:
+    digest of its weights. key_file: path of the file with the API key."""
 
     url: str
     model: str
@@ -87,7 +88,8 @@ def serve_policy(
     say: Callable[[ServerReady], None],
     grace_s: float = GRACE_S,
 ) -> None:
-    """Serve a checkpoint until SIGTERM or Ctrl-C; return once the server has shut down.
+    """Serve a checkpoint until SIGTERM or Ctrl-C; return once the server has shut down. Called in the main thread,
+    outside of an event loop.
 
     folder: the checkpoint's folder, or a Hugging Face name. policy: block `policy`. host, port: address; port 0 takes a
     free one. name: name of the model in requests. key: API key that clients must send; it is stored in a file that only

@@ -90,7 +90,7 @@ class SphinxDecoder:
                 self._c.ngram_model_free(model)
 
     def decode(self, pcm: bytes) -> tuple[Word, ...]:
-        """Decode one utterance, 16-bit samples at 16,000 a second; return the words of the best path.
+        """Decode one utterance; return the words of the best path. pcm: 16-bit little-endian samples, 16,000 a second.
 
         The utterance is processed as a whole: so the mean of its own spectrum is subtracted, which cancels microphone
         and room. A stream would begin with the mean of another utterance.

@@ -15,7 +15,7 @@ from flywheel.utils.files import expand_home
 
 
 class RecognitionTimeout(FlywheelError):
-    """Speech was not recognized within its deadline."""
+    """Signal that speech was not recognized within its deadline."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from flywheel.envs.base import Env, Task
 from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.family import ChoreFamilySuite
 from flywheel.envs.suites.chores.world import CHORES, ERRANDS
-from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content
+from flywheel.envs.tasks.held_out import held_out_templates, list_templates
 from flywheel.store.interop.demonstration import (
     DEMONSTRATION_GRAMMAR,
     DemonstratedStep,
@@ -28,7 +28,7 @@ from flywheel.store.interop.demonstration import (
     demonstration_folder_name,
     save_demonstration,
 )
-from flywheel.utils.errors import DataError, FlywheelError
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
 
 DATASET = "flywheel"
 SEEDS = 2**31  # the first seed of demonstrated tasks: above those of training and evaluation
@@ -42,11 +42,11 @@ def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int)
     the settings that does not exist.
     """
     held = {task_content(task) for task in make_tasks(settings, 0, "eval")}
-    apart = drawing.held_out_templates(settings, world)
+    apart = held_out_templates(settings, world)
     kinds = [
         (template, level)
         for level in settings.synthesis.levels
-        for template, spec in drawing.list_templates(settings, world).items()
+        for template, spec in list_templates(settings, world).items()
         if template not in apart and level in spec.max_steps
     ]
     made, seed = [], SEEDS
@@ -60,7 +60,8 @@ def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int)
 
 
 def list_demonstration_folders(world: str, settings: Settings, count: int) -> list[str]:
-    """List the names of the folders that `make_demonstrations` makes of the world called `world`. Raises as
+    """List the names of the `count` folders that `make_demonstrations` makes of the world called `world` with these
+    `settings`; [] where training may draw no task of it. Raises KeyError for a name that is not in `WORLDS`, and as
     `demonstration_tasks`."""
     tasks = demonstration_tasks(WORLDS[world], settings, count)
     return [demonstration_folder_name(DATASET, task.task_id) for task in tasks]
@@ -69,10 +70,14 @@ def list_demonstration_folders(world: str, settings: Settings, count: int) -> li
 async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int, settings: Settings) -> int:
     """Write `count` demonstrations of `world` to the recordings `folder`; return the number of new ones.
 
-    Raises DataError where an expert does not solve its task, BadInput and EnvError where an environment cannot be
-    opened or fails, DiskFull.
+    settings: of the tasks and the environment. Raises DataError where an expert does not solve its task, BadInput where
+    training may draw no task of `world`, BadInput and EnvError where an environment cannot be opened or fails,
+    DiskFull.
     """
     tasks, new = demonstration_tasks(world, settings, count), 0
+    if not tasks:
+        fix = "see synthesis.levels and --count"
+        raise BadInput(f"of {world.name} there is no task to demonstrate", where="synthesis", fix=fix)
     async with open_environments(settings, tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:
             if not (folder / demonstration_folder_name(DATASET, task.task_id)).exists():
@@ -119,7 +124,7 @@ async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Dem
 
 
 def main() -> None:
-    """Make demonstrations as the command line says."""
+    """Make demonstrations as the command line says; exit with 2, and one line, for what cannot be used or fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where they go, such as recordings")
     parser.add_argument("--world", choices=WORLDS, default="chores", help="(default %(default)s)")
@@ -127,8 +132,8 @@ def main() -> None:
     parser.add_argument("--params", type=Path, help="a params.yaml, for its levels and held-out templates")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    chosen = load_settings(options.params) if options.params else Settings()
     try:
+        chosen = load_settings(options.params) if options.params else Settings()
         new = asyncio.run(make_demonstrations(options.folder, WORLDS[options.world], options.count, chosen))
     except FlywheelError as error:
         parser.exit(2, f"make_demonstrations: {error}\n")

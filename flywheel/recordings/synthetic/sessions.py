@@ -31,8 +31,8 @@ from flywheel.envs.base import Env, Task
 from flywheel.envs.browser.pool import open_browser_pool
 from flywheel.envs.suites import catalogue
 from flywheel.envs.suites.oracle import demonstrate_task, next_expert_step
-from flywheel.envs.tasks import drawing
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_to_row
+from flywheel.envs.tasks.held_out import held_out_templates, list_templates
 from flywheel.recordings import audio
 from flywheel.recordings.session import (
     InputEvent,
@@ -68,7 +68,8 @@ SPEAKER_HABITS = {level: SpeakerHabits(**habits) for level, habits in _DECLARED[
 
 
 def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> list[str]:
-    """Split a thought into spoken parts with pauses between them; add fillers, repetitions and self-corrections."""
+    """Split a thought into spoken parts with pauses between them; add fillers, repetitions and self-corrections by
+    `rng`, as often as the speaker's `habits` say."""
     words = thought.rstrip(".").split()
     if rng.random() < habits.correction:
         words = _corrected(words, rng)
@@ -123,6 +124,7 @@ def mix_audio_track(
 
     pieces: (start in seconds, samples at `SAMPLE_RATE`). seconds: length of the track; sound beyond its end or before
     its beginning is lost, as with a microphone that was switched on late. clicks: seconds at which the mouse clicks.
+    rng: of the noise.
     """
     samples = rng.normal(0, 6e-4, round(seconds * audio.SAMPLE_RATE)).astype(np.float32)
     decay = np.exp(-np.arange(160) / 25).astype(np.float32)
@@ -198,8 +200,8 @@ def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
     world = catalogue.get_world(name)
     levels = {
         template: [level for level in settings.synthesis.levels if level in spec.max_steps]
-        for template, spec in drawing.list_templates(settings, world).items()
-        if template not in drawing.held_out_templates(settings, world)
+        for template, spec in list_templates(settings, world).items()
+        if template not in held_out_templates(settings, world)
     }
     learnt = [template for template in levels if levels[template]]
     learnt = random.Random(name).sample(learnt, len(learnt))
@@ -222,9 +224,10 @@ async def record_session(
 ) -> dict[str, Any] | None:
     """Record one session into `folder`; return the true thoughts and their times, for `truth.json`.
 
-    Returns None for a task in which the person must wait, since a wait is not recorded. slips: whether a novice may
-    click a wrong place; a task that fails because of that is done again without slips. Raises what `demonstrate_task`
-    and `synthesize_speech` do.
+    Returns None for a task in which the person must wait, since a wait is not recorded. env: plays `task`. number: of
+    the session, which seeds it. name, level, voice: of the person, `expert` or `novice`, and of the synthesizer. slips:
+    whether a novice may click a wrong place; a task that fails because of that is done again without slips. Raises what
+    `demonstrate_task` and `synthesize_speech` do.
     """
     rng = random.Random(f"recording {number}")
     habits = SPEAKER_HABITS[level]
@@ -339,9 +342,10 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
 async def make_sessions(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
     """Make the sessions `first` to `count` - 1 in `folder`.
 
-    Each is the same however many are made. Earlier ones stay; with `first` 0, those named in `truth.json` are removed
-    first. Raises BadInput where a session before `first` is missing, and where there is nothing to make; DataError
-    where one before `first` is damaged; and what `open_browser_pool`, `BrowserPool.env` and `record_session` do.
+    settings: of tasks and browsers. Each is the same however many are made. Earlier ones stay; with `first` 0, those
+    named in `truth.json` are removed first. Raises BadInput where a session before `first` is missing, and where there
+    is nothing to make; DataError where one before `first` is damaged; and what `open_browser_pool`, `BrowserPool.env`
+    and `record_session` do.
     """
     if count <= first:
         raise BadInput(
@@ -421,8 +425,8 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    chosen = load_settings(arguments.params) if arguments.params else Settings()
     try:
+        chosen = load_settings(arguments.params) if arguments.params else Settings()
         asyncio.run(make_sessions(arguments.folder, arguments.count, chosen, arguments.first))
     except BadInput as error:
         parser.exit(2, f"make_sessions: {error}\n")

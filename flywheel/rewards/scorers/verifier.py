@@ -15,7 +15,8 @@ from flywheel.utils.errors import DataError
 
 
 def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
-    """Score `final_state`, as the environment described it, by the verifier of `task`, 0 to 1.
+    """Score `final_state`, as the environment described it, by the verifier of `task`, 0 to 1; a browser's task without
+    a verifier scores 0.
 
     Raises BadInput for an unknown verifier or environment, DataError for a state that lacks what the verifier reads,
     and for a score that is not in [0, 1].
@@ -24,7 +25,8 @@ def score_final_state(task: Task, final_state: Mapping[str, Any]) -> float:
 
 
 def get_verifier(task: Task) -> Verifier:
-    """Find the verifier of `task`. Raises BadInput where there is none of that name, or no such environment."""
+    """Find the verifier of `task`; for a browser's task without one, one that scores 0. Raises BadInput where there is
+    none of that name, or no such environment."""
     return registry.find_backend(task.environment).verifier(task)
 
 
@@ -35,12 +37,14 @@ class VerifierScorer:
     """Score by the task's own verifier; see `Scorer`."""
 
     name = "verifier"
-    version = "1"
+    version = "2"
     needs: frozenset[Need] = frozenset({"final_state"})
 
     def score(self, case: ScoringInput) -> Score:
-        """Score the final state of `case`; the score has no value where the verifier cannot read the state. Raises
-        BadInput for a task whose verifier or environment does not exist."""
+        """Score the final state of `case`; the score has no value where the verifier cannot read the state. It abstains
+        where the task has no verifier. Raises BadInput for a task whose verifier or environment does not exist."""
+        if not case.task.verifier:
+            return Score(None, "the task has no verifier", abstained=True)
         try:
             return Score(score_final_state(case.task, case.final_state), rule=case.task.verifier)
         except DataError as error:

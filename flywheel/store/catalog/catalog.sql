@@ -57,21 +57,24 @@ CREATE VIEW funnel AS
         UNION ALL SELECT iteration, 2, 'rollouts', trajectory_id FROM trajectories
             WHERE stage = 'rollout' AND source IS DISTINCT FROM 'correction'
         UNION ALL SELECT iteration, 3, 'corrections', trajectory_id FROM trajectories WHERE source = 'correction'
-        UNION ALL SELECT iteration, 4, 'recordings', trajectory_id FROM trajectories WHERE stage = 'ingest'
-        UNION ALL SELECT iteration, 5, 'scored', trajectory_id FROM (SELECT DISTINCT iteration, trajectory_id FROM scores
+        UNION ALL SELECT iteration, 4, 'recordings', trajectory_id FROM trajectories
+            WHERE stage = 'ingest' AND coalesce(source, '') NOT IN ('augmentation', 'annotation')
+        UNION ALL SELECT iteration, 5, 'annotations', trajectory_id FROM trajectories WHERE source = 'annotation'
+        UNION ALL SELECT iteration, 6, 'augmentations', trajectory_id FROM trajectories WHERE source = 'augmentation'
+        UNION ALL SELECT iteration, 7, 'scored', trajectory_id FROM (SELECT DISTINCT iteration, trajectory_id FROM scores
             WHERE stage = 'score')
-        UNION ALL SELECT iteration, 6, 'verified', trajectory_id FROM routes WHERE success
-        UNION ALL SELECT iteration, 7, 'sft', trajectory_id FROM sft
-        UNION ALL SELECT iteration, 8, 'ct', trajectory_id FROM ct
-        UNION ALL SELECT iteration, 9, 'quarantine', trajectory_id FROM quarantine
+        UNION ALL SELECT iteration, 8, 'verified', trajectory_id FROM routes WHERE success
+        UNION ALL SELECT iteration, 9, 'sft', trajectory_id FROM sft
+        UNION ALL SELECT iteration, 10, 'ct', trajectory_id FROM ct
+        UNION ALL SELECT iteration, 11, 'quarantine', trajectory_id FROM quarantine
             WHERE source_table = 'trajectories'
-        UNION ALL SELECT iteration, 10, 'rl_tasks', task_id FROM curriculum
-        UNION ALL SELECT iteration, 11, 'rl_sampled_less', task_id FROM curriculum WHERE reason <> ''
-        UNION ALL SELECT iteration, 12, 'rl_episodes', trajectory_id FROM trajectories WHERE stage LIKE 'rl-%'
+        UNION ALL SELECT iteration, 12, 'rl_tasks', task_id FROM curriculum
+        UNION ALL SELECT iteration, 13, 'rl_sampled_less', task_id FROM curriculum WHERE reason <> ''
+        UNION ALL SELECT iteration, 14, 'rl_episodes', trajectory_id FROM trajectories WHERE stage LIKE 'rl-%'
     ) GROUP BY ALL ORDER BY iteration, position;
 COMMENT ON VIEW funnel IS 'From tasks to stores, and to RL: one row a step of the way';
 COMMENT ON COLUMN funnel.position IS 'of the step on the way, from 1';
-COMMENT ON COLUMN funnel.name IS 'tasks, rollouts, corrections, recordings, scored, verified, sft, ct, quarantine, rl_...';
+COMMENT ON COLUMN funnel.name IS 'tasks, rollouts, corrections, recordings (imports among them), annotations, augmentations (recordings in other words), scored, verified, sft, ct, quarantine, rl_...';
 
 CREATE VIEW stage_minutes AS
     SELECT iteration, stage, sum(value) / 60 AS minutes FROM metrics WHERE name = 'seconds'
@@ -93,6 +96,8 @@ CREATE VIEW iterations AS
             coalesce(sum(rows) FILTER (WHERE name = 'tasks'), 0)::BIGINT AS tasks,
             coalesce(sum(rows) FILTER (WHERE name = 'rollouts'), 0)::BIGINT AS trajectories,
             coalesce(sum(rows) FILTER (WHERE name = 'recordings'), 0)::BIGINT AS recordings,
+            coalesce(sum(rows) FILTER (WHERE name = 'annotations'), 0)::BIGINT AS annotations,
+            coalesce(sum(rows) FILTER (WHERE name = 'augmentations'), 0)::BIGINT AS augmentations,
             coalesce(sum(rows) FILTER (WHERE name = 'corrections'), 0)::BIGINT AS corrections,
             coalesce(sum(rows) FILTER (WHERE name = 'sft'), 0)::BIGINT AS to_sft,
             coalesce(sum(rows) FILTER (WHERE name = 'ct'), 0)::BIGINT AS to_ct,
@@ -103,9 +108,10 @@ CREATE VIEW iterations AS
             map_from_entries(list((domain, after) ORDER BY domain)) AS held_out_success
         FROM held_out_success WHERE domain <> 'all' GROUP BY iteration
     ), spent AS (SELECT iteration, sum(minutes) AS minutes FROM stage_minutes GROUP BY iteration)
-    SELECT c.iteration, c.tasks, c.trajectories, c.recordings, c.corrections, p.p AS p_v1, p.low AS p_v1_low, p.high AS p_v1_high,
+    SELECT c.iteration, c.tasks, c.trajectories, c.recordings, c.annotations, c.augmentations, c.corrections, p.p AS p_v1, p.low AS p_v1_low, p.high AS p_v1_high,
         c.to_sft, c.to_ct, c.to_quarantine,
-        c.trajectories + c.recordings + c.corrections = c.to_sft + c.to_ct + c.to_quarantine AS conserved,
+        c.trajectories + c.recordings + c.annotations + c.augmentations + c.corrections
+            = c.to_sft + c.to_ct + c.to_quarantine AS conserved,
         h.held_out_success_before, h.held_out_success,
         m.promoted, m.model, s.minutes
     FROM counts c LEFT JOIN p_v1 p ON p.iteration = c.iteration AND p.domain = 'all'
@@ -114,6 +120,9 @@ CREATE VIEW iterations AS
         LEFT JOIN spent s ON s.iteration = c.iteration
     ORDER BY c.iteration;
 COMMENT ON VIEW iterations IS 'One row an iteration: what came in, where it went, what it brought';
+COMMENT ON COLUMN iterations.recordings IS 'what people recorded, and imports';
+COMMENT ON COLUMN iterations.annotations IS 'sessions on the model''s own rollouts (`flywheel annotate`)';
+COMMENT ON COLUMN iterations.augmentations IS 'recordings in other words; no demonstrations of their own';
 COMMENT ON COLUMN iterations.corrections IS 'failed rollouts that a solver went on with';
 COMMENT ON COLUMN iterations.p_v1 IS 'P(V = 1) of the rollouts, with its 95% interval';
 COMMENT ON COLUMN iterations.conserved IS 'every trajectory that came in lies in exactly one store';

@@ -76,8 +76,9 @@ CREATE VIEW scorers_vs_humans AS
         FROM human_labels h JOIN trajectories t USING (iteration, trajectory_id)
         WHERE h.label IN ('solved', 'not solved')),
     said AS (
-        SELECT iteration, trajectory_id, scorer, version, success FROM scores
-        UNION ALL SELECT iteration, trajectory_id, 'all together', NULL, success FROM routes),
+        SELECT iteration, trajectory_id, scorer, version, success FROM scores WHERE scorer <> 'person'
+        UNION ALL SELECT iteration, trajectory_id, 'all together', NULL, success FROM routes
+            WHERE decided_by IS DISTINCT FROM 'person'),
     judged AS (
         SELECT scorer, version, domain, unnest(if(queue = 'random', ['any', 'random'], ['any'])) AS sampling, success, truly
         FROM said JOIN settled USING (iteration, trajectory_id) WHERE success IS NOT NULL),
@@ -92,7 +93,7 @@ CREATE VIEW scorers_vs_humans AS
     FROM counts ORDER BY sampling DESC, scorer, version, domain = 'all' DESC, domain;
 COMMENT ON VIEW scorers_vs_humans IS
     'How far scorers say V = 1 where people say solved. It rests on trajectories on which two or more people agree, or that were decided; those of which they cannot tell are left out';
-COMMENT ON COLUMN scorers_vs_humans.scorer IS '`all together`: the verdict that trajectories are routed by';
+COMMENT ON COLUMN scorers_vs_humans.scorer IS '`all together`: the verdict that trajectories are routed by, but for those that a person gave';
 COMMENT ON COLUMN scorers_vs_humans.version IS 'of the scorer, whose versions are not mixed; null for all together';
 COMMENT ON COLUMN scorers_vs_humans.domain IS '`all` for all of them';
 COMMENT ON COLUMN scorers_vs_humans.sampling IS
@@ -103,6 +104,63 @@ COMMENT ON COLUMN scorers_vs_humans.solved IS 'of them, as people say';
 COMMENT ON COLUMN scorers_vs_humans.true_positives IS 'both';
 COMMENT ON COLUMN scorers_vs_humans.precision IS 'true_positives / verified, with its 95% interval';
 COMMENT ON COLUMN scorers_vs_humans.recall IS 'true_positives / solved, with its 95% interval';
+
+CREATE VIEW scorer_accuracy AS
+    WITH verified AS (
+        SELECT iteration, trajectory_id, max_by(success, (current IS NOT false, version)) AS truly FROM score_history
+        WHERE split_part(scorer, ':', 1) = 'verifier' AND success IS NOT NULL GROUP BY ALL),
+    settled AS (
+        SELECT iteration, trajectory_id, label = 'solved' AS truly FROM human_labels WHERE label IN ('solved', 'not solved')),
+    items AS (
+        SELECT v.*, 'verifier' AS truth, s.truly IS NOT NULL AS shared
+        FROM verified v LEFT JOIN settled s USING (iteration, trajectory_id)
+        UNION ALL SELECT s.*, 'people', v.truly IS NOT NULL
+        FROM settled s LEFT JOIN verified v USING (iteration, trajectory_id)),
+    judged AS (
+        SELECT split_part(scorer, ':', 1) AS scorer, version, t.domain, truth,
+            unnest(if(shared, ['all', 'both'], ['all'])) AS items, success, truly,
+            success IS NULL AND abstained IS true AS abstained
+        FROM score_history JOIN items USING (iteration, trajectory_id) JOIN trajectories t USING (iteration, trajectory_id)
+        WHERE split_part(scorer, ':', 1) NOT IN ('', 'person', truth)),
+    counts AS (
+        SELECT scorer, version, coalesce(domain, 'all') AS domain, truth, items, count(success) AS n,
+            count(*) FILTER (WHERE success AND truly) AS true_positives, count(*) FILTER (WHERE success AND NOT truly) AS false_positives,
+            count(*) FILTER (WHERE NOT success AND truly) AS false_negatives,
+            count(*) FILTER (WHERE NOT success AND NOT truly) AS true_negatives, count(*) FILTER (WHERE abstained) AS abstained,
+            count(*) - n - count(*) FILTER (WHERE abstained) AS failed
+        FROM judged GROUP BY GROUPING SETS ((scorer, version, truth, items), (scorer, version, truth, items, domain)))
+    SELECT *, abstained / (n + abstained + failed) AS abstention_rate,
+        true_positives / nullif(true_positives + false_positives, 0) AS precision,
+        wilson_low(true_positives, true_positives + false_positives) AS precision_low,
+        wilson_high(true_positives, true_positives + false_positives) AS precision_high,
+        true_negatives / nullif(true_negatives + false_negatives, 0) AS negative_predictive_value,
+        wilson_low(true_negatives, true_negatives + false_negatives) AS negative_predictive_value_low,
+        wilson_high(true_negatives, true_negatives + false_negatives) AS negative_predictive_value_high,
+        (true_positives + true_negatives) / nullif(n, 0) AS agreement, wilson_low(true_positives + true_negatives, n) AS agreement_low,
+        wilson_high(true_positives + true_negatives, n) AS agreement_high,
+        ((true_positives + false_positives) * (true_positives + false_negatives)
+            + (true_negatives + false_negatives) * (true_negatives + false_positives)) / nullif(n * n, 0) AS chance_agreement,
+        if(chance_agreement < 1, (agreement - chance_agreement) / (1 - chance_agreement), NULL) AS kappa
+    FROM counts ORDER BY scorer, version, truth, items, domain = 'all' DESC, domain;
+COMMENT ON VIEW scorer_accuracy IS
+    'How far each version of each scorer says what the verifier says, and what people say. Agreement with the verifier is agreement of two machines: only with people as truth does it say how far a scorer is right';
+COMMENT ON COLUMN scorer_accuracy.version IS 'of the scorer, whose versions are not mixed; earlier ones are of `score_history`';
+COMMENT ON COLUMN scorer_accuracy.domain IS '`all` for all of them';
+COMMENT ON COLUMN scorer_accuracy.truth IS 'verifier, or people: two or more who agree, or one who decided between them';
+COMMENT ON COLUMN scorer_accuracy.items IS 'all: of that truth; both: those on which verifier and people have spoken, for figures on the same items';
+COMMENT ON COLUMN scorer_accuracy.n IS 'trajectories that it gave a verdict on';
+COMMENT ON COLUMN scorer_accuracy.true_positives IS 'V = 1 by it, and by the truth';
+COMMENT ON COLUMN scorer_accuracy.false_positives IS 'V = 1 by it, 0 by the truth';
+COMMENT ON COLUMN scorer_accuracy.false_negatives IS 'V = 0 by it, 1 by the truth';
+COMMENT ON COLUMN scorer_accuracy.true_negatives IS 'V = 0 by it, and by the truth';
+COMMENT ON COLUMN scorer_accuracy.abstained IS 'further trajectories on which it gave none by design';
+COMMENT ON COLUMN scorer_accuracy.failed IS 'further trajectories on which it failed';
+COMMENT ON COLUMN scorer_accuracy.abstention_rate IS 'abstained / (n + abstained + failed)';
+COMMENT ON COLUMN scorer_accuracy.precision IS 'of V = 1 by it, the share that is true, with its 95% interval';
+COMMENT ON COLUMN scorer_accuracy.negative_predictive_value IS 'of V = 0 by it, the share that is true, with its 95% interval';
+COMMENT ON COLUMN scorer_accuracy.agreement IS 'share with the truth''s verdict, with its 95% interval';
+COMMENT ON COLUMN scorer_accuracy.chance_agreement IS 'share that would agree by chance';
+COMMENT ON COLUMN scorer_accuracy.kappa IS 'Cohen''s: 1 is full agreement, 0 what chance alone would give; null where both always say one and the same';
 
 COMMENT ON VIEW decision_files IS 'The text of each iteration''s decisions.json, of which the view `route_reviews` is made';
 

@@ -129,3 +129,15 @@ COMMENT ON VIEW downsampled_tasks IS
     'Tasks that RL draws less often than others: what always or never succeeds teaches nothing';
 COMMENT ON COLUMN downsampled_tasks.success_rate IS 'share of its episodes, newer ones count more';
 COMMENT ON COLUMN downsampled_tasks.relative_prob IS 'share of the draws, relative to an even one';
+
+CREATE VIEW verifier_strength AS
+    SELECT iteration, source, domain, world, count(*) AS tasks, count(verifier_kill_rate) AS attacked,
+        avg(verifier_kill_rate) AS kill_rate, min(verifier_kill_rate) AS weakest
+    FROM (SELECT DISTINCT iteration, source, domain, world, task_id, verifier_kill_rate FROM tasks)
+    GROUP BY iteration, source, domain, world ORDER BY iteration, source, domain, world;
+COMMENT ON VIEW verifier_strength IS
+    'How many mutated end states the verifiers of the tasks refuse, by what made the tasks, domain and world';
+COMMENT ON COLUMN verifier_strength.attacked IS 'tasks whose verifier was attacked as it is now (`flywheel tasks attack`)';
+COMMENT ON COLUMN verifier_strength.source IS 'what made the tasks, as in tasks';
+COMMENT ON COLUMN verifier_strength.kill_rate IS 'mean of their verifier_kill_rate';
+COMMENT ON COLUMN verifier_strength.weakest IS 'the least of them';

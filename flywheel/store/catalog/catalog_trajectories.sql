@@ -51,6 +51,35 @@ COMMENT ON COLUMN scorer_agreement.only_a IS 'verified by `scorer_a`, not by `sc
 COMMENT ON COLUMN scorer_agreement.kappa IS 'Cohen''s: 1 is full agreement, 0 what chance alone would give';
 COMMENT ON COLUMN scorer_agreement.chance_agreement IS 'share that would agree by chance';
 
+CREATE VIEW preference_pairs AS
+    WITH refused AS (
+        SELECT iteration, trajectory_id, step, candidate, action, raw_text, token_ids, logprobs, weight_version
+        FROM candidates WHERE decision <> 'accepted'
+        UNION ALL SELECT c.iteration, c.trajectory_id, s.step, NULL, s.action, s.raw_text, s.token_ids, s.logprobs,
+            s.weight_version
+        FROM trajectories c JOIN steps s
+            ON (s.iteration, s.trajectory_id, s.step) = (c.iteration, c.parent_id, c.start_step)
+        WHERE c.source = 'correction')
+    SELECT r.iteration, r.trajectory_id, r.step, r.candidate, t.task_id, t.domain, k.author AS chosen_by,
+        k.thought AS chosen_thought, k.action AS chosen_action, k.raw_text AS chosen_raw_text,
+        r.raw_text AS rejected_raw_text, r.token_ids AS rejected_token_ids, r.logprobs AS rejected_logprobs,
+        r.weight_version
+    FROM refused r JOIN steps k USING (iteration, trajectory_id, step) JOIN trajectories t USING (iteration, trajectory_id)
+    WHERE k.parse_error IS NULL AND k.misclick IS NOT true AND r.action IS DISTINCT FROM k.action
+    ORDER BY r.iteration, r.trajectory_id, r.step, r.candidate;
+COMMENT ON VIEW preference_pairs IS
+    'What a preference loss learns from: a step that was kept beside one that the model proposed or took on the same screen and that was not. Of annotated sessions the candidates that were rejected or undone, of solvers'' corrections the mistake that they begin at';
+COMMENT ON COLUMN preference_pairs.trajectory_id IS 'that holds the step that was kept';
+COMMENT ON COLUMN preference_pairs.candidate IS 'the rejected one''s number; null for a correction';
+COMMENT ON COLUMN preference_pairs.chosen_by IS 'whose step it is: model (a candidate that was accepted), human (who overrode the model) or solver';
+COMMENT ON COLUMN preference_pairs.chosen_thought IS 'of the step that was kept';
+COMMENT ON COLUMN preference_pairs.chosen_action IS 'of the step that was kept';
+COMMENT ON COLUMN preference_pairs.chosen_raw_text IS 'of the step that was kept';
+COMMENT ON COLUMN preference_pairs.rejected_raw_text IS 'as the model wrote it';
+COMMENT ON COLUMN preference_pairs.rejected_token_ids IS 'as sampled';
+COMMENT ON COLUMN preference_pairs.rejected_logprobs IS 'of each token as sampled, at temperature 1, in nats';
+COMMENT ON COLUMN preference_pairs.weight_version IS 'digest of the weights that sampled the rejected one';
+
 CREATE VIEW trained_on AS
     SELECT child AS checkpoint, parent AS trajectory_id, sum(times)::BIGINT AS times FROM lineage
     WHERE relation = 'trained on' GROUP BY ALL
@@ -118,7 +147,7 @@ COMMENT ON MACRO TABLE model_lineage IS
 CREATE VIEW trajectory_outcomes AS
     WITH judged AS (
         SELECT iteration, trajectory_id, min_by({'score': score, 'success': success, 'scorer': scorer},
-            (CASE WHEN success THEN 2 + score WHEN success IS NULL THEN 1.5 ELSE score END, scorer)) AS said
+            (CASE WHEN abstained THEN 4 WHEN success THEN 2 + score WHEN success IS NULL THEN 1.5 ELSE score END, scorer)) AS said
         FROM scores GROUP BY ALL)
     SELECT t.iteration, t.stage, t.trajectory_id, t.domain, t.world, k.template, t.level, t.task_id, t.instruction,
         k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.success, j.said.success) AS success,

@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace
-from flywheel.store import labels, manifest, partitions, renamed_tables
+from flywheel.store import labels, manifest, partitions, recording_verdicts, renamed_tables
 from flywheel.store.catalog import compaction
 from flywheel.store.partitions import PartMissing
 from flywheel.store.schema import SQL_TYPES, TABLES
 from flywheel.store.versioning import dvc_files
-from flywheel.utils.errors import BadInput, DataError, FlywheelError
+from flywheel.utils.errors import BadInput, DataError, DiskFull, FlywheelError
 
 # Results as JSON, text and files.
 
@@ -36,8 +36,7 @@ def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[
     """Run one SELECT, without a semicolon, and return its rows as mappings of JSON values, without importing pandas.
 
     Times and bytes are text; numbers that are not finite are null. connection: to the catalogue. select: the SQL.
-    Raises BadInput for wrong SQL, also for two columns of one name; DataError for a damaged file; PartMissing for one
-    that is lost or was replaced meanwhile; FlywheelError where it needs more memory than it may take.
+    Raises BadInput for wrong SQL, also for two columns of one name, and as `run_query`.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
@@ -48,8 +47,8 @@ def query_json_rows(connection: duckdb.DuckDBPyConnection, select: str) -> list[
 def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a query's result, each a mapping of JSON values.
 
-    Times are text, bytes are given by their number; numbers that are not finite are null. result: any table; of columns
-    of one name the later ones get a number. A table without columns gives [].
+    Times are text, bytes a text that says how many they are (`<12 bytes>`); numbers that are not finite are null.
+    result: any table; of columns of one name the later ones get a number. A table without columns gives [].
     """
     if not result.num_columns:
         return []
@@ -57,7 +56,10 @@ def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
 
 
 def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Make a table of `rows` that have the same columns, for display; no rows give a table without columns."""
+    """Make a table of `rows` that have the same columns, for display; no rows give a table without columns.
+
+    Raises pyarrow.ArrowException where the values of one column are of kinds that do not go together.
+    """
     return pa.Table.from_pylist([dict(row) for row in rows])
 
 
@@ -136,8 +138,9 @@ def _quote_name(name: str) -> str:
 
 # Views: one per table, over its Parquet files and over rows in other files.
 
-# Suffix of a table's second view, with each row's file and row number: queries by these read only their row groups.
-_IN_FILES = "_in_files"
+# Second views -> their tables: steps with each row's file and row number, by which queries read only their row groups;
+# scores of all versions of each scorer, where the view `scores` has the current ones alone.
+_SECOND_VIEWS = {"steps_in_files": "steps", "score_history": "scores"}
 # Rows outside of partitions: people label at any time, closed iterations too.
 _ROWS_OUTSIDE_PARTITIONS = {
     "reviews": """SELECT iteration, 'review' AS stage, trajectory_id AS subject, 'trajectory' AS kind, reviewer,
@@ -153,7 +156,7 @@ def _create_table_views(
     *,
     lost: bool,
 ) -> None:
-    """Create a view for each table, the view `label_history`, the table `promotions`, and views of iterations' files.
+    """Create a view for each table, views of what people say and of iterations' files, and the table `promotions`.
 
     reads: tables to create; None: all. lost: whether a missing file makes the queries of its table fail; if False,
     PartMissing is raised here.
@@ -162,10 +165,11 @@ def _create_table_views(
     done = compaction.find_compacted_iterations(ws, without=touched)
     missing = _find_missing_partitions(ws, done.iterations | touched)
     connection.execute(f"CREATE VIEW label_history AS {labels.label_history_sql(ws)}")
+    connection.execute(f"CREATE VIEW recording_verdicts AS {recording_verdicts.recording_verdicts_sql(ws)}")
     for name, kinds in _column_types().items():
         if reads is not None and name not in reads:
             continue
-        if fault := missing.get(name.removesuffix(_IN_FILES)):
+        if fault := missing.get(_SECOND_VIEWS.get(name, name)):
             _create_fault_view(connection, name, kinds, fault)
         else:
             _create_table_view(connection, ws, name, staged, done, lost=lost)
@@ -202,14 +206,15 @@ def _find_missing_partitions(ws: Workspace, without: Set[int]) -> dict[str, Data
 
 @cache
 def _column_types() -> dict[str, dict[str, str]]:
-    """Return the SQL types of all tables' columns, by table and column; those of `steps_in_files` too."""
+    """Return the SQL types of all tables' columns, by table and column; those of second views too."""
     # DuckDB would derive them from an Arrow table, but imports pandas for it: half a second of each command.
     names = {kind: name for name, kind in SQL_TYPES.items()}
     found = {
         table: {"iteration": "INTEGER", "stage": "VARCHAR"} | {field.name: names[field.type] for field in schema}
         for table, schema in TABLES.items()
     }
-    return found | {f"steps{_IN_FILES}": found["steps"] | {"filename": "VARCHAR", "file_row_number": "BIGINT"}}
+    in_files = {"filename": "VARCHAR", "file_row_number": "BIGINT"}
+    return found | {"steps_in_files": found["steps"] | in_files, "score_history": found["scores"]}
 
 
 def _create_table_view(
@@ -221,7 +226,7 @@ def _create_table_view(
     *,
     lost: bool,
 ) -> None:
-    table, kinds = name.removesuffix(_IN_FILES), _column_types()[name]
+    table, kinds = _SECOND_VIEWS.get(name, name), _column_types()[name]
     try:
         new = partitions.table_files(staged, table) if staged else []
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
@@ -247,7 +252,10 @@ def _create_table_view(
         if name in _ROWS_OUTSIDE_PARTITIONS:
             read.append(_ROWS_OUTSIDE_PARTITIONS[name])
         if read:
-            connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(read)}")
+            rows = " UNION ALL ".join(read)
+            connection.execute(
+                f"CREATE VIEW {name} AS {f'FROM ({rows}) WHERE current IS NOT false' if name == 'scores' else rows}"
+            )
         else:
             typed = ", ".join(f'"{column}" {kind}' for column, kind in kinds.items())
             connection.execute(f"CREATE TABLE {name} ({typed})")
@@ -306,8 +314,9 @@ def _create_promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> 
 def create_file_view(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
     """Create a view of the text of iterations' files, with the columns iteration (INTEGER) and content (VARCHAR).
 
-    view: its name. files: paths or patterns in the iterations' folders; they are read with each query of the view.
-    Files in a folder whose name is no number are left out.
+    connection: the view is created there. view: its name. files: paths or patterns in the iterations' folders; they are
+    read with each query of the view. Files in a folder whose name is no number are left out. Raises duckdb.Error where
+    the name is taken.
     """
     read = f"read_text([{', '.join(map(_quote_text, files))}])"
     text = read if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
@@ -366,12 +375,12 @@ def connect_catalog(
     written yet. It sees the files that exist now; the first partition of a table needs a new connection. A damaged file
     fails the queries of its table only. Close the connection after use.
 
-    staged: a workspace whose partitions replace those of `ws`. database: path of a new file, or in memory.
-    tables_alone: leave out views and macros, which take most of the time. reads: SQL; only the tables, views and macros
-    that it names, and those that these read, are created; where it may read comments, or `database` is a file, each
-    table and column gets its comment. Raises DataError where a list of pruned outputs is damaged, a view cannot be made
-    for a damaged file, or a partition is being replaced for half a minute; duckdb.Error where the file `database`
-    cannot be made.
+    staged: a workspace whose partitions replace those of `ws`; None: none are replaced. database: path of a new file,
+    or in memory. tables_alone: leave out views and macros, which take most of the time. reads: SQL; only the tables,
+    views and macros that it names, and those that these read, are created (None: all); where it may read comments, or
+    `database` is a file, each table and column gets its comment. Raises DataError where a list of pruned outputs is
+    damaged, a view cannot be made for a damaged file, or a partition is being replaced for half a minute; duckdb.Error
+    where the file `database` cannot be made.
     """
     names = _find_names_read(reads) if reads is not None else None
     made = partial(_open_connection, ws, staged, database, names, tables_alone=tables_alone)
@@ -424,7 +433,7 @@ def _add_comments(connection: duckdb.DuckDBPyConnection) -> None:
         dict(connection.execute(_SQL["list_columns"], [name]).fetchall()) for name in ("steps", "trajectories")
     )
     lacking = [
-        (table, column, (of_steps if table == f"steps{_IN_FILES}" else {}).get(column) or meaning)
+        (table, column, (of_steps if table == "steps_in_files" else {}).get(column) or meaning)
         for table, column in connection.execute(_SQL["list_columns_without_comment"]).fetchall()
         if (meaning := meanings.get(column) or of_trajectories.get(column) or of_steps.get(column))
     ]
@@ -473,7 +482,8 @@ def catalog_views_sql(of: str = ".sql") -> str:
 def read_queries(package: str) -> dict[str, str]:
     """Read the queries of `queries.sql` in a package, each by the name that a line `-- name: NAME` gives it.
 
-    package: its dotted name.
+    package: its dotted name. Raises ModuleNotFoundError where there is no such package, FileNotFoundError where it has
+    no such file.
     """
     text = resources.files(package).joinpath("queries.sql").read_text(encoding="utf-8")
     _, *parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
@@ -485,7 +495,7 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
 
     It runs again where a partition was replaced meanwhile. A statement without rows gives a table without columns.
     Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged or lost file, and as
-    `connect_catalog`; FlywheelError where it needs more memory than it may take.
+    `connect_catalog`; FlywheelError where it needs more memory than it may take; DiskFull.
     """
 
     def once() -> pa.Table:
@@ -500,9 +510,8 @@ def query_catalog(ws: Workspace, sql: str) -> pa.Table:
 def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> pa.Table:
     """Run the statement `sql` on an open connection to the catalogue and return its rows.
 
-    parameters: of the statement, a list by position or a mapping by name. A statement without rows gives a table
-    without columns. Raises BadInput, in one line, for wrong or empty SQL; DataError for a damaged file; PartMissing for
-    one that is lost or was replaced meanwhile; FlywheelError where it needs more memory than it may take.
+    parameters: of the statement, a list by position or a mapping by name; None: it has none. A statement without rows
+    gives a table without columns. Raises BadInput, in one line, for wrong or empty SQL, and as `explain_duckdb_error`.
     """
     try:
         result = connection.execute(sql, parameters)
@@ -514,12 +523,17 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
 
 
 def explain_duckdb_error(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
-    """Return the flywheel error for an error of DuckDB: BadInput, in one line, for wrong SQL, DataError for a damaged
-    file.
+    """Return the flywheel error for an error of DuckDB, in one line.
 
-    connection: the one on which `error` was raised; it is searched for the damaged file. A missing file gives
-    PartMissing, a DataError. A query that needs more memory than allowed gives a plain FlywheelError.
+    connection: the one on which `error` was raised; it is searched for the damaged file. Returns DataError for a file
+    that is damaged, or was missing when the connection was opened; PartMissing, a DataError, for one that is gone since
+    then; DiskFull; a plain FlywheelError for a query that needs more memory than allowed or was interrupted; BadInput
+    for all else, which is wrong SQL.
     """
+    if isinstance(error, duckdb.InterruptException):
+        return FlywheelError("the query was interrupted", fix="ask it again")
+    if isinstance(error, duckdb.IOException) and os.strerror(errno.ENOSPC) in str(error):
+        return DiskFull(_duckdb_message(error), fix="free some space")
     if isinstance(error, duckdb.OutOfMemoryException):
         fix = "ask for fewer rows or columns, or aggregate them in the query"
         return FlywheelError(f"the query needs more memory than it may take: {_duckdb_message(error)}", fix=fix)
@@ -572,7 +586,7 @@ def _find_damaged_file(connection: duckdb.DuckDBPyConnection, error: duckdb.Erro
 def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
     """Run the statement `sql` on an open connection to the catalogue and return a mapping for each row.
 
-    parameters: of the statement, a list by position or a mapping by name. Raises what `run_query` does.
+    sql, parameters and errors: as of `run_query`. Of columns with one name the last counts.
     """
     return run_query(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
 
@@ -580,8 +594,9 @@ def query_rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any 
 def render_result(result: pa.Table, format: ResultFormat = "table", output: Path | None = None) -> str:
     """Render a query's `result` as text; or write it to the file `output`, and return a line that says so.
 
-    format: Parquet needs `output`. An existing file is replaced; the returned line gives the number of rows. Raises
-    BadInput where Parquet has no `output` or cannot hold a column, or `output` cannot be written.
+    format: Parquet needs `output`. output: None returns the text; an existing file is replaced, and the returned line
+    gives the number of rows. Raises BadInput where Parquet has no `output` or cannot hold a column, or `output` cannot
+    be written.
     """
     if format == "parquet":
         if output is None:
@@ -624,7 +639,8 @@ class CatalogConnection:
     """Hold one connection for many queries, from any thread.
 
     Opening a catalogue reads footers of each table and binds all views; here that is repeated only after a partition or
-    a promotion was added, removed or replaced. prepare: called with each new connection before its first query.
+    a promotion was added, removed or replaced. prepare: called with each new connection before its first query; its
+    errors pass through `run`.
     """
 
     def __init__(self, ws: Workspace, prepare: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None) -> None:
@@ -636,8 +652,8 @@ class CatalogConnection:
     def run(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Return what `work` returns for a connection to the catalogue in its present state.
 
-        `work` is called again where a partition is replaced meanwhile; its errors are passed on. Raises DataError as
-        `connect_catalog`.
+        work: gets a cursor of its own, which it must not use after it returns. It is called again where a partition is
+        replaced meanwhile; its errors are passed on. Raises DataError as `connect_catalog`.
         """
 
         def once() -> T:

@@ -38,8 +38,7 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
     `failed`, counts; `first_started`, `last_ended` (datetimes); `seconds` of all tries; `longest`, the slowest stage,
     and its `longest_seconds`; `at_stage` and `reason` of the last failure. From `first_started` on, None where unknown.
     Raises BadInput for an iteration that has not been begun; DataError for a missing or damaged record or table of one,
-    where DVC's file of any is lost, or
-    the list of pruned outputs is damaged; and as `read_partition` and `run_query`.
+    where DVC's file of any is lost, or the list of pruned outputs is damaged; and as `run_query`.
     """
     known = {row["iteration"]: row for row in _query(ws, which, _SQL["iterations"])}
     facts = ("first_started", "last_ended", "seconds", "longest", "longest_seconds", "at_stage", "reason")
@@ -61,12 +60,12 @@ def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> 
     """Return a row for each stage of the iterations `which`, in the order in which they run, with or without a run.
 
     name: the only stage wanted; "": all; an unknown one gives no row. Keys: `iteration`, `stage`, `state` (of Prefect's
-    last try, or recorded, running, begun, not begun), counts (`tries`, `failed`, `shards`, `retries`, and `staged`,
-    shards that lie finished on disk), `first_started`, `last_ended` (datetimes), `last_seconds` of the last try,
-    `seconds` of all, `median_before` of the same in the ten iterations before, `ratio` to it, `iterations_before` that
-    have the stage, and `reason` of the last failure; None where unknown. Raises BadInput for an iteration that has not
-    been begun; DataError for a missing or damaged record or table of one or of the ten before it, or where DVC's file
-    of any is lost; and as `run_query`.
+    last try, or recorded, running, `waits for ...`, begun, not begun), counts (`tries`, `failed`, `shards`, `retries`,
+    and `staged`, shards that lie finished on disk), `first_started`, `last_ended` (datetimes), `last_seconds` of the
+    last try, `seconds` of all, `median_before` of the same in the ten iterations before, `ratio` to it,
+    `iterations_before` that have the stage, and `reason` of the last failure; None where unknown. Raises BadInput for
+    an iteration that has not been begun; DataError for a missing or damaged record or table of one or of the ten before
+    it, or where DVC's file of any is lost; and as `run_query`.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
@@ -184,7 +183,10 @@ def read_run_history(ws: Workspace, iteration: int) -> list[Row]:
 
 
 def run_history_rows(runs: Iterable[Row]) -> list[Row]:
-    """Build rows of the table `runs` from rows of `read_run_history`: times become datetimes."""
+    """Build rows of the table `runs` from rows of `read_run_history`: times become datetimes.
+
+    Raises KeyError, TypeError or ValueError for a row without `started_at` and `ended_at` in ISO 8601 (or null).
+    """
     times = ("started_at", "ended_at")
     return [
         {**row, **{name: datetime.fromisoformat(row[name]) if row[name] else None for name in times}} for row in runs

@@ -15,9 +15,13 @@ COMMENT ON COLUMN tasks.verifier IS 'that decides whether it is solved';
 COMMENT ON COLUMN tasks.threshold IS 'score from which it counts as solved';
 COMMENT ON COLUMN tasks.checksum IS 'of the world''s sources when it was drawn';
 COMMENT ON COLUMN tasks.environment IS 'kind of environment that it is played in';
+COMMENT ON COLUMN tasks.drawn_for IS
+    'why an iteration''s training task was drawn: weak, forgotten, mixed (synthesis.refresh), or even; null for others';
+COMMENT ON COLUMN tasks.source IS 'what made it: templates, page, questions, exploration or rules';
+COMMENT ON COLUMN tasks.verifier_kill_rate IS 'share of mutated end states that its verifier refused (`flywheel tasks attack`); null where it was not attacked as it is now, or its known solution failed';
 
 COMMENT ON VIEW trajectories IS 'Episodes, one row each: recordings, imports, rollouts, RL''s and the evaluation''s. `stage` tells them apart: source is rollout for the last three';
-COMMENT ON COLUMN trajectories.source IS 'rollout, recording, annotation (of live rollouts), import (another data set''s) or correction (a solver goes on before the model''s first mistake)';
+COMMENT ON COLUMN trajectories.source IS 'rollout, recording, augmentation (a recording in other words), annotation (of live rollouts), import (another data set''s), correction (a solver goes on before a mistake of the model) or counterfactual (`flywheel model counterfactual`; its stage too, never routed, trained on or counted)';
 COMMENT ON COLUMN trajectories.author IS 'model, human or solver';
 COMMENT ON COLUMN trajectories.sample IS 'its number among the episodes of its task and weights';
 COMMENT ON COLUMN trajectories.policy_version IS 'digest of the weights that began it; null for a person''s';
@@ -31,7 +35,8 @@ COMMENT ON COLUMN trajectories.origin IS 'of an imported one: data set and id th
 COMMENT ON COLUMN trajectories.licence IS 'of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it';
 COMMENT ON COLUMN trajectories.annotator IS 'who recorded it';
 COMMENT ON COLUMN trajectories.skill IS 'of who recorded it: expert or novice';
-COMMENT ON COLUMN trajectories.parent_id IS 'trajectory whose state its start was restored from: of RL within a success (rl.restored_start_fraction), of a correction before a failure''s first mistake; null for the task''s beginning, and where a solver played up to the start';
+COMMENT ON COLUMN trajectories.parent_id IS 'trajectory whose state its start was restored from: of RL within a success (rl.restored_start_fraction), of a correction before a mistake of a failure; or the recording that it says in other words; null for the task''s beginning, and where a solver played up to the start';
+COMMENT ON COLUMN trajectories.final_image_sha256 IS 'of the screen after the last action (images), on which none was chosen; null where it is not known, as of a recording, and where there was none to see';
 COMMENT ON COLUMN trajectories.start_step IS 'number of its first own step where its start was restored: those before are repeated, and nothing learns from them; null for the task''s beginning. Only the latter count as the task''s success';
 
 COMMENT ON VIEW steps IS 'Steps of episodes: what was seen (by its hash), thought, done, and what followed';
@@ -81,17 +86,22 @@ COMMENT ON COLUMN events.x IS 'as a fraction of the screen''s width';
 COMMENT ON COLUMN events.y IS 'as a fraction of the screen''s height';
 COMMENT ON COLUMN events.step IS 'that it became a part of; null for none';
 
-COMMENT ON VIEW scores IS 'What each scorer says of each trajectory';
+COMMENT ON VIEW scores IS 'What each scorer says of each trajectory, by its version that counts';
 COMMENT ON COLUMN scores.score IS '0 to 1; null where the scorer gave none, detail says why';
-COMMENT ON COLUMN scores.threshold IS 'from which success is true';
 COMMENT ON COLUMN scores.success IS 'the scorer''s verdict: V = 1; null where it gave none';
-COMMENT ON COLUMN scores.version IS 'of the scorer';
+COMMENT ON COLUMN scores.current IS 'whether this version counts: here all do';
+
+COMMENT ON VIEW score_history IS 'What each version of each scorer said of each trajectory; those that count are `scores`';
+COMMENT ON COLUMN score_history.success IS 'the scorer''s verdict: V = 1; null where it gave none';
+COMMENT ON COLUMN score_history.current IS 'whether this version counts';
 
 COMMENT ON VIEW routes IS 'Where each trajectory went, as it was decided last';
 COMMENT ON COLUMN routes.destination IS 'sft, ct or quarantine';
 COMMENT ON COLUMN routes.reason IS 'the rule that decided';
 COMMENT ON COLUMN routes.score IS 'of the scorer that decided';
 COMMENT ON COLUMN routes.success IS 'V as it was routed; null where nobody could tell';
+COMMENT ON COLUMN routes.decided_by IS 'the scorer whose verdict is V; null where none judged it';
+COMMENT ON COLUMN routes.decided_version IS 'of that scorer';
 
 COMMENT ON COLUMN reviews.decision IS 'promote or keep; of a trajectory the label, such as solved';
 
@@ -100,7 +110,7 @@ COMMENT ON COLUMN images.bytes IS 'of the encoded file';
 
 COMMENT ON VIEW lineage IS 'What came from what, by name: a trajectory (trajectory_id), task, run (Prefect''s id), import, weights (digest), checkpoint (folder; `@12`: after RL''s step 12), dataset (`sft@001`; `sft@001.1`: decided again) or decision';
 COMMENT ON COLUMN lineage.child_kind IS 'trajectory, checkpoint, weights, dataset';
-COMMENT ON COLUMN lineage.relation IS 'of the child to the parent. Trajectory: attempts (task), acted by (weights), produced in (run), imported from, mended by (decision), restored from (trajectory: RL began it there). Dataset: holds (trajectory), decided again from. Weights: weights of (checkpoint). Checkpoint: began from (checkpoint), drew from (dataset), trained on (trajectory), produced in';
+COMMENT ON COLUMN lineage.relation IS 'of the child to the parent. Trajectory: attempts (task), acted by (weights), produced in (run), imported from, augmented from (trajectory: the recording that it says in other words), mended by (decision), restored from (trajectory: RL began it there), counterfactual of (trajectory: within which it began, with one thing changed). Dataset: holds (trajectory), decided again from. Weights: weights of (checkpoint). Checkpoint: began from (checkpoint), drew from (dataset), trained on (trajectory), produced in';
 COMMENT ON COLUMN lineage.times IS 'of trained on: samples that training took of the trajectory, each step as often as it was drawn; null where that was not counted';
 
 COMMENT ON VIEW runs IS 'Flow and task runs of Prefect, exported at the end of an iteration. Which stage a run belongs to says the view run_history';
@@ -156,6 +166,15 @@ COMMENT ON VIEW grounding_examples IS 'General data for the CT and SFT mixes: a 
 COMMENT ON COLUMN grounding_examples.kind IS 'of question';
 COMMENT ON COLUMN grounding_examples.image_sha256 IS 'of the screen (images)';
 COMMENT ON COLUMN grounding_examples.response IS 'the answer that is taught';
+
+COMMENT ON VIEW candidates IS 'What the newest model proposed for a step of a session that a person annotated, and what the person made of it';
+COMMENT ON COLUMN candidates.step IS 'that it was proposed for; what was done there in the end is that step of `steps`';
+COMMENT ON COLUMN candidates.candidate IS 'number among the proposals for that step, from 0; those after an undo go on counting';
+COMMENT ON COLUMN candidates.votes IS 'how many of the `samples` answers that it was drawn among have the same effect; 1 of 1 where the model played alone';
+COMMENT ON COLUMN candidates.samples IS 'answers that the model was asked for when it proposed this';
+COMMENT ON COLUMN candidates.decision IS 'accepted, rejected, or undone: accepted, carried out and taken back';
+COMMENT ON COLUMN candidates.annotator IS 'who decided';
+COMMENT ON COLUMN candidates.decided_at IS 'when, in UTC';
 
 COMMENT ON VIEW label_history IS 'Every label that a person gave, also those replaced since; `reviews` and `labels` are made of it';
 

@@ -109,7 +109,7 @@ _EPISODES_PER_BATCH = 5_000  # hashes of a batch are lists of Python integers
 
 
 def coarsen_steps(sequences: StepSequences) -> np.ndarray:
-    """Put the points of the steps' codes on a coarse grid, for signatures: uint64 [steps]."""
+    """Put the points of the codes of `sequences` on a coarse grid, for signatures: uint64 [steps]."""
     fine = np.uint64(2 ** (BITS_PER_AXIS - _GRID) - 1)
     nowhere = (sequences.codes & np.uint64(2 ** (2 * BITS_PER_AXIS) - 1)) == np.uint64(
         NOWHERE << BITS_PER_AXIS | NOWHERE
@@ -118,7 +118,7 @@ def coarsen_steps(sequences: StepSequences) -> np.ndarray:
 
 
 def minhash_signatures(sequences: StepSequences) -> np.ndarray:
-    """Compute the MinHash signature of each episode: uint32 [episodes, BANDS * ROWS]."""
+    """Compute the MinHash signature of each episode of `sequences`: uint32 [episodes, BANDS * ROWS]."""
     result = np.empty((len(sequences.lengths), BANDS * ROWS), np.uint32)
     tokens = splitmix64(coarsen_steps(sequences))
     for first in range(0, len(result), _EPISODES_PER_BATCH):
@@ -133,7 +133,7 @@ def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Find the pairs (earlier, later) of rows of one group that agree in a band, each once: int64 [pairs, 2].
 
     signed: signature of each row, uint32 [rows, BANDS * ROWS]. group: number of each row's group, integers [rows]. In a
-    crowded bucket a row is paired only with those right before it, so similar rows should be neighbours.
+    crowded bucket a row is paired only with the 32 right before it, so similar rows should be neighbours.
     """
     found = []
     of_group = splitmix64(group.astype(np.uint64))
@@ -205,7 +205,8 @@ _AXIS_MASK = np.uint64(NOWHERE)
 def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
     """Compute the similarity of each pair of episodes: float64 [n], in [0, 1]; 1 for two without steps.
 
-    pairs: numbers of episodes in `sequences`, integers [n, 2].
+    It is 1 - edits / steps of the longer one (Levenshtein). Two steps agree where the same was done, within a fiftieth
+    of the screen's width and height. pairs: numbers of episodes in `sequences`, integers [n, 2].
     """
     lengths = sequences.lengths[pairs]
     longest = lengths.max(1, initial=0)
@@ -219,7 +220,7 @@ def sequence_similarity(sequences: StepSequences, pairs: np.ndarray) -> np.ndarr
 
 
 def sequences_equal(sequences: StepSequences, pairs: np.ndarray) -> np.ndarray:
-    """Tell for each pair of episodes whether all of their steps agree: bool [n].
+    """Tell for each pair of episodes whether all of their steps agree, as in `sequence_similarity`: bool [n].
 
     pairs: numbers of episodes in `sequences`, integers [n, 2].
     """

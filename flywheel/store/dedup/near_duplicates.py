@@ -1,4 +1,4 @@
-"""Find near-duplicates of an iteration's trajectories, and weigh them down in training."""
+"""Find near-duplicates of an iteration's trajectories, to weigh them down, and tasks that are near evaluation tasks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ MAX_DIFFERING_BITS = 4  # of 64, in which the hashes of similar screens may diff
 
 
 def difference_hash(encoded: bytes) -> int:
-    """Hash a screen by its brightness to 64 bits. encoded: a PNG, JPEG or WebP file, else OSError is raised."""
+    """Hash a screen by its brightness to 64 bits: a number in [0, 2**64). encoded: a PNG, JPEG or WebP file, or
+    another that Pillow reads; raises OSError for one that is no picture, Image.DecompressionBombError for one of too
+    many pixels for Pillow."""
     with Image.open(io.BytesIO(encoded)) as picture:
         cells = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
     return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
@@ -114,7 +116,8 @@ def hashes_alike(left: int, right: int) -> bool:
 
 
 def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    """Insert `rows` into DuckDB's table `table`, by the names of the columns."""
+    """Insert `rows` into the table `table` of `connection`, by the names of the columns. Raises duckdb.Error where they
+    do not fit."""
     connection.register("inserted", rows)
     connection.execute(f"INSERT INTO {table} BY NAME FROM inserted")
     connection.unregister("inserted")

@@ -75,7 +75,8 @@ def read_agentnet_bench(
 
     paths: JSON files, or folders of them. images: zip or folder with the screens. licence: stored with each
     demonstration. max_side: longest side of a screen, in pixels (policy.max_image_side). It is a generator; at the
-    first record it raises BadInput where a file is missing or a folder has none, DataError where the zip is damaged.
+    first record it raises BadInput where a file or `images` is missing, or the folders have no file, DataError where
+    the zip is damaged.
     """
     files = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     if missing := next((file for file in files if not file.is_file()), paths[0] if not files else None):

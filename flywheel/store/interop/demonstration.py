@@ -1,4 +1,4 @@
-"""Save and load a demonstration of another data set in the recordings folder.
+"""Define a demonstration of another data set, and make, save and load it in the recordings folder.
 
 Each has a folder there, next to the recorded sessions: `demonstration.json` (the fields below, with the steps) and,
 where there are screens, `screens.parquet` (rows of the table `images`). Actions are texts of any form that the parser
@@ -120,7 +120,8 @@ class RefusedRecord:
 
     @classmethod
     def from_error(cls, where: str, error: Exception) -> RefusedRecord:
-        """Make one from the error that reading the record raised. where: file and place."""
+        """Make one from the `error` that reading the record raised. where: file and place. The reason is the message of
+        an error that tells its fault (ValueError, FlywheelError), else also the error's class."""
         if isinstance(error, ValidationError):
             return cls(where, describe_first_fault(error))
         told = isinstance(error, ValueError | FlywheelError)
@@ -150,7 +151,7 @@ def read_folders(
 
 
 def describe_error(error: Exception) -> str:
-    """Describe an unexpected error of a library in one line: its class and its message."""
+    """Describe an unexpected error of a library in one line: its class, and its message cut to 200 characters."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
@@ -229,8 +230,8 @@ def make_session_demonstration(
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
     """Save `demonstration` in a folder of its own in `recordings`, completely or not at all.
 
-    Returns True; False where it is there already. Raises DataError where another demonstration has that folder, OSError
-    for a screen that is no picture or cannot be written, DiskFull.
+    Returns True; False where it is there already. Raises DataError where another demonstration has that folder,
+    ValueError where the one there is damaged, OSError for a screen that is no picture or cannot be written, DiskFull.
     """
     folder = recordings / demonstration.name
     content = {"version": _VERSION, **{name: value for name, value in vars(demonstration).items() if name != "screens"}}
@@ -256,7 +257,7 @@ def is_demonstration(folder: Path) -> bool:
 
 
 def load_demonstration(folder: Path) -> tuple[Demonstration, list[dict[str, Any]]]:
-    """Load the demonstration in `folder`, without its screens, and the screens as rows of `images`.
+    """Load the demonstration in `folder`, without its screens, and the screens as rows of `images` ([] for none).
 
     Raises DataError for missing or damaged files, and for a folder of another version.
     """

@@ -79,6 +79,14 @@ def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[Expo
                 yield ExportedStep(row, episodes[name], score, weight, seen.get(row["image_sha256"]))
 
 
+def find_not_held(form: str) -> dict[str, str]:
+    """Return what a format that stores are exported to does not hold: name -> why, or what is in its place.
+
+    form: its name. Raises KeyError for another.
+    """
+    return FORMATS["exports"]["store"] | FORMATS["exports"][form]
+
+
 # Schema of a row that holds an exported step.
 _SCHEMA = pa.schema(
     [
@@ -93,7 +101,6 @@ _SCHEMA = pa.schema(
 
 # Hugging Face `datasets`: Parquet files that `load_dataset(folder)` reads, with screens as its feature `Image`.
 
-HUGGING_FACE_NOT_HELD = FORMATS["not_held"]["store"]
 _STEPS_PER_ROW_GROUP = 100  # with screens, some MB
 # Features that `datasets` cannot derive from the Arrow types.
 _FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
@@ -123,7 +130,7 @@ def write_hugging_face(
                 table = pa.Table.from_pylist(batch, schema)
                 writer.write_table(table)
                 size, count = size + table.nbytes, count + len(table)
-        lost = ", ".join(HUGGING_FACE_NOT_HELD)
+        lost = ", ".join(find_not_held("huggingface"))
         write_text(temporary / "README.md", FORMATS["card"].format(title=title, count=count, lost=lost))
     return count
 
@@ -135,7 +142,6 @@ def _row(one: ExportedStep) -> dict:
 
 # WebDataset: tar files with one sample per step: `<trajectory_id>_<step>.json`, and the screen under the same name.
 
-WEBDATASET_NOT_HELD = FORMATS["not_held"]["store"] | FORMATS["not_held"]["webdataset"]
 _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
@@ -161,7 +167,7 @@ def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file
 def _add_sample(tar: tarfile.TarFile, one: ExportedStep) -> int:
     key = f"{one.step['trajectory_id']}_{one.step['step']:05d}"
     told = {**one.step, "trajectory": one.trajectory, "score": one.score, "weight": one.weight}
-    parts = {"json": json.dumps(_as_plain_json(told), ensure_ascii=False, allow_nan=False).encode()}
+    parts = {"json": json.dumps(as_plain_json(told), ensure_ascii=False, allow_nan=False).encode()}
     if one.screen is not None:
         ending = next((name for magic, name in _IMAGE_FORMATS.items() if one.screen.startswith(magic)), "bin")
         parts[ending] = one.screen
@@ -172,11 +178,12 @@ def _add_sample(tar: tarfile.TarFile, one: ExportedStep) -> int:
     return sum(map(len, parts.values()))
 
 
-def _as_plain_json(value: Any) -> Any:
+def as_plain_json(value: Any) -> Any:
+    """Return `value`, of columns, as JSON can hold it: times as ISO 8601 text, NaN and infinity as None."""
     if isinstance(value, dict):
-        return {name: _as_plain_json(part) for name, part in value.items()}
+        return {name: as_plain_json(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_as_plain_json(part) for part in value]
+        return [as_plain_json(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.isoformat() if isinstance(value, datetime) else value

@@ -89,8 +89,8 @@ def read_openadapt(
     """Yield each capture as a demonstration, or as a RefusedRecord that says why it is none.
 
     folders: with a `recording.db` in them, at any depth. licence: stored with each demonstration. max_side: longest
-    side of a screen, in pixels (policy.max_image_side). It is a generator; at the first record it raises BadInput for a
-    folder that is missing or without captures.
+    side of a screen, in pixels (policy.max_image_side). It is a generator; it raises BadInput for a folder that is
+    missing or without captures when it comes to it.
     """
     yield from demonstration.read_folders(
         folders,

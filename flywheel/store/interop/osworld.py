@@ -1,4 +1,4 @@
-"""Read OSWorld's result folders: what agents did on desktops, a folder a task.
+"""Read and write OSWorld's result folders: what agents did on desktops, a folder a task.
 
     RESULTS/<action space>/<observation>/<model>/<domain>/<task>/{traj.jsonl, step_<n>_<time>.png, result.txt}
 
@@ -9,9 +9,10 @@ action space computer_13. https://github.com/xlang-ai/OSWorld
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, ParseError, Point
-from flywheel.agent.grammar import Grammar, pixel_space
-from flywheel.agent.parsing.parser import parse_demonstrated_action, parse_response
+from flywheel.agent.grammar import Grammar, format_response, pixel_space
+from flywheel.agent.parsing.lexing import escape_text
+from flywheel.agent.parsing.parser import parse_demonstrated_action, parse_response, serialise_action
 from flywheel.agent.prompt import MAX_SIDE, screenshot_size
 from flywheel.store.interop import demonstration
 from flywheel.store.interop.demonstration import (
@@ -32,7 +34,9 @@ from flywheel.store.interop.demonstration import (
     Demonstration,
     RefusedRecord,
 )
+from flywheel.store.interop.traces import Trace, folder_name
 from flywheel.utils.errors import BadInput
+from flywheel.utils.files import atomic_folder, write_text
 from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
 
 DATASET, LICENCE = "osworld", ""
@@ -65,6 +69,7 @@ class _Line(BaseModel):
     plan: Any = None
     screenshot_file: _Text | None = None
     instruction: _Text | None = None
+    thought: _Text | None = None
     error: _Text | None = Field(default=None, alias="Error")
 
 
@@ -82,8 +87,8 @@ def read_osworld(
     folders: with a `traj.jsonl` in them, at any depth. tasks: folder of task configs, `<task>.json` at any depth, for
     the instructions of results that have none beside them. split: "eval" for tasks of the benchmark, which are never
     trained on, or "train". licence: stored with each demonstration. max_side: longest side of a screen, in pixels
-    (policy.max_image_side). It is a generator; at the first record it raises BadInput for a folder that is missing or
-    without results.
+    (policy.max_image_side). It is a generator; at the first record it raises BadInput where `tasks` has no configs, and
+    for a folder that is missing or without results when it comes to it.
     """
     configs: dict[str, list[Path]] = defaultdict(list)
     for path in tasks.rglob("*.json") if tasks else ():
@@ -224,6 +229,8 @@ def _read_instruction(folder: Path, lines: Sequence[_Line], configs: Mapping[str
 
 
 def _read_thought(line: _Line) -> str:
+    if line.thought is not None:
+        return line.thought
     raw = line.action.get("raw_response") if isinstance(line.action, dict) else None
     for said in (line.response, line.plan, raw):
         text = "\n".join(one for one in said if isinstance(one, str)) if isinstance(said, list) else said
@@ -295,3 +302,89 @@ class _Hands:
         if held and not isinstance(found, ParseError | act.Press | act.Release | act.Wait):
             return ParseError(f"it is done with {held} held down")
         return found
+
+
+# PyAutoGUI's functions of the actions at a point, and its names of keys.
+_AT_POINT = {
+    act.Click: "click", act.LeftDouble: "doubleClick", act.LeftTriple: "tripleClick", act.RightSingle: "rightClick",
+    act.Hover: "moveTo",
+}  # fmt: skip
+_KEYS = {"arrowup": "up", "arrowdown": "down", "arrowleft": "left", "arrowright": "right", "meta": "win"}
+_ENDS = {act.Finished: "DONE", act.CallUser: "FAIL", act.Wait: "WAIT"}
+_SCROLLS = {"up": ("scroll", 5), "down": ("scroll", -5), "right": ("hscroll", 5), "left": ("hscroll", -5)}
+
+
+def write_osworld(traces: Iterable[Trace], folder: Path) -> int:
+    """Write trajectories as results of OSWorld, a folder each below `folder/pyautogui/screenshot/<model>/<domain>`;
+    return the number of their steps.
+
+    The folder appears only when it is complete, and replaces an existing one. Raises what `traces` raises, OSError or
+    DiskFull where it cannot be written.
+    """
+    count = 0
+    with atomic_folder(folder) as temporary:
+        for trace in traces:
+            one = trace.demonstration
+            path = temporary.joinpath(
+                "pyautogui", "screenshot", *map(folder_name, (str(one.facts.get("agent", "")), one.template, one.id))
+            )
+            path.mkdir(parents=True)
+            write_text(path / "traj.jsonl", "".join(f"{json.dumps(line)}\n" for line in _write_lines(trace, path)))
+            if trace.score is not None:
+                write_text(path / "result.txt", f"{trace.score!r}\n")
+            count += len(one.steps)
+    return count
+
+
+def _write_lines(trace: Trace, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a trajectory, and write its screens."""
+    one = trace.demonstration
+    names = []
+    for number, step in enumerate(one.steps):
+        at = trace.row(number).get("started_at")
+        time = f"_{at:%Y%m%d@%H%M%S%f}" if at and number else ""
+        names.append(f"step_{number}{time}.png" if step.screen else None)
+        if step.screen:
+            (path / names[-1]).write_bytes(one.screens[step.screen])
+    for number, (step, after) in enumerate(zip(one.steps, [*names[1:], None], strict=True), 1):
+        action = trace.action(number - 1)
+        code = step.action if action is None else format_pyautogui(action, trace.size(number - 1))
+        row, last = trace.row(number - 1), number == len(one.steps)
+        line = {"step_num": number, "action": code, "thought": step.thought}
+        line |= {"response": row.get("raw_text") or format_response(step.thought, step.action), "info": {}}
+        line |= {"reward": row.get("reward") or 0, "done": last}
+        line |= {"instruction": one.instruction} if number == 1 else {}
+        line |= {"action_timestamp": f"{at:%Y%m%d@%H%M%S%f}"} if (at := row.get("started_at")) else {}
+        yield line | ({"screenshot_file": after} if after else {})
+
+
+def format_pyautogui(action: Action, size: tuple[int, int]) -> str:
+    """Write an action as PyAutoGUI code, with points in pixels of a screen of `size`, or as a word; one that PyAutoGUI
+    lacks in flywheel's own grammar."""
+    space = pixel_space(*size)
+
+    def at(point: Point) -> str:
+        return f"{space.x.write(point.x)}, {space.y.write(point.y)}"
+
+    match action:
+        case act.Finished() | act.CallUser() | act.Wait():
+            return _ENDS[type(action)]
+        case (
+            act.Click(point) | act.LeftDouble(point) | act.LeftTriple(point) | act.RightSingle(point) | act.Hover(point)
+        ):
+            return f"pyautogui.{_AT_POINT[type(action)]}({at(point)})"
+        case act.Drag(start, end):
+            return f"pyautogui.moveTo({at(start)})\npyautogui.dragTo({at(end)}, button='left')"
+        case act.Scroll(point, direction):
+            name, amount = _SCROLLS[direction]
+            return f"pyautogui.{name}({amount}, {at(point)})"
+        case act.Hotkey(keys):
+            name = "press" if len(keys) == 1 else "hotkey"
+            return f"pyautogui.{name}({', '.join(repr(_KEYS.get(key, key)) for key in keys)})"
+        case act.Press(key) | act.Release(key):
+            return f"pyautogui.key{'Down' if isinstance(action, act.Press) else 'Up'}({_KEYS.get(key, key)!r})"
+        case act.Type(content):
+            return f"pyautogui.write('{escape_text(content)}')"
+        case act.TypeAt():
+            return "\n".join(format_pyautogui(part, size) for part in act.split_action(action))
+    return serialise_action(action, Grammar("point", space, "computer"))

@@ -12,7 +12,8 @@ _LATE_S = 1.0  # how long after the video's end its last frame still counts
 
 
 def read_frames(path: Path, times: Sequence[float]) -> list[bytes]:
-    """Return the frame that was shown at each time, as a PNG file; b"" before the first frame and after the last one.
+    """Return the frame that was shown at each time, as a PNG file; b"" before the first frame and more than 1 s after
+    the last one.
 
     path: of a video file that PyAV reads. times: seconds from the video's begin, ascending. Raises BadInput where PyAV
     is not installed, ValueError where the file is no whole video.

@@ -95,11 +95,11 @@ def check_row_contracts(
 ) -> list[ContractResult]:
     """Check the rows of an iteration against all row contracts, in two passes over its steps.
 
-    connection: from `connect_catalog`. incoming: the stages whose trajectories are checked. kept: names of step
-    contracts that are known to hold (`partitions.py`); columns that only they need are not read. Creates the temporary
-    tables `judged`, one row per trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), the first
-    contract that each breaks; `orphans` (source_table, trajectory_id, reason, detail, n), the n rows of each id that
-    belongs to no trajectory. Returns the result of each contract. Raises duckdb.Error for a damaged file.
+    connection: from `connect_catalog`. incoming: the stages whose trajectories are checked, one at least. kept: names
+    of step contracts that are known to hold (`partitions.py`); columns that only they need are not read. Creates the
+    temporary tables `judged`, one row per trajectory; `judgements`, their scores; `broken` (trajectory_id, reason), the
+    first contract that each breaks; `orphans` (source_table, trajectory_id, reason, detail, n), the n rows of each id
+    that belongs to no trajectory. Returns the result of each contract. Raises duckdb.Error for a damaged file.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
@@ -132,8 +132,8 @@ def check_row_contracts(
 
 
 def broken_scores_sql() -> str:
-    """Return SQL of the rows of `judgements` that break a contract: trajectory_id and reason, as `check_row_contracts`
-    gives them."""
+    """Return SQL of the rows of the table `judgements` that break a contract, as `check_row_contracts` words it. It
+    gives the columns trajectory_id and reason."""
     return " UNION ALL ".join(_SQL["broken_scores"].format(**vars(one)) for one in SCORE_CONTRACTS)
 
 
@@ -169,8 +169,8 @@ def check_table_contracts(
 
     incoming: the stages whose trajectories came in. staged: workspace with the iteration's new partitions before they
     are published, or None. Raises ContractBroken, naming contract, table and partition, for the first that is broken,
-    DataError for a damaged or missing file of a table, or a damaged list of pruned outputs, FlywheelError where a query
-    needs more memory than it may take.
+    DataError for a damaged or missing file of a table, one that is being replaced for half a minute, or a damaged list
+    of pruned outputs, FlywheelError where a query needs more memory than it may take.
     """
     reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
     with database.connect_catalog(ws, staged, reads=reads) as connection:

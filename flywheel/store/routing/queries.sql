@@ -70,16 +70,21 @@ SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM judged SEMI JOIN bro
 SELECT any_value(reason), count(*) AS n FROM broken SEMI JOIN judged USING (trajectory_id)
 GROUP BY split_part(reason, ' (', 1) ORDER BY n DESC LIMIT 1
 
+-- name: judged_by_people
+UPDATE judgements SET score = p.solved::DOUBLE, success = p.solved, detail = 'as ' || p.reviewer || ' says'
+FROM people p WHERE judgements.trajectory_id = p.trajectory_id AND scorer = 'person'
+
 -- name: decided
 -- A row of `decided` for each trajectory. Rows are numbered instead of aggregated: DuckDB keeps an aggregate's texts in
--- memory, one a trajectory. Of several scorers the least satisfied decides: V = 0 before none before V = 1, then the
--- lowest score. `unjudged`: why there is no V; what differs from trajectory to trajectory in brackets.
+-- memory, one a trajectory. Of several scorers the least satisfied decides: V = 0 before none before V = 1 before one
+-- that abstains, then the lowest score. `unjudged`: why there is no V; what differs from trajectory to trajectory in brackets.
 CREATE OR REPLACE TEMP TABLE decided AS
 WITH verdicts AS (
     SELECT trajectory_id, said FROM (
         SELECT trajectory_id, {
             'score': score, 'success': success, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
-            'place': CASE success WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END,
+            'version': version,
+            'place': CASE WHEN abstained THEN 3 WHEN success THEN 2 WHEN success IS NULL THEN 1 ELSE 0 END,
             'held': CASE WHEN success IS NULL THEN 0 ELSE score END
         } AS said
         FROM (SELECT * EXCLUDE (success), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS success
@@ -88,6 +93,7 @@ WITH verdicts AS (
 ), known AS (
     SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.success AS success,
         CASE WHEN success IS NOT NULL THEN s.said.score END AS score,
+        nullif(s.said.scorer, '') AS decided_by, s.said.version AS decided_version,
         CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
             ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
                 || ' (' || s.said.detail || ')' END AS unjudged
@@ -96,13 +102,16 @@ WITH verdicts AS (
         LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
         LEFT JOIN people p USING (trajectory_id)
 )
-SELECT trajectory_id, decision.destination, decision.reason, score, success FROM (
-    SELECT trajectory_id, score, success, CASE
+SELECT trajectory_id, decision.destination, decision.reason, score, success, decided_by, decided_version FROM (
+    SELECT trajectory_id, score, success, decided_by, decided_version, CASE
         WHEN broken IS NOT NULL THEN {'destination': 'quarantine', 'reason': 'contract: ' || broken}
         WHEN status IS NULL OR status NOT IN ('completed', 'truncated') THEN {'destination': 'quarantine',
             'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}
-        WHEN source IN ('recording', 'import') THEN
-            {'destination': 'ct', 'reason': 'human demonstration: continual training'}
+        WHEN source IN ('recording', 'import') THEN {'destination': 'ct', 'reason':
+            CASE source WHEN 'import' THEN 'imported demonstration' ELSE 'human demonstration' END
+            || ': continual training'}
+        WHEN source = 'augmentation' THEN
+            {'destination': 'ct', 'reason': 'reworded demonstration: continual training'}
         WHEN source = 'correction' AND success THEN
             {'destination': 'ct', 'reason': 'verified correction: continual training'}
         WHEN source = 'correction' AND NOT success THEN {'destination': 'quarantine',
@@ -123,11 +132,18 @@ SELECT i.*, d.reason FROM incoming i JOIN decided d USING (trajectory_id)
 WHERE destination = 'quarantine' ORDER BY trajectory_id
 
 -- name: routes
-SELECT trajectory_id, destination, reason, score, success FROM decided ORDER BY trajectory_id
+SELECT * FROM decided ORDER BY trajectory_id
 
 -- name: store
-SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version, coalesce(weight, 1.0) AS weight
-FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
+-- A recording and its rewordings together weigh as much as one.
+WITH reworded AS (
+    SELECT parent_id, 1 + count(*) AS versions FROM incoming JOIN decided USING (trajectory_id)
+    WHERE source = 'augmentation' AND destination = '{store}' GROUP BY parent_id)
+SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
+    coalesce(weight, 1.0) / coalesce(versions, 1) AS weight
+FROM (SELECT *, if(source = 'augmentation', parent_id, trajectory_id) AS first FROM incoming) i
+    JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
+    LEFT JOIN reworded ON reworded.parent_id = i.first
 WHERE destination = '{store}' ORDER BY trajectory_id
 
 -- name: count_routed

@@ -42,17 +42,28 @@ def decide_routes(
     connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
     more per trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
     verified_only: False where SFT takes failed trajectories too (`sft.verified_only`). band: [low, high) of scores that
-    are doubted; None: none are. people: trajectory_id -> (solved, reviewer); a person's verdict overrides the scorers'
-    for the destination, while V stays the scorers', so that both can be compared. People's demonstrations go to CT:
-    they are data for continual training (section 2.4). Raises duckdb.Error for a damaged file.
+    are doubted, to six significant digits; None: none are. people: trajectory_id -> (solved, reviewer); a person's
+    verdict overrides the scorers' for the destination, while V stays the scorers', so that both can be compared.
+    People's demonstrations go to CT: they are data for continual training (section 2.4). Raises duckdb.Error for a
+    damaged file.
     """
-    schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
-    said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in (people or {}).items()]
-    connection.register("people", pa.Table.from_pylist(said, schema))
+    register_people(connection, people or {})
     low, high = band or (0.0, 0.0)
     sql = _SQL["decided"].replace("$verified_only", str(verified_only).lower())
     connection.execute(sql.replace("$low", f"{low:g}").replace("$high", f"{high:g}"))
     connection.unregister("people")
+
+
+def register_people(connection: duckdb.DuckDBPyConnection, people: Mapping[str, tuple[bool, str]]) -> None:
+    """Register the view `people`, and let what people say be the verdicts of the scorer `person` in `judgements`.
+
+    connection: with the table `judgements`, which is changed; raises duckdb.Error where there is none. people: as for
+    `decide_routes`.
+    """
+    schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
+    said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in people.items()]
+    connection.register("people", pa.Table.from_pylist(said, schema))
+    connection.execute(_SQL["judged_by_people"])
 
 
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
@@ -120,8 +131,8 @@ def build_training_stores(
 
     `publish_training_stores` moves them to the workspace. settings: the iteration's. read: (table, stage) of all
     incoming partitions of `ws`; where `staged` has one too, that one is read. page: whether to write the contracts'
-    results to `report/docs` of `ws`. Returns counts, and the manifests of what was written. It writes `routes`, `sft`,
-    `ct`, `quarantine`, `lineage`, `duplicates` and the signatures that later iterations need to find duplicates. Raises
+    results to `report/docs` of `ws`. Returns the counts of routed trajectories. It writes `routes`, `sft`, `ct`,
+    `quarantine`, `lineage`, `duplicates` and the signatures that later iterations need to find duplicates. Raises
     DataError for a partition, manifest or screen that is missing or damaged, for a damaged list of decisions or pruned
     outputs, where nothing came in, and as `write_training_stores`; ContractBroken where too many rows break a contract,
     or the stores break one that spans tables; FlywheelError as `check_table_contracts`; DiskFull.
@@ -153,11 +164,11 @@ def build_training_stores(
 def connect_incoming(
     ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the catalogue with the view `incoming`: an iteration's trajectories of the stages `sources`.
+    """Open the catalogue with the view `incoming`: an iteration's trajectories of the stages `sources`, one at least.
 
-    staged: a workspace whose partitions replace those of `ws`. Memory is bounded; beyond it DuckDB writes to
-    `.flywheel`. The connection is closed at the end of the block. Raises DataError as `connect_catalog`, and where a
-    query of the block meets a damaged file.
+    staged: a workspace whose partitions replace those of `ws`; None: none do. Memory is bounded (192 MB); beyond it
+    DuckDB writes to `.flywheel`. The connection is closed at the end of the block. Raises DataError as
+    `connect_catalog`, and where a query of the block meets a damaged file; other errors of the block pass.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
@@ -197,8 +208,9 @@ def publish_training_stores(
     """Replace the stores of an iteration by those in the workspace `staged`, one table after the other, by hard links.
 
     `staged` is on the same file system and keeps its files. After a kill some tables are still the old ones, and the
-    call has to be repeated. Returns the partitions' manifests. Raises DataError where `staged` lacks one, a list is
-    damaged, or another process has been writing one for ten minutes; DiskFull.
+    call has to be repeated. Returns the partitions' manifests, in the order of `WRITTEN_TABLES`. Raises DataError where
+    `staged` lacks one, a list is damaged, or another process has been writing one for ten minutes; OSError where they
+    lie on two file systems; DiskFull.
     """
     return tuple(partitions.adopt_partition(ws, staged, table, iteration, ROUTE_STAGE) for table in WRITTEN_TABLES)
 

@@ -119,7 +119,8 @@ def _remote_folder(ws: Workspace, url: str) -> Path:
 def configure_remote(ws: Workspace, url: str) -> None:
     """Make the remote at `url` DVC's default, in `.dvc/config`; "" changes nothing.
 
-    A folder's path is relative to the workspace; `~` is the home directory. Raises VersioningError where DVC fails.
+    A folder's path is relative to the workspace; `~` is the home directory. The remote is not contacted. Raises
+    VersioningError as `open_dvc`, for a damaged config too.
     """
     if not url:
         return
@@ -223,7 +224,7 @@ def find_damaged_outputs(ws: Workspace, which: Iterable[int] | None = None) -> l
     which: iterations to check; default: all. Left out are stages whose own inputs changed, since they have to run
     again, and pruned outputs. Raises DataError where there are data but no recorded iteration, DVC's file of one is
     lost, or a list of pruned outputs is damaged; VersioningError where DVC cannot compare, as with a damaged dvc.lock;
-    FlywheelError where git does not answer.
+    FlywheelError where git does not answer; OSError as `lock_dvc`.
     """
     check_iterations_recorded(ws)
     which = _recorded_to_compare(ws, stage_records.list_iterations(ws) if which is None else which)

@@ -78,7 +78,7 @@ def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
 def explain_change_repair(ws: Workspace, iteration: int, stage: str) -> str:
     """Say which commands deal with a recorded stage of `iteration` whose inputs or outputs have changed since.
 
-    stage: its name. Raises DataError where DVC's file of the iteration is lost.
+    stage: its name. Returns words that fit into an error's `fix`.
     """
     if not is_iteration_complete(ws, iteration):
         return "`flywheel run` does it again"
@@ -116,8 +116,8 @@ def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]
 def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
     """Replace what the dvc.lock of `iteration` records of some files and folders, as inputs and as outputs.
 
-    files: path -> (recorded md5, entry to record instead); a path recorded with another md5 is not changed. Raises
-    DataError for a damaged dvc.lock, DiskFull.
+    files: path -> (recorded md5, entry to record instead); a path recorded with another md5 is not changed. Where
+    nothing is recorded, an empty dvc.lock is written. Raises DataError for a damaged dvc.lock, DiskFull.
     """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration))
     for entry in entries.values():
@@ -129,8 +129,8 @@ def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple
 
 
 def read_dvc_lock(file: Path) -> dict[str, Any]:
-    """Read the dvc.lock `file`: stage's name -> what is recorded (`cmd`, `deps`, `params`, `outs`); {} if there is
-    none.
+    """Read the dvc.lock `file`: stage's name -> what is recorded (`cmd`, `deps`, `params`, `outs`), in the file's
+    order; {} if there is none.
 
     Raises DataError for a damaged file.
     """
@@ -190,7 +190,8 @@ def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
 
 
 def folder_md5(folder: Path) -> str:
-    """Hash the folder as DVC does: 32 hex digits and `.dir`. All files are read."""
+    """Hash the `folder` as DVC does: 32 hex digits and `.dir`. All files are read; a missing folder counts as an empty
+    one."""
     text, _ = list_folder(folder)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
@@ -298,15 +299,15 @@ _LISTING = re.compile(r"\.tmp(\.with_meta)?$")
 
 
 class VersioningError(FlywheelError):
-    """DVC could not record, compare or restore something, or another process held it for more than five minutes."""
+    """Signal that DVC could not record, compare or restore something, or that another process held it for more than
+    five minutes."""
 
 
 @contextmanager
 def open_dvc(ws: Workspace) -> Iterator:
     """Open the workspace's DVC repository, a `dvc.repo.Repo`, freshly read from disk, and hold it as `lock_dvc` does.
 
-    DVC's errors, on opening and within the block, become VersioningError, in one line. Raises VersioningError as
-    `lock_dvc` too.
+    DVC's errors, on opening and within the block, become VersioningError, in one line. Raises as `lock_dvc` too.
     """
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException
@@ -354,7 +355,7 @@ def lock_dvc(ws: Workspace) -> Iterator[None]:
     """Hold the workspace's DVC for this process, since parallel DVC processes fail with lock errors.
 
     It is not reentrant: a second hold within the block would wait for the first. Raises VersioningError where another
-    process holds it for more than five minutes.
+    process holds it for more than five minutes, OSError where the lock file cannot be made (a read-only disk).
     """
     with file_lock(ws.state / "dvc.lock", _LOCK_TIMEOUT_S, "recording", VersioningError):
         yield

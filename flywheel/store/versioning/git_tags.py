@@ -24,7 +24,7 @@ _DEADLINE_S = 600  # long enough for a workspace on a slow disk
 def init_git(root: Path) -> None:
     """Make the folder `root` a git repository with the branch `main`, and commit its content.
 
-    Raises FlywheelError where git is not installed, refuses, or does not answer.
+    Raises FlywheelError where git is not installed, refuses, or does not answer within ten minutes.
     """
     _git(root, "init", "--quiet", "--initial-branch=main")
     commit_to_git(root, "A flywheel workspace", ("--all",))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from flywheel import config
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store import manifest
+from flywheel.store.schema import COUNTERFACTUAL
 from flywheel.store.versioning import dvc_files, git_tags
 from flywheel.store.versioning.dvc_files import VersioningError
 from flywheel.utils.errors import BadInput, DataError, DiskFull, FlywheelError
@@ -68,13 +69,15 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
 
 def find_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
     """Return the iteration's partitions and models that none of its stages writes, such as those of a stage that was
-    renamed while the iteration was open; paths relative to the workspace. Raises BadInput where it has not been begun.
+    renamed while the iteration was open, but for counterfactual runs; paths relative to the workspace. Raises BadInput
+    where it has not been begun.
     """
     stage_names(ws, iteration)
     declared = _OUTPUT.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text("utf-8", "replace"))
     label = iteration_label(iteration)
     folders = (*ws.data.glob(f"*/iteration={label}/stage=*"), *(ws.root / "models").glob(f"iteration={label}/[!.]*"))
-    return sorted({*map(ws.relative, filter(Path.is_dir, folders))}.difference(declared))
+    found = (path for path in folders if path.is_dir() and path.name != f"stage={COUNTERFACTUAL}")
+    return sorted({*map(ws.relative, found)}.difference(declared))
 
 
 def remove_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
@@ -225,7 +228,7 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
 
     DVC is opened once, and only where a stage may have changed. Raises BadInput where the iteration has no such stage,
     or has not been begun; VersioningError where DVC fails, as with a damaged dvc.lock; DataError for a damaged list of
-    pruned outputs.
+    pruned outputs; OSError as `lock_dvc`.
     """
     names = [stage_address(ws, name, iteration).partition("@")[0] for name in names]
     unchanged = find_unchanged_stages(ws, iteration)
@@ -251,7 +254,7 @@ def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[st
     which: iterations to check; default: all. Changes are DVC's words, such as `modified` and `deleted`; paths are
     relative to the workspace. Pruned outputs do not count. Raises BadInput for an iteration that has not been begun;
     VersioningError where DVC fails, as with a damaged dvc.lock; DataError where DVC's file of an iteration is lost or a
-    list of pruned outputs is damaged.
+    list of pruned outputs is damaged; OSError as `lock_dvc`.
     """
     asked = iterations_to_compare(ws, list_iterations(ws) if which is None else which)
     if not asked:
@@ -456,8 +459,8 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
 
 @contextlib.contextmanager
 def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
-    """Add the iteration's parameter file to every error within the block that names a parameter, as its place or in
-    its fix, since it comes from there: an edit of params.yaml would change nothing.
+    """Add the iteration's parameter file to every FlywheelError within the block that names a parameter, as its place
+    or in its fix, since it comes from there: an edit of params.yaml would change nothing.
 
     The error is raised again as the same class.
     """

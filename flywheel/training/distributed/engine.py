@@ -185,8 +185,8 @@ def get_rank_and_world_size() -> tuple[int, int]:
 
 
 def pad_microbatches_across_ranks(parts: Sequence[T], engine: TrainingEngine) -> list[tuple[T, float]]:
-    """Return this process's share of `parts`, each with weight 1, filled up with parts of weight 0, so that all
-    processes make the same number of passes: their passes wait for one another."""
+    """Return this process's share of `parts`, at least one, each with weight 1, filled up with parts of weight 0, so
+    that all processes of `engine` make the same number of passes: their passes wait for one another."""
     count = -(-len(parts) // engine.size)
     places = [number * engine.size + engine.rank for number in range(count)]
     return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
@@ -202,7 +202,8 @@ def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[f
 
 
 def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
-    """Return the value `mine` of each process of `engine`, by rank; the values are pickled."""
+    """Return the value `mine` of each process of `engine`, by rank; the values are pickled. Each process has to call
+    it."""
     if engine.size == 1:
         return [mine]
     every: list[Any] = [None] * engine.size
@@ -211,8 +212,9 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
 
 
 def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build the AdamW optimiser, with learning rate 0 until a step sets it; on a GPU it is torch's fused version.
-    Raises ModelError for adamw_8bit without bitsandbytes or a GPU."""
+    """Build the AdamW optimiser of `parameters`, at least one, by `chosen`, block `ct`, `sft` or `rl`, with learning
+    rate 0 until a step sets it; on a GPU it is torch's fused version. Raises ModelError for adamw_8bit without
+    bitsandbytes or a GPU."""
     if chosen.optimizer == "adamw_8bit":
         require_bitsandbytes("optimizer", parameters[0].device.type)
         from bitsandbytes.optim import AdamW8bit
@@ -225,7 +227,7 @@ def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
-    """Set the learning rate of all parameters."""
+    """Set the learning rate of all parameters of `optimizer` to `rate`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -292,9 +294,12 @@ class ZeroEngine:
             _register_external_parameters(deepspeed, module)
 
     def forward(self, *inputs: Any) -> Any:
+        """Return what the module's forward pass returns, as `TorchEngine.forward`."""
         return self._engine(*inputs)
 
     def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        """Add the gradients of `losses`, and return their results, as `TorchEngine.accumulate_gradients`, but once
+        between two calls of `step`."""
         results = []
         for number, part in enumerate(losses, 1):
             loss, found = part()
@@ -306,6 +311,7 @@ class ZeroEngine:
         return results
 
     def step(self, rate: float) -> float:
+        """Take a step with learning rate `rate`, as `TorchEngine.step`; return the norm before clipping."""
         set_learning_rate(self._engine.optimizer, rate)
         self._engine.step()
         return float(self._engine.get_global_grad_norm())
@@ -326,12 +332,15 @@ class ZeroEngine:
         return {"stage": self.stage, "size": self.size, "files": files}
 
     def check_state(self, state: dict[str, Any]) -> None:
+        """Check that `load_state_dict` can restore `state`; nothing is changed. Raises TrainingError for the state of
+        another ZeRO stage or number of processes."""
         if (state.get("stage"), state.get("size")) != (self.stage, self.size):
             what = f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes"
             fix = f"go on with the same, not with ZeRO {self.stage} and {self.size}"
             raise TrainingError(what, where="the saved state", fix=fix)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore optimiser and weights, in all processes. state: as `state_dict` returned it."""
         with tempfile.TemporaryDirectory() as folder:
             for name, content in state["files"].items():
                 path = Path(folder) / name

@@ -51,7 +51,8 @@ class GroupSpec:
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """Hold the answer of one process. said: (result, error), pickled. ended: if the process has ended instead, why."""
+    """Hold the answer of one process. rank: of the process. said: (result, error), pickled. ended: if the process has
+    ended instead, why."""
 
     rank: int
     said: bytes = b""
@@ -73,7 +74,8 @@ class RankProcesses(Protocol):
         """Send all processes a call of a method of their members. call: (name, arguments), pickled."""
 
     def answers(self, waiting: Collection[int], seconds: float) -> list[RankAnswer]:
-        """Wait up to `seconds` for an answer of the ranks `waiting`; return the answers that have come."""
+        """Wait up to `seconds` for an answer of one of the ranks `waiting`; return all that have come, [] for none. A
+        process that has ended answers so (`RankAnswer.ended`)."""
 
     def close(self) -> None:
         """End all processes and wait for their end."""
@@ -82,7 +84,8 @@ class RankProcesses(Protocol):
 class LocalRanks:
     """Run the processes of a group that are on this machine (a `RankProcesses`). start: description of the group.
     ranks: their ranks in the whole group, at least one. meets: address of the group's rendezvous. address: of this
-    machine, for the other machines."""
+    machine, for the other machines. Raises OSError where a process cannot be started; those started before are ended.
+    """
 
     lost, grace_s = TrainingError, GRACE_S
 
@@ -100,20 +103,25 @@ class LocalRanks:
             raise
 
     def where(self, rank: int) -> str:
+        """Return "", as all ranks are on this machine."""
         return ""
 
     def ask(self, call: bytes) -> None:
+        """Send all processes a call, without waiting. call: as of `RankProcesses.ask`. One that has ended is no error
+        here: `answers` tells."""
         for process in self._processes.values():
             process.ask(call)
 
     def answers(self, waiting: Collection[int], seconds: float, wake: Sequence[Connection] = ()) -> list[RankAnswer]:
-        """Wait for answers, as `RankProcesses.answers`. wake: connections that end the wait when one is readable."""
+        """Wait up to `seconds` for answers, as `RankProcesses.answers`; of the ranks `waiting`, those of other machines
+        are left out. wake: connections that end the wait when one is readable."""
         mine = [self._processes[rank] for rank in waiting if rank in self._processes]
         signs = [sign for process in mine for sign in (process.pipe, process.sentinel)]
         connection.wait([*signs, *wake], max(0.0, seconds))
         return [answer for process in mine if (answer := process.answer())]
 
     def close(self) -> None:
+        """End all processes: each gets until 10 s from now, then it is killed. May be called twice."""
         for process in self._processes.values():
             process.pipe.close()
         ends = time.monotonic() + GRACE_S
@@ -175,8 +183,9 @@ class _RankProcess:
 
 
 def open_rendezvous(address: str) -> dist.TCPStore:
-    """Open the rendezvous of a group's processes, at a free port of `address`. The port is bound before its number is
-    passed on, as a free port that is only looked up may be taken in between."""
+    """Open the rendezvous of a group's processes, served by this process at a free port of `address`, one of this
+    machine's; else OSError. The port is bound before its number is passed on, as a free port that is only looked up may
+    be taken in between."""
     import torch.distributed as dist  # imported here: other nodes of a cluster only start processes and need no torch
 
     server = socket.create_server((address, 0))
@@ -282,8 +291,8 @@ _launcher: ContextVar[RankLauncher] = ContextVar("launch", default=SingleNodeLau
 
 @contextmanager
 def use_launcher(launch: RankLauncher) -> Iterator[None]:
-    """Start groups of several processes by `launch` within the block. It holds for this context (contextvars) only:
-    a thread started directly has another one."""
+    """Let `WorkerGroup` start groups of several processes by `launch` within the block; a group of one process stays in
+    this one. It holds for this context (contextvars) only: a thread started directly has another one."""
     token = _launcher.set(launch)
     try:
         yield
@@ -323,7 +332,8 @@ class WorkerGroup(Generic[T]):
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call the method `name` of every member with `arguments`; return the first member's result. Raises what the
-        method raises, TrainingError or WorkerLost where a process ends, fails or times out."""
+        method raises, TrainingError or WorkerLost where a process ends, fails or times out. With several processes,
+        after an error the group is only to be closed; once closed, it has no call."""
         if self._ranks is None:
             return getattr(self._member, name)(*arguments)
         self._ranks.ask(bytes(ForkingPickler.dumps((name, arguments))))

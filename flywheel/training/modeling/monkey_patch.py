@@ -128,9 +128,10 @@ def attend_packed(
 ) -> tuple[Tensor, None]:
     """Compute attention over a pack; the library calls it as an attention function.
 
-    query, key, value: [1, heads, tokens, width] each. plan: of the pack, in the language model's layers. screens:
-    number of concatenated screens of one size, in the vision tower's layers. Without both it is the library's
-    attention. Returns [1, tokens, heads, width], and None for the attention weights.
+    query, key, value: [1, heads, tokens, width] each; key and value may have fewer heads. plan: of the pack, in the
+    language model's layers. screens: number of concatenated screens of one size, in the vision tower's layers. scaling:
+    of the scores. Without plan and screens it is the library's attention, for which `module` and `attention_mask` are.
+    Returns [1, tokens, heads, width], and None for the attention weights.
     """
     if plan is not None:
         return _attend_groups(query, key, value, plan, scaling), None
@@ -218,8 +219,8 @@ def last_layer_skips_prompt(trunk: nn.Module) -> bool:
 
 
 def patch_last_layer(trunk: nn.Module) -> None:
-    """Make a Qwen-VL base model return the hidden states of the tokens `predicting` only, if it is called with `last`
-    and `predicting` (`PackedBatch`)."""
+    """Make `trunk`, a Qwen-VL base model, return the hidden states of the tokens `predicting` only, if it is called
+    with `last` and `predicting` (`PackedBatch`). One whose last layer must not skip tokens is left unchanged."""
     if last_layer_skips_prompt(trunk):
         layer = trunk.language_model.layers[-1]
         layer.forward = MethodType(_last_layer_forward, layer)  # bound, so that a copy of the model has its own
@@ -261,10 +262,11 @@ def _rms_norm_forward(norm: nn.Module, hidden_states: Tensor) -> Tensor:
 
 class RmsNorm(torch.autograd.Function):
     """Compute x / sqrt(mean x^2 + eps) * weight over the last axis, in a quarter of the time of the library's five
-    operations."""
+    operations. x: [..., width], weight: [width] -> [..., width]."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return the normalised `x`, and keep for `backward` what it was multiplied by."""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         normed = x * scale
@@ -274,6 +276,7 @@ class RmsNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the gradients of x and weight. gradient: of the result, [..., width]."""
         normed, scale, weight = ctx.saved_tensors
         both = gradient * normed
         along = (both @ weight).unsqueeze(-1)  # the gradient's part along x, which the normalisation removes
@@ -336,12 +339,14 @@ class WideLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the product; only W is kept for `backward`."""
         ctx.save_for_backward(weight)
         return _wide_product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient of x; W and bias are frozen. gradient: of the result, [..., out]."""
         return multiply_frozen(gradient, *ctx.saved_tensors), None, None
 
 
@@ -353,7 +358,8 @@ def _wide_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def multiply_frozen(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Multiply `gradient` [..., out] by a frozen `weight` [out, in] of any dtype, some of its rows at once."""
+    """Multiply `gradient` [..., out] by a frozen `weight` [out, in] of any dtype, some of its rows at once. Returns
+    [..., in], of the gradient's dtype."""
     rows = _rows_at_once(weight)
     total: Tensor | None = None
     for some, w in zip(gradient.split(rows, dim=-1), weight.split(rows), strict=True):
@@ -435,6 +441,7 @@ class LoraLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float) -> Tensor:
+        """Return the layer's result, [..., out]."""
         result, low = _lora_product(x.flatten(0, -2), weight, bias, a, b, scaling)
         ctx.save_for_backward(x, low, weight, a, b)
         ctx.scaling = scaling
@@ -443,6 +450,7 @@ class LoraLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x (None where it needs none), A and B. gradient: of the result, [..., out]."""
         x, *others = ctx.saved_tensors
         rows = x.flatten(0, -2)
         of_x, of_a, of_b = _lora_gradients(
@@ -461,6 +469,7 @@ class LoraMlp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, *weights: Any) -> Tensor:
+        """Return the MLP's result, [..., in]. weights: W, bias, A, B and scaling of gate, of up, then of down."""
         gate_layer, up_layer, down_layer = weights[:5], weights[5:10], weights[10:]
         rows = x.flatten(0, -2)
         gate, low_gate = _lora_product(rows, *gate_layer)
@@ -474,6 +483,8 @@ class LoraMlp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x (None where it needs none) and of each layer's A and B. gradient: of the result,
+        [..., in]."""
         x, gate, up, low_gate, low_up, low_down, *kept = ctx.saved_tensors
         rows, wants_x = x.flatten(0, -2), ctx.needs_input_grad[0]
         active = functional.silu(gate)

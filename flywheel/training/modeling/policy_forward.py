@@ -90,7 +90,8 @@ def append_response(prompt: EncodedSequence, response: Sequence[int]) -> Encoded
 
 
 def compute_padded_hidden(trunk: nn.Module, batch: PaddedBatch) -> Tensor:
-    """Return the hidden states that predict the response tokens, [batch, longest response, hidden]."""
+    """Return the hidden states that predict the response tokens, [batch, longest response, hidden]. trunk: the base
+    model, without its output embedding. Those of padding are of any token."""
     hidden = trunk(**batch.inputs, use_cache=False).last_hidden_state
     return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
@@ -134,7 +135,8 @@ class TokenSequence:
 
 
 def build_token_sequence(model: PreTrainedModel, prompt: EncodedSequence, response: Sequence[int]) -> TokenSequence:
-    """Build one sequence. model: only its rule for positions is used. response: token ids, at least one."""
+    """Build one sequence of an encoded `prompt` and its response. model: only its rule for positions is used. response:
+    token ids, at least one."""
     whole = append_response(prompt, response[:-1])
     read = make_prompt(model, whole, -1, _screen_keys(whole))
     keys = whole.input_ids.copy()
@@ -250,8 +252,8 @@ def _build_pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, in
 
 
 def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
-    """Return the hidden states that predict the members' responses, [responses, width]. trunk: the base model, after
-    `patch_for_training`."""
+    """Return the hidden states that predict the responses of the members of `pack`, [responses, width], one member
+    after the other. trunk: the base model, after `patch_for_training`."""
     device = pack.ids.device
     images: dict[str, Any] = {}
     if pack.shown:

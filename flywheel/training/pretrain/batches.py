@@ -57,7 +57,7 @@ class CopyBatch:
 
 
 def draw_copy_text(rng: random.Random) -> CopyText:
-    """Draw a text that repeats names."""
+    """Draw by `rng` a text of one to `MAX_NAMES` names, each of which occurs two or three times."""
     count = rng.randint(1, MAX_NAMES)
     cues, names = _draw_distinct(_draw_cue, count, rng), _draw_distinct(draw_name, count, rng)
     text, starts = "", [[] for _ in range(count)]
@@ -74,7 +74,8 @@ def draw_copy_text(rng: random.Random) -> CopyText:
 
 
 def draw_name(rng: random.Random) -> str:
-    """Draw a name: letters, syllables, a word, a number, or a word with a suffix; one in four has a file extension."""
+    """Draw a name by `rng`: letters, syllables, a word, a number, or a word with a suffix; one in four has a file
+    extension."""
     word, kind = rng.choice(_WORDS), rng.randrange(20)
     if kind < 5:
         said = "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 8)))
@@ -104,7 +105,8 @@ def _draw_distinct(make, count: int, rng: random.Random) -> list[str]:
 
 
 def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch:
-    """Tokenise texts into one padded batch, with the tokens that each token repeats."""
+    """Tokenise `texts`, at least one, into one padded batch, with the tokens that each token repeats. encoder: of the
+    model."""
     encoded = [encoder.tokenizer(each.text, add_special_tokens=False, return_offsets_mapping=True) for each in texts]
     length = max(len(one["input_ids"]) for one in encoded)
     ids, repeats = np.zeros((len(texts), length), np.int64), np.zeros((len(texts), length, length), bool)
@@ -120,7 +122,7 @@ def find_repeated_tokens(
 ) -> Iterator[tuple[int, int]]:
     """Yield (index of a repeating token, index of an earlier token that it repeats): the earlier one contains the same
     character of an earlier occurrence of the name, also if it is tokenised otherwise. spans: each token's first
-    character and end."""
+    character and end. names: where they occur in the text."""
     token_at = {place: token for token, (start, end) in enumerate(spans) for place in range(start, end)}
     for length, starts in names:
         for number, begin in enumerate(starts):
@@ -188,7 +190,8 @@ def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
 
 
 def compute_cell_shares(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """Compute the shares of a box's area in each image token: float32 [cells^2], summing to 1."""
+    """Compute the shares of a box's area in each image token: float32 [cells^2], summing to 1. Arguments as of
+    `compute_cell_areas`; a box outside of the screen gives NaN."""
     area = compute_cell_areas(box, side, cells)
     return (area / area.sum()).astype(np.float32)
 
@@ -312,7 +315,8 @@ class QuestionCollator:
         return found[::-1]
 
     def patches(self, pixels: np.ndarray) -> torch.Tensor:
-        """Cut screens of the model's size, uint8 [batch, side, side, 3], into patches, as the image processor does."""
+        """Cut screens of the model's size, `pixels` uint8 [batch, side, side, 3], into patches, as the image processor
+        does: float32 [batch x patches, values per patch], scaled to [-1, 1]."""
         batch, p, m = len(pixels), self._patch, self._merge
         g = self._grid // m
         scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1.0)
@@ -332,9 +336,9 @@ def build_naming_targets(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Name what each image token shows: the things in its cell, weighted by their areas, or "empty".
 
-    shown: for each screen, names and boxes in pixels. Returns token ids of the words and their weights, [screens x
-    cells x cells, words] each. All weights sum to 1; the empty cells, which may be most of a screen, have half of that
-    together.
+    encoder: of the model. shown: for each screen, names and boxes in pixels. side: of a screen in pixels. cells: image
+    tokens along it. Returns token ids of the words and their weights, [screens x cells x cells, words] each. All
+    weights sum to 1; the empty cells, which may be most of a screen, have half of that together.
     """
 
     @cache
@@ -367,8 +371,8 @@ def build_naming_targets(
 def build_placing_targets(shown: Sequence[Sequence[tuple[str, SceneBox]]], side: int, cells: int) -> torch.Tensor:
     """Compute the centre of the thing with the largest area in each image token, in coordinates of two digits.
 
-    shown: as in `build_naming_targets`. Returns int64 [screens x cells x cells, 4]: first and second digit of x, then
-    of y; IGNORED for empty cells.
+    shown, side, cells: as in `build_naming_targets`. Returns int64 [screens x cells x cells, 4]: first and second digit
+    of x, then of y; IGNORED for empty cells.
     """
     digits = np.full((len(shown), cells * cells, 4), IGNORED)
     for screen, things in enumerate(shown):
@@ -386,8 +390,9 @@ def build_placing_targets(shown: Sequence[Sequence[tuple[str, SceneBox]]], side:
 def build_spelling_targets(texts: Sequence[Sequence[SceneText]], side: int, patches: int, merge: int) -> torch.Tensor:
     """Find the character whose centre lies in each slot of each patch; 0 where there is none.
 
-    patches: along a side of a screen. Returns int64 [screens x patches x patches, PATCH_SLOTS], indices of CHARACTERS,
-    with the patches in the order of the vision tower: blocks of merge x merge, row by row.
+    texts: of each screen. side: of a screen in pixels. patches: along it. merge: patches along an image token. Returns
+    int64 [screens x patches x patches, PATCH_SLOTS], indices of CHARACTERS, with the patches in the order of the vision
+    tower: blocks of merge x merge, row by row.
     """
     slots = np.zeros((len(texts), patches, patches * PATCH_SLOTS), dtype=np.int64)
     for screen, found in enumerate(texts):
@@ -405,7 +410,8 @@ def build_spelling_targets(texts: Sequence[Sequence[SceneText]], side: int, patc
 def build_reading_targets(texts: Sequence[Sequence[SceneText]], side: int, cells: int) -> torch.Tensor:
     """Find the first characters of the text with the largest area in each image token; 0 after its end.
 
-    Returns int64 [screens x cells x cells, CELL_CHARACTERS], indices of CHARACTERS; IGNORED where there is no text.
+    texts: of each screen. side, cells: as in `build_naming_targets`. Returns int64 [screens x cells x cells,
+    CELL_CHARACTERS], indices of CHARACTERS; IGNORED where there is no text, or too little of it to be read.
     """
     targets = np.full((len(texts), cells * cells, CELL_CHARACTERS), IGNORED)
     for screen, found in enumerate(texts):

@@ -56,7 +56,7 @@ def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[in
 
 
 def install_attention(model: PreTrainedModel) -> None:
-    """Make a Qwen3-VL use this attention; it must then be called within `capture_attention`."""
+    """Make `model`, a Qwen3-VL, use this attention; it must then be called within `capture_attention`."""
     model.set_attn_implementation(PRETRAINING_ATTENTION)
     patch_patch_embedding(model)
 
@@ -154,8 +154,8 @@ class AuxiliaryHeads(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(vision)
 
     def losses(self, features: torch.Tensor, patches: torch.Tensor, shown: ScreenTargets) -> dict[str, torch.Tensor]:
-        """Compute placing, spelling and reading. features: [image tokens, hidden]. patches: [patches, vision], the
-        vision tower's last hidden states."""
+        """Compute the losses placing, spelling and reading, scalars by name. features: [image tokens, hidden]. patches:
+        [patches, vision], the vision tower's last hidden states. shown: their targets."""
         return {
             "placing": self.placing(features, shown.places),
             "spelling": _character_loss(self.spell(self.norm(patches.float())), shown.spelling),

@@ -64,8 +64,8 @@ class JudgedAnswer:
 
 
 def is_correct_answer(question: layouts.SceneQuestion, text: str, coordinates: int) -> bool:
-    """Tell whether an answer is right: the right kind of action with its points in the question's boxes, or, for
-    questions without boxes and descriptions, the same text. Thoughts are ignored.
+    """Tell whether an answer is right: the right kind of action with its points in the question's boxes; for a question
+    without boxes, and for a description, the same text. Thoughts are ignored.
 
     text: the answer. coordinates: `policy.coordinates`, of its points.
     """
@@ -145,7 +145,7 @@ ACCURACY_WINDOW = 300  # number of questions over which a success rate is measur
 
 
 def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
-    """Draw (kind, level) of the next `count` scenes: all kinds, those that teach most more often.
+    """Draw by `rng` (kind, level) of the next `count` scenes: all kinds, those that teach most more often.
 
     Levels need not rise with success: with the pointing loss, attention falls on the right one of several things after
     5,000 screens. Without that loss a small model needs rising levels to learn which thing a word means.
@@ -232,7 +232,8 @@ class PretrainLog:
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
     def write(self, step: int, success: dict[str, float]) -> None:
-        """Write a line of means. success: by kind of scene. In it scenes_s and questions_s are this process's rates."""
+        """Write a line of means since the last line, after `step` steps. success: by kind of scene, 0 to 1. In the line
+        scenes_s and questions_s are this process's numbers per second."""
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
         names = ("answers", *objectives.AUXILIARY_WEIGHTS, "right", "copies")
@@ -306,17 +307,17 @@ class Recipe:
 
 
 def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
-    """Pretrain a base model and return its checkpoint's folder, `out`/base (bfloat16 on disk).
+    """Pretrain a base model by `recipe` and return its checkpoint's folder, `out`/base (bfloat16 on disk).
 
-    resume: continue from `out`/state.pt where it exists; False begins anew. The checkpoint is written at each
-    evaluation and at the end; `out`/log.jsonl gets a line every `report_every` steps and at each evaluation. Stops
-    after `steps` steps, or `seconds` of this call; a state with `steps` steps is not trained further. Raises BadInput
-    for settings that exclude one another, a number of processes that does not divide the batches, an `out` that cannot
-    be made, a state that an earlier version wrote, and where there is no Chromium; ModelError for a `start` that is not
-    a model; TrainingError for a loss that is not finite, a state that is damaged or of another model, where a training
-    process ends or times out, and where DeepSpeed is set and not installed; EnvError where Chromium does not start or
-    fails, BrokenProcessPool (TrainingError with several processes) where the subprocess that draws is killed;
-    PolicyError where the model fails in the evaluation; DiskFull.
+    resume: continue from `out`/state.pt where it exists, whatever recipe began it; False begins anew. The checkpoint is
+    written at each evaluation and at the end; `out`/log.jsonl gets a line every `report_every` steps and at each
+    evaluation. Stops after `steps` steps, or `seconds` of this call; a state with `steps` steps is not trained further.
+    Raises BadInput for settings that exclude one another, a number of processes that does not divide the batches, an
+    `out` that cannot be made, a state that an earlier version wrote, and where there is no Chromium; ModelError for a
+    `start` that is not a model; TrainingError for a loss that is not finite, a state that is damaged or of another
+    model, where a training process ends or times out, and where DeepSpeed is set and not installed; EnvError where
+    Chromium does not start or fails, BrokenProcessPool (TrainingError with several processes) where the subprocess that
+    draws is killed; PolicyError where the model fails in the evaluation; DiskFull.
     """
     size = recipe.optimizer.processes
     if recipe.copying and (recipe.seeing or not recipe.start):

@@ -98,7 +98,7 @@ def check_algorithm(name: str) -> None:
 
 
 def get_algorithm(name: str) -> Algorithm:
-    """Return the RL algorithm `name`. Raises BadInput where there is none."""
+    """Return the RL algorithm `name`. Raises BadInput where there is none, KeyError where its file registers none."""
     check_algorithm(name)
     if name not in ALGORITHMS:
         importlib.import_module(f"{algorithms.__name__}.{name}")

@@ -1,4 +1,5 @@
-"""Choose the task of the next group of episodes: levels rise with success, and tasks that teach nothing are rarer.
+"""Choose the task of the next group of episodes: levels rise with success, and tasks that teach nothing are rarer; or,
+for value pretraining, in shuffled rounds.
 
 A group of episodes is informative if some succeed and some fail (with equal outcomes all advantages are 0). The success
 rate p of a task has a Beta distribution: its prior comes from the outcomes of the task's kind (world, template, level),
@@ -83,7 +84,7 @@ class Curriculum:
 
     Tasks above the open level of their world are drawn only through the uniform share
     (rl.curriculum_uniform_fraction). A level opens once the share rl.curriculum_level_up_success of the newest episodes
-    of the level below succeeds, and never closes.
+    of the level below succeeds, of one and a half groups or more, and never closes.
     """
 
     def __init__(self, tasks: Sequence[Task], rl: RlSettings, seed: int, prior: PastOutcomes | None = None) -> None:
@@ -128,7 +129,8 @@ class Curriculum:
         return self._tasks[chosen]
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record the outcomes of a whole group; empty lists, where every environment crashed, change nothing.
+        """Record the outcomes of a whole group of `task_id`; empty lists, where every environment crashed, change
+        nothing.
 
         scores, successes: of each episode. Raises TrainingError for an unknown task, lists of different lengths, or a
         score that is not finite.
@@ -148,8 +150,8 @@ class Curriculum:
         self._rise(task.world)
 
     def success_rate(self, task_id: str) -> float | None:
-        """Return a task's success rate, newer episodes counting more; None where it has not been played. Raises
-        KeyError for an unknown task."""
+        """Return the success rate of the task `task_id`, 0 to 1, newer episodes counting more; None where it has not
+        been played. Raises KeyError for an unknown task."""
         own = self._own[task_id]
         return own.successes / own.episodes if own.episodes else None
 
@@ -165,8 +167,8 @@ class Curriculum:
         """Return the curriculum's metrics.
 
         Names begin with curriculum_: level_<world> (open level), level (mean over worlds), always, never, untried
-        (shares of the tasks), informative (share of the newest groups with different scores; absent before the first
-        group).
+        (shares of the tasks: 95% of the episodes solved, 5%, under half a group played), informative (share of the
+        newest groups with different scores; absent before the first group).
         """
         marks = [self._mark(name) for name in self._tasks]
         found = {f"curriculum_level_{world}": float(level) for world, level in sorted(self._open.items())}
@@ -226,7 +228,8 @@ class Curriculum:
 
 
 def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
-    """Describe rows of `Curriculum.table` in one line: "3 always solved, 5 never solved of 20", or "none of 20"."""
+    """Describe in one line how many rows of a `table`, of `Curriculum.table`, are drawn less than evenly, and why: "3
+    always solved, 5 never solved of 20", or "none of 20"."""
     counts = Counter(row["reason"] for row in table if row["reason"])
     return f"{', '.join(f'{n} {why}' for why, n in sorted(counts.items())) or 'none'} of {len(table)}"
 
@@ -259,15 +262,17 @@ def _first_credit(seed: int, *names: object) -> float:
 
 
 class ShuffledTasks:
-    """Draw tasks in shuffled rounds, each once per round: for value pretraining, where the policy is fixed."""
+    """Draw tasks in shuffled rounds, each once per round: for value pretraining, where the policy is fixed (a
+    `TaskSampler`)."""
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:
         self._order = [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]
         self._drawn = 0
 
     def next(self) -> Task:
+        """Return the next task; every round has the same order. Raises ZeroDivisionError where there are no tasks."""
         self._drawn += 1
         return self._order[(self._drawn - 1) % len(self._order)]
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        pass
+        """Do nothing: outcomes change no draw."""

@@ -35,7 +35,10 @@ class StartDepth:
     p: float = 0.5
 
     def record(self, successes: Sequence[bool], most: int) -> None:
-        """Record the outcomes of a group of at least one episode that began there. most: bound of the depth."""
+        """Record the outcomes, whether each is a success, of a group of at least one episode that began there: more
+        than 70% of success on average, of which the newest group is 0.3, move the start one step away from the end,
+        less than 30% one towards it.
+        successes: of each episode. most: bound of the depth."""
         self.p += _RATE * (sum(successes) / len(successes) - self.p)
         step = (self.p > _SURE) - (self.p < _LOST)
         self.depth = max(1, min(self.depth + step, most))
@@ -81,7 +84,7 @@ class GroupChooser:
         self.dropped: Counter[str] = Counter()  # starts that cannot be reached, by reason
 
     def plan(self, number: int, task: Task) -> EpisodeGroup:
-        """Plan the group of that number, for which `task` was drawn."""
+        """Plan the group `number`, from 0, for which `task` was drawn. Raises what `draw_fresh` and `on_task` do."""
         key = self._key(task)
         if number < self._last_restored and self._is_turn(key):
             for source in self._rl.start_sources:
@@ -94,12 +97,14 @@ class GroupChooser:
         return EpisodeGroup(self._fresh(number, task), task.task_id)
 
     def record(self, group: EpisodeGroup, successes: Sequence[bool]) -> None:
-        """Record how a group ended; only one that was to begin within a success counts here."""
+        """Record how a group ended; only one that was to begin within a success counts here. successes: whether each
+        episode is one; empty changes nothing."""
         if group.key and successes:
             self._depths[group.key].record(successes, self._most[group.key])
 
     def drop(self, group: EpisodeGroup, reason: str) -> None:
-        """Drop the success that a group was to begin within."""
+        """Drop the success that a group was to begin within, so that no later group does; where its solver was to play,
+        the solver is not asked for that task again. reason: why, counted in `dropped`."""
         self.dropped[reason] += 1
         success = group.start.success if group.start else None
         if success is None:

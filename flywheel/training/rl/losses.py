@@ -67,7 +67,8 @@ class TokenBatch:
 
 
 def clipped_loss(part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-    """Compute `policy_loss` of a micro-batch (a scalar), plus rl.positive_nll times `positive_nll` (VAPO)."""
+    """Compute `policy_loss` of the micro-batch `part` (a scalar), plus rl.positive_nll times `positive_nll` (VAPO), and
+    the terms of the former. rl: block `rl`, with eps_low, eps_high and dual_clip."""
     every = torch.ones_like(part.logprobs, dtype=torch.bool)
     loss, terms = policy_loss(
         part.logprobs,
@@ -139,20 +140,21 @@ def _ratio(new: Tensor, old: Tensor) -> Tensor:
 def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: int) -> Tensor:
     """Compute VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of successful samples.
 
-    positive: [batch] where the other arrays are [batch, length], else of their shape; True for samples (tokens) of
-    successful trajectories. tokens: trainable tokens of successful samples in the global batch; if 0, the loss is 0.
+    logprobs, mask: of one shape, as of `policy_loss`. positive: [batch] where these are [batch, length], else of their
+    shape; True for samples (tokens) of successful trajectories. tokens: trainable tokens of successful samples in the
+    global batch; if 0, the loss is 0.
     """
     chosen = logprobs[mask & (positive if positive.ndim == mask.ndim else positive[:, None])]
     return -chosen.sum() / max(tokens, 1)
 
 
 def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) -> Tensor:
-    """Compute sum (V - R)^2 / (2 tokens) over the tokens of `mask`. tokens: number of trainable tokens of the global
-    batch, at least one."""
+    """Compute sum (V - R)^2 / (2 tokens) over the tokens of `mask`, a scalar with gradient. values (V), returns (R),
+    mask: of one shape. tokens: number of trainable tokens of the global batch, at least one."""
     return 0.5 * (values[mask] - returns[mask]).square().sum() / tokens
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
-    """Compute 1 - Var(R - V) / Var(R); NaN where all returns are equal."""
+    """Compute 1 - Var(R - V) / Var(R) of `values` V and `returns` R, [tokens] each; NaN where all returns are equal."""
     spread = float(np.var(returns))
     return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")

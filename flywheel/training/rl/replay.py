@@ -44,7 +44,8 @@ class ReplayBuffer:
         self.entries: list[dict[str, Any]] = []
 
     def add(self, batch: EpisodeBatch, advantages: Mapping[str, Sequence[float]]) -> None:
-        """Add the successes of a batch that was trained on. advantages: of each turn, by trajectory_id."""
+        """Add the successes of a `batch` that was trained on, each with a file; of more than 256 the oldest go.
+        advantages: of each turn, by trajectory_id. Raises DiskFull."""
         for (request, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True):
             mine = [float(one) for one in advantages.get(episode.id, ())]
             if outcome.success and not episode.trajectory.start_step and max(mine, default=0.0) > 0:
@@ -64,7 +65,8 @@ class ReplayBuffer:
     def choose(self, count: int, success_rate: Callable[[str], float | None], seed: int) -> list[ReplayedTurns]:
         """Draw `count` turns of positive advantage, or as many as there are, of tasks that seldom succeed now.
 
-        success_rate: of a drawn task by its id; None: not known. seed: of the draw. Sorted by trajectory.
+        success_rate: of a task by its id, in [0, 1]; None: not known, and its turns are not drawn. seed: of the draw.
+        Returns them sorted by trajectory.
         """
         rare = [entry for entry in self.entries if (rate := success_rate(entry["task"])) is not None and rate < _RARE]
         turns = [(entry, n) for entry in rare for n, one in enumerate(entry["advantages"]) if one > 0]
@@ -78,8 +80,8 @@ class ReplayBuffer:
         ]
 
     def read(self, chosen: Sequence[ReplayedTurns], encoder: Encoder, settings: Settings) -> list[Experience]:
-        """Build the experiences of chosen turns. Raises DataError for an episode that is missing or damaged, and what
-        `build_experiences` does."""
+        """Build the experiences of `chosen` turns, in order. encoder: of the policy. Raises DataError for an episode
+        that is missing or damaged, and what `build_experiences` does."""
         found = []
         for one in chosen:
             facts, episode = (

@@ -36,7 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,15 +45,17 @@ import torch
 
 from flywheel.config import Settings
 from flywheel.envs import registry
-from flywheel.envs.base import INTERFACES, Task
+from flywheel.envs.base import INTERFACES, Task, decide_verdict
 from flywheel.envs.registry import EnvProvider, OpenEnvProvider, open_environments
 from flywheel.evaluation.evaluator import JudgedEpisode, judge_episode
+from flywheel.evaluation.reward_audit import RewardAudit, is_audited
+from flywheel.evaluation.reward_variance import measure_groups
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.client.publishers import put_servers_to_sleep
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import PolicyBackend
-from flywheel.rewards.scorer import ScorerSet
+from flywheel.rewards.scorer import VERIFIER, ScorerSet, ScoringInput, reward_settings
 from flywheel.rollout.async_pool import AsyncRolloutPool, EpisodeBatch, RolloutLog, RolloutPlan
 from flywheel.rollout.episode import Episode, derive_seed
 from flywheel.rollout.starts import KnownSuccess
@@ -71,7 +73,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 
-_STATE_FORMAT = 7  # format of the saved state: a state of another format is not resumed
+_STATE_FORMAT = 9  # format of the saved state: a state of another format is not resumed
 # Settings that change a run's duration and not what it trains on: they may differ in a resumed run.
 _FREE_SETTINGS = {
     "adapter": set(),
@@ -92,9 +94,11 @@ def hash_run_inputs(
     prior: PastOutcomes | None,
     successes: Sequence[KnownSuccess] = (),
 ) -> str:
-    """Hash all inputs that a run depends on, so that the saved state of another run is not resumed.
+    """Hash all inputs that a run of `train_rl` with these arguments depends on, to 64 hex digits, so that the saved
+    state of another run is not resumed.
 
-    Raises ModelError as `checkpoint_digest`, BadInput for an environment that is not known or wrong settings of it.
+    tasks, successes: by their ids alone. Raises ModelError as `checkpoint_digest`, BadInput for an environment that is
+    not known or wrong settings of it.
     """
     names = [task.task_id for task in tasks] + [one.trajectory_id for one in successes]
     used = [_STATE_FORMAT, checkpoint_digest(sft_folder), domain, iteration, settings.seed, names]
@@ -105,7 +109,8 @@ def hash_run_inputs(
 
 @contextmanager
 def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
-    """Open the trainer's single thread, with a team of OpenMP threads, and leave the other cores to the policy."""
+    """Open the trainer's single thread within the block, with a team of OpenMP threads (`count_trainer_threads` of
+    these `settings`), and leave the other cores to the policy: torch's number of threads is lowered meanwhile."""
     every = torch.get_num_threads()
     trainer = count_trainer_threads(settings, every)
     torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # for threads that start after this
@@ -117,7 +122,7 @@ def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
 
 
 def count_trainer_threads(settings: Settings, every: int) -> int:
-    """Return the number of OpenMP threads that the trainer gets. every: all of this process.
+    """Return the number of OpenMP threads that the trainer gets by `settings`. every: all of this process.
 
     Two Python threads that each have a full team of OpenMP threads slow each other down, even if only one of them
     works. So if the policy runs on the CPU of this process too, the trainer gets half of them, or rl.threads.
@@ -171,6 +176,15 @@ def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
     return {f"success_{world}": float(np.mean(each)) for world, each in sorted(found.items())}
 
 
+def group_metrics(batch: EpisodeBatch) -> dict[str, float]:
+    """Compute `measure_groups` of the batch's groups of true starts: what begins within a success is half solved."""
+    groups: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for (request, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True):
+        if not episode.trajectory.start_step:
+            groups[request.group].append((outcome.score, outcome.success))
+    return measure_groups(groups.values())
+
+
 @dataclass(frozen=True)
 class RLResult:
     """Hold the outcome of an RL run.
@@ -222,22 +236,24 @@ def train_rl(
 
     The curve has one dict per step: step, reward, score, success, success_<world>, reward_<interface> and
     success_<interface> of tasks with an interface (all of true starts), with restored starts also success_restored,
-    dropped_starts (so far) and `groups.start_metrics`, with replay replayed_turns, response_length and think_length
-    (tokens per step), rounds (steps per episode), episodes, metrics of the gradient step, of the rollout pool and of
-    the curriculum, horizon, rollout_s (seconds of waiting for the batch), update_s. Values that are not finite are left
-    out. If the algorithm needs V and rl.value_pretraining_steps is not 0, a dict of step 0 comes first, with episodes
-    and value pretraining's metrics.
+    dropped_starts (so far) and `groups.start_metrics`, with groups `measure_groups`, where others than the verifier pay
+    and `rl.audit_fraction` is set those of `RewardAudit.add`, with replay replayed_turns,
+    response_length and think_length (tokens per step), rounds (steps per episode), episodes, metrics of the gradient
+    step, of the rollout pool and of the curriculum, horizon, rollout_s (seconds of waiting for the batch), update_s.
+    Values that are not finite are left out. If the algorithm needs V and rl.value_pretraining_steps is not 0, a dict of
+    step 0 comes first, with episodes and value pretraining's metrics.
 
     Raises TrainingError where there are no tasks, no episode can be used, no batch is complete in time, every
-    environment crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state is damaged
-    or does not fit, DeepSpeed is set and not installed, or a training process ends or times out (on the nodes of a
-    cluster WorkerLost, and ClusterError where a node cannot take part); PolicyError where the policy fails; ModelError
-    for a checkpoint that cannot be used; BadInput for an unknown algorithm, scorer or back-end, their settings, an
-    endpoint that is not an address, a server whose log-probabilities do not fit the settings, and a prompt that cannot
-    be built (a broken screen, or instruction and screen above policy.max_context_tokens); EnvError where a back-end
-    cannot be opened, EnvTimeout where it does not open or close in time; DataError for a finished episode whose file is
-    broken; DiskFull. The saved state remains: called again, the run resumes. Must not be called from a running event
-    loop.
+    environment crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state is
+    damaged or does not fit, with `rl.audit_stops` where the reward pays what the verifier calls failed, DeepSpeed
+    is set and not installed, or a training process ends or times out (on the nodes of a cluster WorkerLost, and
+    ClusterError where a node cannot take part); PolicyError where the policy fails; ModelError for a checkpoint
+    that cannot be used; BadInput for an unknown algorithm, scorer or back-end, their settings, an endpoint that is
+    not an address, a server whose log-probabilities do not fit the settings, and a prompt that cannot be built (a
+    broken screen, or instruction and screen above policy.max_context_tokens); EnvError where a back-end cannot be
+    opened, EnvTimeout where it does not open or close in time; DataError for a finished episode whose file is
+    broken; DiskFull. The saved state remains: called again, the run resumes. Must not be called from a running
+    event loop.
     """
     tasks = sorted((task for task in tasks if domain in ("", task.domain)), key=lambda task: task.task_id)
     if not tasks:
@@ -297,7 +313,8 @@ class _RLRun:
         self.algorithm = get_algorithm(self.rl.algorithm)
         self.by_id = {task.task_id: task for task in tasks}
         self.encoder = Encoder.from_folder(self.sft_folder, max_image_side=self.settings.policy.max_image_side)
-        self.panel = ScorerSet(self.settings)
+        self.panel = ScorerSet(reward_settings(self.settings))
+        self.audit = RewardAudit(self.rl.audit_tolerance, (f"{task.world}/{task.template}" for task in tasks))
         self.curriculum = Curriculum(tasks, self.rl, self._seed("curriculum"), self.prior)
         self.replay = ReplayBuffer(self.folder / "replay")
         self.planner: GroupChooser | None = None
@@ -376,13 +393,15 @@ class _RLRun:
         self.done += 1
         used = (episode for _, episode in batch.episodes if episode.own_steps)
         self.trajectories |= {episode.id: len(episode.own_steps) * self.rl.epochs for episode in used}
-        figures = {"step": self.done} | success_by_world(batch) | batch.figures | figures | self.curriculum.metrics()
+        figures = {"step": self.done} | success_by_world(batch) | group_metrics(batch) | batch.figures | figures
+        figures |= await self._on_thread(self._audit, batch) | self.curriculum.metrics()
         if self.rl.restored_start_fraction:
             figures |= start_metrics(batch) | {"dropped_starts": float(self.planner.dropped.total())}
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
         metric = drop_non_finite(figures | seconds)
         self.metrics.append(metric)
         await self._on_thread(self._save)
+        self._check_audit()
         if self.done < self.rl.steps:
             folder = await self._on_thread(self._publish)
             pool.register_weights(self.weights[self.done], self.done)
@@ -429,6 +448,43 @@ class _RLRun:
             self.replay.add(batch, advantages)
         return figures | episode_metrics(found)
 
+    @cached_property
+    def _verifier(self) -> ScorerSet:
+        routing = self.settings.routing.model_copy(update={"scorers": {"default": [VERIFIER]}})
+        return ScorerSet(self.settings.model_copy(update={"routing": routing}))
+
+    def _audit(self, batch: EpisodeBatch) -> dict[str, float]:
+        """Let the verifier judge a share of the groups that others pay; return the audit's metrics.
+
+        A state that it cannot read is logged and counted, and does not stop a run that it does not pay.
+        """
+        found, unread = [], 0
+        for (request, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True):
+            task = request.task
+            if task.verifier and is_audited(request.group, self.rl.audit_fraction) and self._payers(task.domain):
+                case = ScoringInput(task, episode.trajectory, episode.steps, episode.images)
+                done = decide_verdict(self._verifier.score_trajectory(case)).v
+                unread += done is None
+                if done is not None:
+                    found.append((request.group, f"{task.world}/{task.template}", outcome.success, done))
+        return self.audit.add(self.done, found) | ({"audit_unread": float(unread)} if unread else {})
+
+    def _payers(self, domain: str) -> list[str]:
+        """Return who pays episodes of a domain beside the verifier."""
+        return [scorer.name for scorer in self.panel.for_domain(domain) if scorer.name != VERIFIER]
+
+    def _check_audit(self) -> None:
+        """Warn where the audit finds that the reward pays what failed; raise TrainingError with `rl.audit_stops`."""
+        if not self.audit.alarmed_at:
+            return
+        payers = sorted({name for task in self.tasks for name in self._payers(task.domain)})
+        what, where = self.audit.describe(" and ".join(payers)), f"rl {self.domain}, step {self.audit.alarmed_at}"
+        if self.rl.audit_stops:
+            fix = "pay by the verifier, retrain what pays, or set rl.audit_stops to false"
+            raise TrainingError(what, where=where, fix=fix)
+        if self.audit.alarmed_at == self.done:
+            log.warning("%s: %s", where, what)
+
     def _plan(self) -> RolloutPlan:
         rl, seed = self.rl, self._seed("train")
         batch = rl.tasks_per_step * rl.group_size
@@ -436,7 +492,7 @@ class _RLRun:
 
     def _pool(self, rollout_log: RolloutLog, policy: PolicyBackend, environments: EnvProvider) -> AsyncRolloutPool:
         # Scorers that need more than the final state (a judge, a reward model) are slow: episodes continue meanwhile.
-        slow = not self.panel.needs(self.domain) <= {"final_state"}
+        slow = self.panel.is_slow(self.domain)
         return AsyncRolloutPool(
             rollout_log,
             policy,
@@ -450,10 +506,10 @@ class _RLRun:
             on_episode=self.on_episode,
         )
 
-    def _grade(self, task: Task, episode: Episode) -> tuple[float, bool]:
+    def _grade(self, task: Task, episode: Episode) -> tuple[float, bool | None]:
         judged = judge_episode(task, episode, self.panel)
         self.on_judged(judged)
-        return judged.result.score, judged.result.v
+        return judged.result.score, decide_verdict(judged.verdicts).v
 
     def _seed(self, *names: object) -> int:
         return derive_seed(self.settings.seed, self.iteration, self.domain, *names)
@@ -468,6 +524,7 @@ class _RLRun:
     def _save(self) -> None:
         names = ("key", "done", "metrics", "trajectories", "weights")
         state = {name: getattr(self, name) for name in names} | {"replay": self.replay.entries}
+        state["audit"] = self.audit.to_state()
         self.workers.call("save", self.folder / "rl.pt", state)
         self.replay.sweep()
 
@@ -477,4 +534,6 @@ class _RLRun:
             self.done, self.metrics = found["done"], found["metrics"]
             self.trajectories, self.weights = found["trajectories"], found["weights"]
             self.replay.entries = found["replay"]
+            self.audit.load_state(found["audit"])
+            self._check_audit()
             log.info("rl %s goes on at step %d", self.domain, self.done)

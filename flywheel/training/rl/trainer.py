@@ -189,8 +189,9 @@ def build_experiences(
 ) -> list[Experience]:
     """Build the experience of each episode that has a step of its own, sorted by trajectory_id.
 
-    outcomes: one per episode, in order. tasks: by task_id. encoder: of the policy. Raises DataError for a step that has
-    neither screen nor observation, BadInput as `build_context` and `Encoder.encode`.
+    outcomes: one per episode, in order. tasks: by task_id. encoder: of the policy. settings: of the prompts (block
+    `policy`) and of the rewards (block `rl`). Raises DataError for a step that has neither screen nor observation,
+    BadInput as `build_context` and `Encoder.encode`.
     """
     pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.own_steps]
     return [
@@ -253,10 +254,10 @@ def estimate_step_samples(
 ) -> tuple[list[StepSample], float]:
     """Estimate values and advantages over each whole trajectory, by the learner's algorithm, and cut them into steps.
 
-    batch: whole trajectories, at least one. Returns one sample per step, and the mean horizon in tokens (NaN where the
-    algorithm has none). Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step
-    without a trainable token, a reward or log-probability that is not finite, and a step without log-probabilities;
-    PolicyError as `PolicyForward.encode_example`.
+    batch: whole trajectories, at least one. rl: block `rl`. Returns one sample per step, and the mean horizon in tokens
+    (NaN where the algorithm has none). Raises TrainingError, naming trajectory and step, for an empty batch, a
+    trajectory or step without a trainable token, a reward or log-probability that is not finite, and a step without
+    log-probabilities; PolicyError as `PolicyForward.encode_example`.
     """
     if not batch:
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
@@ -321,8 +322,9 @@ def estimate_step_samples(
 def replay_step_samples(replayed: Sequence[Experience], learner: Learner, rl: RlSettings) -> list[StepSample]:
     """Make samples of turns that were trained on before, with their advantages and log-probabilities of then.
 
-    The ratio is the present policy's over the one that sampled them, clipped as PPO does. Raises TrainingError as
-    `estimate_step_samples`, and where the log-probabilities at the sampling temperature are not known.
+    replayed: of `ReplayBuffer.read`. learner: whose policy is trained. rl: block `rl`. The ratio is the present
+    policy's over the one that sampled them, clipped as PPO does. Raises TrainingError as `estimate_step_samples`, and
+    where the log-probabilities at the sampling temperature are not known.
     """
     found = []
     for experience in replayed:
@@ -501,9 +503,10 @@ def _check_logprob_agreement(turns: Sequence[StepSample], rl: RlSettings) -> dic
 
 
 def update_value(learner: Learner, turns: Sequence[StepSample], rl: RlSettings) -> float:
-    """Take one gradient step of the value model on all tokens of the turns; return its loss.
+    """Take one gradient step of the value model of `learner` on all tokens of the turns; return its loss before it.
 
-    Raises TrainingError where the loss or its gradient is not finite.
+    turns: with returns and value_input. rl: block `rl`. Raises TrainingError where the loss or its gradient is not
+    finite.
     """
     engine, tokens = learner.critic, sum(len(turn.returns) for turn in turns)
 
@@ -602,8 +605,8 @@ class ValuePretraining:
 
 
 def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: RlSettings, seed: int) -> ValuePretraining:
-    """Train the value model for at most rl.value_pretraining_steps gradient steps, each on all tokens; keep the weights
-    with the lowest loss on a quarter of the trajectories, which is held out.
+    """Train the value model of `learner` for at most rl.value_pretraining_steps gradient steps, each on all tokens;
+    keep the weights with the lowest loss on a quarter of the trajectories of `batch`, which is held out.
 
     Whole tasks are held out where there are enough: episodes of one task begin with the same screen, whose return V
     could memorise. With few tasks single trajectories are held out, as a quarter of the tasks often has no variance to
@@ -659,7 +662,8 @@ class RLTrainer(Learner):
         super().__init__(policy, self.rl, seed, algorithm, constraint, computes_in_bfloat16(self.rl, adapter))
 
     def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """Pretrain the value model (`pretrain_value`); return its metrics. Raises as `pretrain_value`."""
+        """Pretrain the value model (`pretrain_value`) on `batch`; return the fields of the result as metrics, named
+        value_pretraining_<field>. seed: of the split. Raises as `pretrain_value`."""
         found = pretrain_value(self, batch, self.rl, seed)
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 

@@ -28,9 +28,10 @@ from flywheel.config.run_lock import WorkspaceBusy
 from flywheel.config.workspace import Workspace
 from flywheel.store import labels, saved_queries
 from flywheel.store.versioning import git_tags
-from flywheel.ui.explorer import auth, iterations, review, trajectories
+from flywheel.ui.explorer import auth, iterations, recordings, review, runs, trajectories
 from flywheel.ui.explorer.auth import LoginSessions
 from flywheel.ui.explorer.catalog_reader import QUERIES, CatalogReader, NotInStore
+from flywheel.ui.explorer.counterfactuals import CounterfactualBody, CounterfactualRunner, RunsNotAllowed
 from flywheel.ui.explorer.media import ScreenImages, SessionAudio, TokenTexts
 from flywheel.ui.explorer.sql import SqlWorkerPool
 from flywheel.ui.report import charts
@@ -50,7 +51,7 @@ class ServerLinks:
     report: str = ""
 
     def docs(self, ws: Workspace) -> str:
-        """Return the URL of the Data Docs; "" where they are not served or not written."""
+        """Return the URL of the Data Docs of `ws`; "" where they are not served or not written."""
         return f"{self.report}/{_DATA_DOCS}" if self.report and (ws.report / _DATA_DOCS).is_file() else ""
 
 
@@ -59,7 +60,8 @@ _KEEPALIVE_S = 15.0  # without changes, a comment is sent so often, so that the 
 
 
 class ChangeStream:
-    """Tell the pages when the workspace changes. standing: returns its digest (`CatalogReader.digest`)."""
+    """Tell the pages when the workspace changes, of one event loop. standing: returns its digest
+    (`CatalogReader.digest`); called in a thread."""
 
     def __init__(self, standing: Callable[[], str]) -> None:
         self._standing = standing
@@ -72,7 +74,8 @@ class ChangeStream:
         self._over.set()
 
     async def stream(self) -> AsyncIterator[str]:
-        """Yield server-sent events with the digest of the workspace, at once and after each change."""
+        """Yield server-sent events with the digest of the workspace, at once and within a second after each change;
+        every 15 seconds without one a comment. Ends after `end`. Raises what `standing` does."""
         told, quiet = "", time.monotonic()
         while not self._over.is_set():
             now = await self._look()
@@ -97,6 +100,7 @@ _PACKAGE = resources.files("flywheel.ui.explorer")
 _CACHE_FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
 _STATUS = (
     (NotInStore, 404),
+    (RunsNotAllowed, 403),
     (BadInput, 400),
     (WorkspaceBusy, 409),
     (QueryTimeout, 504),
@@ -112,26 +116,30 @@ def create_explorer_app(
     sql: SqlWorkerPool,
     changing: ChangeStream,
     near: ServerLinks,
+    runner: CounterfactualRunner,
     other: CatalogReader | None = None,
 ) -> ASGIApp:
     """Create the explorer's application. asking: reads the workspace. login: its sessions. sql: runs users' SQL.
-    changing: stream of changes. near: servers that pages link to. other: reads a second workspace, whose iterations are
-    shown for comparison."""
+    changing: stream of changes. near: servers that pages link to. runner: begins counterfactual runs, where it may.
+    other: reads a second workspace, whose iterations are shown for comparison."""
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
     page = _page_renderer(asking.ws, near)
     _add_error_handlers(app, page)
     _add_login_routes(app, login)
     _add_list_routes(app, asking, changing)
     _add_trajectory_routes(app, asking)
+    _add_run_routes(app, asking, runner)
     _add_iteration_routes(app, asking, other)
     _add_sql_routes(app, asking, sql)
     _add_review_routes(app, asking)
+    _add_recording_routes(app, asking)
     _add_page_routes(app, page)
     return auth.AuthMiddleware(app, login)
 
 
 def json_response(found: Any, status: int = 200) -> Response:
-    """Return a response with `found` as JSON; numbers that are not finite become null."""
+    """Return a response of the HTTP `status` with `found` as JSON; numbers that are not finite become null, other
+    values than JSON's their text."""
     return Response(to_json(found, inf_nan_mode="null", fallback=str), status, media_type="application/json")
 
 
@@ -185,6 +193,59 @@ def _add_trajectory_routes(app: FastAPI, asking: CatalogReader) -> None:
     def thumbnail(iteration: int, sha256: str) -> Response:
         data, kind = screens.read_thumbnail(iteration, sha256)
         return Response(data, media_type=kind, headers=_CACHE_FOREVER)
+
+
+def _add_run_routes(app: FastAPI, asking: CatalogReader, runner: CounterfactualRunner) -> None:
+    """Add the routes of tasks and their runs. The one that begins runs accepts only POST with JSON (`auth.py`)."""
+
+    @app.get("/api/tasks")
+    def tasks(
+        q: Annotated[str, Query(max_length=400)] = "",
+        offset: Annotated[int, _OFFSET] = 0,
+        limit: Annotated[int, Query(ge=1, le=trajectories.MAX_ROWS)] = 100,
+    ) -> Response:
+        return json_response(runs.list_tasks(asking, q, offset, limit))
+
+    @app.get("/api/tasks/{task_id}/runs")
+    def side_by_side(task_id: str, choice: Annotated[runs.RunChoice, Query()]) -> Response:
+        return json_response(runs.load_task_runs(asking, task_id, choice))
+
+    @app.get("/api/counterfactuals")
+    def counterfactuals(task: Annotated[str, Query(max_length=200)]) -> Response:
+        return json_response(runner.describe(task))
+
+    @app.post("/api/counterfactuals")
+    async def begin(request: Request) -> Response:
+        await asyncio.to_thread(runner.start, await _read_body(request, CounterfactualBody))
+        return Response(status_code=204)
+
+
+def _add_recording_routes(app: FastAPI, asking: CatalogReader) -> None:
+    """Add the routes of recordings under review. The route that writes accepts only POST with JSON (`auth.py`)."""
+    tokens, ws = TokenTexts(asking.ws), asking.ws
+
+    @app.get("/api/review/recordings")
+    def listed(reviewer: str) -> Response:
+        return json_response(recordings.list_recordings(ws, reviewer))
+
+    @app.get("/api/review/recordings/{name}")
+    def item(name: str, reviewer: str) -> Response:
+        return json_response(recordings.load_recording_item(asking, tokens, name, reviewer))
+
+    @app.post("/api/review/recordings")
+    async def said(request: Request) -> Response:
+        verdict = await _read_body(request, recordings.VerdictRequest)
+        return json_response(await asyncio.to_thread(recordings.save_recording_verdict, ws, verdict))
+
+    @app.get("/screens/recordings/{name}/{sha256}")
+    def screen(name: str, sha256: str) -> Response:
+        data, kind = recordings.read_recorded_screen(ws, name, sha256)
+        return Response(data, media_type=kind, headers=_CACHE_FOREVER)
+
+    @app.get("/sound/recordings/{name}")
+    def spoken(name: str) -> Response:
+        path, kind = recordings.find_recorded_sound(ws, name)
+        return FileResponse(path, media_type=kind)
 
 
 def _add_iteration_routes(app: FastAPI, asking: CatalogReader, other: CatalogReader | None) -> None:
@@ -316,7 +377,8 @@ def _add_review_routes(app: FastAPI, asking: CatalogReader) -> None:
 
     @app.get("/api/review/agreement")
     def agreement() -> Response:
-        return json_response(review.query_agreement(asking))
+        found = review.query_agreement(asking)
+        return json_response(found | {"recordings": recordings.query_recording_agreement(ws)})
 
     @app.get("/api/promotions")
     def waiting() -> Response:
@@ -359,7 +421,8 @@ def _add_page_routes(app: FastAPI, page: Callable[[int], Response]) -> None:
     def start() -> Response:
         return RedirectResponse("/iterations", 307)
 
-    for path in ("/trajectories", "/trajectories/{name}", "/iterations", "/compare", "/review", "/sql"):
+    listed = ("/trajectories", "/trajectories/{name}", "/tasks", "/tasks/{task_id}")
+    for path in (*listed, "/iterations", "/compare", "/review", "/sql"):
         app.get(path)(shown)
 
     @app.get("/tones.css")
@@ -442,34 +505,44 @@ class ExplorerServer:
 
 
 @contextlib.contextmanager
-def serve_explorer(ws: Workspace, port: int, other: Workspace | None = None) -> Iterator[ExplorerServer]:
+def serve_explorer(
+    ws: Workspace, port: int, other: Workspace | None = None, *, allow_runs: bool = False
+) -> Iterator[ExplorerServer]:
     """Serve the workspace's explorer on 127.0.0.1, in a thread, within the block.
 
-    port: 0 takes a free one. other: a workspace whose iterations are shown for comparison. Yields the server, whose
-    `entrance` logs a browser in. The workspace's credentials are made where it has none. Raises BadInput where the port
-    is in use, FlywheelError where the server does not answer within 20 seconds.
+    port: 0 takes a free one. other: a workspace whose iterations are shown for comparison; None: none. allow_runs:
+    whether pages may begin counterfactual runs, which end with the block. Yields the server, whose `entrance` logs a
+    browser in. The workspace's credentials are made where it has none. Raises as `bind_local_port` and
+    `workspace_credentials`, FlywheelError where the server does not answer within 20 seconds.
     """
     processes.limit_malloc_arenas()
     with contextlib.closing(bind_local_port(port)) as listener, start_blocking_portal(name="explorer") as portal:
         port = listener.getsockname()[1]
         login = LoginSessions(credentials.workspace_credentials(ws.state), port)
         beside = ServerLinks()
-        with portal.wrap_async_context_manager(_serving(ws, other, login, beside, listener)):
+        with portal.wrap_async_context_manager(_serving(ws, other, login, beside, listener, allow_runs)):
             yield ExplorerServer(ws, f"http://127.0.0.1:{port}", login, beside)
 
 
 @contextlib.asynccontextmanager
 async def _serving(
-    ws: Workspace, other: Workspace | None, login: LoginSessions, beside: ServerLinks, listener: socket.socket
+    ws: Workspace,
+    other: Workspace | None,
+    login: LoginSessions,
+    beside: ServerLinks,
+    listener: socket.socket,
+    allow_runs: bool,
 ) -> AsyncIterator[None]:
     asking, sql = CatalogReader(ws), SqlWorkerPool(ws)
     second = CatalogReader(other, lists=False) if other else None
     changing = ChangeStream(lambda: asking.digest() + (second.digest() if second else ""))
-    server = LocalServer(create_explorer_app(asking, login, sql, changing, beside, second), [listener])
+    runner = CounterfactualRunner(ws, allow_runs)
+    server = LocalServer(create_explorer_app(asking, login, sql, changing, beside, runner, second), [listener])
     await server.start(where=f"port {listener.getsockname()[1]}", error=FlywheelError)
     try:
         yield
     finally:
         changing.end()
+        await asyncio.to_thread(runner.close)
         await sql.aclose()
         await server.stop()

@@ -32,7 +32,7 @@ class LoginSessions:
         self._sessions: OrderedDict[str, float] = OrderedDict()
 
     def key(self) -> str:
-        """Make a new one-time key."""
+        """Make a new one-time key; beyond 1000 unused ones the oldest is dropped."""
         made = secrets.token_urlsafe(24)
         self._keys[made] = None
         if len(self._keys) > _MAX_SESSIONS:
@@ -53,12 +53,12 @@ class LoginSessions:
         return self._begin() if hmac.compare_digest(said, line) or hmac.compare_digest(said, password) else ""
 
     def holds(self, cookies: str) -> bool:
-        """Tell whether a Cookie header has a session that has not expired."""
+        """Tell whether a Cookie header, of the text `cookies`, has a session that has not expired."""
         until = self._sessions.get(cookie_parser(cookies).get(self.cookie, ""))
         return until is not None and self._now() < until
 
     def set_cookie(self, session: str) -> str:
-        """Build the value of the Set-Cookie header."""
+        """Build the value of the Set-Cookie header for a `session` that one of the two exchanges returned."""
         return f"{self.cookie}={session}; HttpOnly; SameSite=Strict; Path=/; Max-Age={_SESSION_S}"
 
     def _begin(self) -> str:

@@ -64,7 +64,8 @@ class CatalogReader:
         connection.execute("SET GLOBAL threads = 1")
 
     def words(self, text: str) -> pa.Table:
-        """Find trajectories by words of their thoughts, as `ThoughtIndex.find`, in the present state of the store.
+        """Find trajectories by the words of `text` in their thoughts, as `ThoughtIndex.find`, in the present state of
+        the store; return a table with the column `trajectory_id`. Only where `lists` is true.
 
         Raises as `ask` and `ThoughtIndex.find`.
         """
@@ -72,10 +73,10 @@ class CatalogReader:
         return self.index.find(text)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """Run a query and return its rows.
+        """Run the query `sql` and return its rows, each a mapping by column.
 
-        Raises as `ask` and `run_query`: QueryTimeout, DataError for a damaged or lost file, BadInput for SQL that
-        fails, FlywheelError where it needs too much memory.
+        parameters: of the query, by name; None: it has none. Raises as `ask` and `run_query`: QueryTimeout, DataError
+        for a damaged or lost file, BadInput for SQL that fails, FlywheelError where it needs too much memory.
         """
         return self.ask(lambda connection: database.query_rows(connection, sql, parameters))
 
@@ -110,5 +111,6 @@ class CatalogReader:
             self._places.release()
 
     def digest(self) -> str:
-        """Return a digest of the store: it changes when a partition or a promotion is added, removed or replaced."""
+        """Return a digest of the store, 16 hex digits: it changes when a partition or a promotion is added, removed or
+        replaced."""
         return self._resident.digest()

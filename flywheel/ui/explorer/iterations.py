@@ -18,9 +18,9 @@ def query_overview(asking: CatalogReader, other: CatalogReader | None = None) ->
     """Query the overview of all iterations: `iterations`, `pass` (pass@k), and rows by the name of each query of
     `_OVERVIEW`.
 
-    other: reader of a second workspace for comparison. `other` has the same keys for that workspace, and its `name`
-    (the folder's name, or the path where both folders have the same name); None without one. Raises as
-    `CatalogReader.rows`.
+    asking: reads the store. other: reader of a second workspace for comparison; None: none. `other` has the same keys
+    for that workspace, and its `name` (the folder's name, or the path where both folders have the same name); None
+    without one. Raises as `CatalogReader.rows`.
     """
     found, compared = asking.ask(_query_workspace_overview), None
     if other is not None:
@@ -53,5 +53,5 @@ def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 def query_learning_curves(asking: CatalogReader, stage: str, name: str, iterations: Sequence[int]) -> list[Row]:
     """Query the curves of the metric `name` of `stage` in `iterations`: rows of `iteration`, `domain`, `step`, `value`,
-    `low`, `high`. Raises as `CatalogReader.rows`."""
+    `low`, `high`. asking: reads the store. Raises as `CatalogReader.rows`."""
     return asking.rows(QUERIES["learning_curve"], {"stage": stage, "name": name, "iterations": list(iterations)})

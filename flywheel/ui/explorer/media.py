@@ -24,7 +24,7 @@ from flywheel.ui.explorer.catalog_reader import OUTCOMES_TABLE, CatalogReader, N
 from flywheel.utils.errors import BadInput, FlywheelError
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
+IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "gif": "image/gif"}
 _THUMBNAIL = (192, 192)
 _MAX_PIXELS = 64_000_000  # largest picture that a thumbnail is made of
 
@@ -50,7 +50,7 @@ class ScreenImages:
         )
         if not found or found[0]["bytes"] is None:
             raise NotInStore("the screen is not here", where=f"iteration {iteration}, {sha256[:12]}")
-        kind = _IMAGE_TYPES.get(str(found[0]["format"]).lower())
+        kind = IMAGE_TYPES.get(str(found[0]["format"]).lower())
         if kind is None:
             raise BadInput("the screen is of a format that no page shows", where=sha256[:12])
         return found[0]["bytes"], kind
@@ -111,11 +111,12 @@ class SessionAudio:
             listed = []
         for session in listed:
             if session_trajectory_id(iteration, task, session.id) == name:
-                return _find_audio_file(ws.resolve(session.path))
+                return find_audio_file(ws.resolve(session.path))
         raise NotInStore("the session that this is from is not known here any more")
 
     def waveform(self, name: str) -> Waveform:
-        """Compute the waveform of a trajectory's sound. Raises as `file`, DataError for a damaged sound."""
+        """Compute the waveform of the sound of the trajectory `name`. Raises as `file`, DataError for a damaged
+        sound."""
         path, _ = self.file(name)
         with self._one:
             return self._drawn(name, path, path.stat().st_mtime_ns)
@@ -132,7 +133,7 @@ class SessionAudio:
         )
 
 
-def _find_audio_file(folder: Path) -> tuple[Path, str]:
+def find_audio_file(folder: Path) -> tuple[Path, str]:
     """Find the sound file of the session in `folder`, and its media type. A path in `session.json` that leads out of
     the folder is ignored. Raises NotInStore."""
     try:
@@ -175,8 +176,9 @@ class TokenTexts:
         self._root = ws.root.resolve()
 
     def texts(self, model: str | None, ids: Sequence[int]) -> list[str]:
-        """Return one text per token id; a part of a character becomes the replacement character. model: path of the
-        checkpoint in the workspace; None: unknown."""
+        """Return one text per token id of `ids`; a part of a character becomes the replacement character, an id that
+        stands for no text ⟨id⟩. model: path of the checkpoint in the workspace; None: unknown. Without a tokeniser that
+        can be read there the text of an id is its number."""
         if not ids:
             return []
         path = (self._root / model / "tokenizer.json").resolve() if model else None

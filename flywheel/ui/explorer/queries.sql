@@ -59,7 +59,8 @@ FROM funnel
 FROM stage_minutes
 
 -- name: curves
-SELECT stage, name, count(*) AS n FROM learning_curves GROUP BY ALL ORDER BY stage, name
+SELECT stage, name, count(*) AS n, list(DISTINCT iteration ORDER BY iteration) AS iterations
+FROM learning_curves WHERE value IS NOT NULL GROUP BY ALL ORDER BY stage, name
 
 -- name: runs
 SELECT iteration, run_id, name, state FROM run_history
@@ -157,3 +158,38 @@ SELECT trajectory_id, any_value(parent_id) AS parent_id, any_value(start_step) A
     any_value(success) AS success, any_value(destination) AS destination, any_value(reward) AS reward
 FROM down LEFT JOIN explorer.listed USING (trajectory_id)
 GROUP BY trajectory_id ORDER BY depth, start_step, trajectory_id LIMIT 200
+
+-- name: tasks_with_runs
+SELECT task_id, min(instruction) AS instruction, any_value(domain) AS domain, any_value(world) AS world,
+    any_value(template) AS template, any_value(level) AS level, count(*) AS runs, count(success) AS judged,
+    count(*) FILTER (WHERE success) AS solved, list(DISTINCT iteration ORDER BY iteration) AS iterations,
+    count(parent_id) FILTER (WHERE start_step IS NOT NULL) AS branches
+FROM explorer.listed
+WHERE $search = '' OR contains(lower(instruction), lower($search)) OR task_id = $search
+GROUP BY task_id
+ORDER BY (solved > 0 AND solved < judged) DESC, runs DESC, max(iteration) DESC, task_id LIMIT $limit OFFSET $offset
+
+-- name: runs_of_task
+-- Each trajectory once, with the screen after its last step.
+SELECT l.trajectory_id, l.iteration, l.stage, l.source, l.author, l.sample, l.policy_version, l.status, l.steps,
+    l.success, l.score, l.destination, l.reward, l.parent_id, l.start_step, l.instruction, l.error, l.annotator,
+    t.final_image_sha256 AS image_sha256, md5(nullif(t.final_state, 'null')) AS final_state
+FROM explorer.listed l JOIN trajectories t USING (iteration, stage, trajectory_id)
+WHERE l.task_id = $task QUALIFY l.iteration = max(l.iteration) OVER (PARTITION BY l.trajectory_id)
+ORDER BY l.iteration DESC, l.source = 'counterfactual', l.stage, l.sample NULLS LAST, l.trajectory_id
+
+-- name: steps_of_runs
+-- As the macro `steps_of`, of several trajectories: the rows are found by their ids alone, the rest is read where they lie.
+SELECT trajectory_id, step, author, thought, action_type, action, parse_error, x, y, x2, y2, reward, weight_version,
+    image_sha256, md5(observation) AS "text", nullif(url, '') AS url, list_sum(logprobs) AS logprob
+FROM steps_in_files SEMI JOIN (
+    SELECT filename, file_row_number FROM steps_in_files
+    WHERE trajectory_id IN (SELECT unnest($names)) AND iteration IN (SELECT unnest($iterations))
+) USING (filename, file_row_number)
+ORDER BY trajectory_id, step
+
+-- name: models_of_weights
+SELECT digest, min(model) AS model FROM (
+    SELECT child AS digest, parent AS model FROM lineage WHERE relation = 'weights of'
+    UNION ALL SELECT digest, model FROM promotions)
+WHERE digest IN (SELECT unnest($digests)) GROUP BY digest

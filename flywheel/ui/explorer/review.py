@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -69,7 +70,8 @@ class LabelRequest(BaseModel):
 
 
 class OwnerRequest(BaseModel):
-    """Hold who is to label samples, as a page sends it. owner: "" releases them. take_over: also another's."""
+    """Hold who is to label samples, as a page sends it. owner: name of that person; "" releases them. reviewer: name of
+    the person who says so. take_over: also another's."""
 
     trajectory_ids: list[str] = Field(min_length=1, max_length=500)
     owner: str
@@ -81,7 +83,7 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
     """List the choices of a reviewer: `iterations`, newest first, and `domains` with trajectories to draw, `labels`,
     and `comment`, the most characters of a comment.
 
-    Raises as `CatalogReader.rows`.
+    asking: reads the store. Raises as `CatalogReader.rows`.
     """
     rows = asking.rows(f"SELECT DISTINCT iteration, domain FROM {OUTCOMES_TABLE} WHERE {_ROUTED}")
     return {
@@ -93,13 +95,14 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
 
 
 def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
-    """Draw the trajectories of a sample. Returns `rows`, each with its state (labelled, `mine`; `open`; `theirs`, which
-    another person is to label; `full`, labelled by two), its `owner` ("": nobody), the reviewer's own label and, where
-    there is one, the joint state of all labels; `candidates`, the number of trajectories in each queue; `owners`, the
-    number of samples of the iteration that each person is still to label; and `me`, the reviewer's key.
+    """Draw the trajectories of the sample `draw`, from the store that `asking` reads. Returns `rows`, each with its
+    state (labelled, `mine`; `open`; `theirs`, which another person is to label; `full`, labelled by two), its `owner`
+    ("": nobody), the reviewer's own label and, where there is one, the joint state of all labels; `candidates`, the
+    number of trajectories in each queue; `owners`, the number of samples of the iteration that each person is still to
+    label; and `me`, the reviewer's key.
 
-    Raises BadInput for an invalid reviewer's name, and as `CatalogReader.rows`, `labels.read_sample_owners` and
-    `route_review.open_questions`.
+    Raises BadInput for an invalid name of the reviewer or of `whose`, and as `CatalogReader.rows`,
+    `labels.read_sample_owners` and `route_review.open_questions`.
     """
     reviewer = labels.normalise_reviewer(draw.reviewer)
     all_owners = labels.read_sample_owners(asking.ws).values()
@@ -112,7 +115,9 @@ def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]
         "owned": [key for key, owner in owners.items() if owner == name or not name] if draw.whose else None,
         "inside": bool(name),
     }
-    asked = [one.trajectory_id for one in route_review.open_questions(asking.ws, newest_iteration(asking.ws))]
+    newest = newest_iteration(asking.ws)
+    asked = [one.trajectory_id for one in route_review.open_questions(asking.ws, newest)]
+    asked += [row["trajectory_id"] for row in route_review.read_waiting(asking.ws, draw.iteration or newest)]
 
     def given(name: ReviewQueue) -> dict[str, Any]:
         return own | ({"asked": asked} if name == "routing" else {})
@@ -145,7 +150,8 @@ def _with_owner(row: Row, owner: str, reviewer: str) -> Row:
 def assign_review_samples(asking: CatalogReader, said: OwnerRequest) -> None:
     """Give samples to a person, who alone labels them until that is done, or release them.
 
-    Raises NotInStore where there is no such trajectory, and as `labels.assign_samples` and `CatalogReader.rows`.
+    asking: reads the store. said: which samples, to whom and by whom. Raises NotInStore where there is no such
+    trajectory, and as `labels.assign_samples` and `CatalogReader.rows`.
     """
     known = asking.rows(
         f"SELECT trajectory_id, max(iteration) AS iteration FROM {OUTCOMES_TABLE} "
@@ -159,11 +165,11 @@ def assign_review_samples(asking: CatalogReader, said: OwnerRequest) -> None:
 
 
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
-    """Load a trajectory to review. `mine` is the reviewer's label, `owner` who is to label it ("": nobody), `seen` who
-    else has labelled it. While `mine` is None, scores and what others said are left out; afterwards it is the
-    trajectory as its page shows it, with `others`, the labels of other reviewers. Raises NotInStore where there is no
-    such trajectory, BadInput for an invalid reviewer's name, and as `CatalogReader.rows` and
-    `labels.read_sample_owners`."""
+    """Load the trajectory `trajectory_id` for `reviewer`, by name, as a mapping. `mine` is the reviewer's label,
+    `owner` who is to label it ("": nobody), `seen` who else has labelled it. While `mine` is None, scores and what
+    others said are left out; afterwards it is the trajectory as its page shows it, with `others`, the labels of other
+    reviewers. asking: reads the store. tokens: decodes token ids. Raises NotInStore where there is no such trajectory,
+    BadInput for an invalid reviewer's name, and as `CatalogReader.rows` and `labels.read_sample_owners`."""
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'
@@ -179,16 +185,22 @@ def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: s
         return standing | {
             "mine": None,
             "facts": {name: found["facts"][name] for name in _BLIND_FACTS},
-            "steps": [step | {"reward": None} for step in found["steps"]],
+            "steps": blind_steps(found),
         }
     return found | standing | {"mine": mine, "others": [row for row in given if row is not mine]}
 
 
-def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
-    """Store the label `said`. For a trajectory of an open routing review it is also the answer to that review.
+def blind_steps(found: Mapping[str, Any]) -> list[Row]:
+    """Return a trajectory's steps without rewards, which tell of it. found: as `load_trajectory_detail` gives it."""
+    return [step | {"reward": None} for step in found["steps"]]
 
-    Raises NotInStore where there is no such trajectory, BadInput for an invalid name, label or comment, DiskFull, and
-    as `CatalogReader.rows` and `route_review.label_trajectory`.
+
+def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
+    """Store the label `said` in the reviewer's file. For a trajectory of an open routing review it is also the answer
+    to that review.
+
+    asking: reads the store. Raises NotInStore where there is no such trajectory, BadInput for an invalid name, label or
+    comment, DiskFull, and as `CatalogReader.rows` and `route_review.label_trajectory`.
     """
     ws, reviewer, of = asking.ws, labels.normalise_reviewer(said.reviewer), {"id": said.trajectory_id}
     known = asking.rows(
@@ -227,7 +239,8 @@ def query_agreement(asking: CatalogReader) -> dict[str, Any]:
     """Query the agreement of reviewers with one another (`pairs`) and with scorers, and the numbers of trajectories by
     state and of labels by reviewer.
 
-    Raises as `CatalogReader.rows`.
+    Keys: `pairs`, `scorers`, `states`, `reviewers`, each with rows. asking: reads the store. Raises as
+    `CatalogReader.rows`.
     """
     return {
         "pairs": asking.rows("FROM reviewer_agreement"),
@@ -260,7 +273,7 @@ def list_decisions(asking: CatalogReader) -> list[dict[str, Any]]:
     `reason`, `model` (the newest afterwards), `said`, the decisions of people and of the rule, oldest first, and
     `obstacle`, why the decision cannot be reversed ("": it can be).
 
-    Raises as `CatalogReader.rows` and `promotion_review.find_override_obstacle`.
+    asking: reads the store. Raises as `CatalogReader.rows` and `promotion_review.find_override_obstacle`.
     """
     found = asking.rows(QUERIES["decisions"])
     for row in found:
@@ -289,7 +302,7 @@ def submit_promotion_decision(ws: Workspace, iteration: int, decision: Promotion
 
     One that reverses another is carried out at once, and the report written anew. Raises what `decide_promotion` does:
     BadInput where none is open or the words are not valid, DataError, DiskFull; for an override what
-    `override_promotion` and `recover_workspace` do, and WorkspaceBusy where a run is at work.
+    `override_promotion`, `recover_workspace` and `write_report` do, and WorkspaceBusy where a run is at work.
     """
     said = decision.model_dump(exclude={"override"})
     if decision.override:

@@ -40,8 +40,9 @@ class SqlWorkerPool:
         self._places = asyncio.Semaphore(MAX_SQL_WORKERS)
 
     async def ask(self, sql: str, form: str = "json") -> SqlResult:
-        """Run a query in a worker. form: json, csv or parquet. Raises BadInput for SQL that is no query or exceeds the
-        limits, QueryTimeout, FlywheelError where the worker dies."""
+        """Run the query `sql` in a worker. form: of the result, json, csv or parquet. Raises BadInput for SQL that is
+        no query or exceeds the limits, DataError for a damaged or lost file, QueryTimeout after the limit's seconds, or
+        where no worker is free within 20 s, FlywheelError where the worker dies."""
         try:
             async with asyncio.timeout(_QUEUE_TIMEOUT_S):
                 await self._places.acquire()

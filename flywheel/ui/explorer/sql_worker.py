@@ -50,7 +50,8 @@ class ParsedQuery:
 
 
 def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQuery:
-    """Parse `sql` as one query. Raises BadInput for no statement, several, invalid SQL, and any other statement."""
+    """Parse `sql` as one query that reads, without running it. connection: whose parser is used. Raises BadInput for no
+    statement, several, invalid SQL, and any other statement."""
     found = _statements(connection, sql)
     if not found:
         raise BadInput("the query is empty", fix="type one query")
@@ -120,8 +121,8 @@ _OVERHEAD_BYTES = 2**30  # address space for mapped files and stacks, in additio
 
 @dataclass(frozen=True)
 class SqlLimits:
-    """Limit one query. memory: bytes of DuckDB. rows, export_rows: most rows as JSON, and as a file. bytes: of the
-    result."""
+    """Limit one query. seconds: it may take. memory: bytes of DuckDB. rows, export_rows: most rows as JSON, and as a
+    file. bytes: of the result. threads: of DuckDB."""
 
     seconds: float = 10.0
     memory: int = 2**30
@@ -132,7 +133,8 @@ class SqlLimits:
 
 
 def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBPyConnection) -> None:
-    """Restrict the connection to reading the workspace's datasets; no statement can lift that."""
+    """Restrict `connection` to reading the workspace's datasets, with the memory of `limits`; no statement can lift
+    that."""
     places = [ws.data, ws.state / "closed", ws.root / "iterations", labels.labels_folder(ws)]
     names = [str(name).replace("'", "''") for path in places for name in (path, path.resolve())]
     folders = ", ".join(f"'{name}'" for name in names)
@@ -153,7 +155,8 @@ def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBP
 
 @contextlib.contextmanager
 def interrupt_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[threading.Event]:
-    """Interrupt the connection's query if the block lasts `seconds`; yield an event that is then set."""
+    """Interrupt the query of `connection` if the block lasts `seconds`; yield an event that is then set. The query
+    raises duckdb.InterruptException."""
     over = threading.Event()
 
     def stop() -> None:
@@ -181,7 +184,7 @@ class SqlAnswerer:
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def answer_query(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
-        """Run a query; return facts about its result, and the result as `form` (json, csv or parquet).
+        """Run the query `sql`; return facts about its result, and the result as `form` (json, csv or parquet).
 
         Raises BadInput for SQL that is no query or exceeds a limit, QueryTimeout, DataError for a damaged or lost file.
         """
@@ -329,7 +332,11 @@ def _confine(limits: SqlLimits) -> None:
 
 
 def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) -> None:
-    """Answer the requests of a stream, one JSON line each, until it ends. out: the responses."""
+    """Answer the requests of the stream `questions`, one JSON line each with `sql` and `form`, until it ends.
+
+    answers: runs them. out: gets for each a line of JSON with the facts, or `error` and its `kind`, and the `bytes` of
+    the result, which follow.
+    """
     for line in questions:
         asked = json.loads(line)
         payload = b""
@@ -342,7 +349,10 @@ def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) 
 
 
 def run_sql_worker(root: str, limits: str) -> None:
-    """Run the worker: confine the process, then answer queries from standard input."""
+    """Run the worker: confine the process, then answer queries from standard input on standard output until it ends.
+
+    root: folder of the workspace. limits: fields of `SqlLimits` as JSON.
+    """
     chosen = SqlLimits(**json.loads(limits))
     answers = SqlAnswerer(Workspace(Path(root)), chosen)
     with contextlib.suppress(FlywheelError):  # a damaged file is reported by the queries that read it

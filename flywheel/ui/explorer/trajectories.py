@@ -126,7 +126,7 @@ _MAX_VALUES = 60  # most values that are counted
 def list_trajectory_columns(asking: CatalogReader) -> list[Row]:
     """List the columns that trajectories can be filtered and sorted by: name, type, kind and meaning of each.
 
-    Raises as `CatalogReader.rows`.
+    asking: reads the store. Raises as `CatalogReader.rows`.
     """
     return [{**row, "kind": column_kind(row["type"])} for row in asking.columns]
 
@@ -137,7 +137,8 @@ def query_trajectory_page(
     """Query a page of trajectories: `rows`, each with the sha256 of its first screen, and `total`, the number of all
     that match.
 
-    where, search, within, sort: as in `parse_trajectory_query`. Raises BadInput as that does, and as
+    asking: reads the store. where, search, within, sort: as in `parse_trajectory_query`. offset, limit: number of
+    matches before the page, and at most on it, which is never more than MAX_ROWS. Raises BadInput as that does, and as
     `CatalogReader.rows` and `CatalogReader.words`.
     """
     types = {row["name"]: row["type"] for row in asking.columns}
@@ -178,7 +179,7 @@ def _first_screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
 
 
 def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
-    """Count the most frequent values of a column.
+    """Count the 60 most frequent values of `column` of the view `trajectory_outcomes`; asking: reads the store.
 
     Raises BadInput for an unknown column, and as `CatalogReader.rows`.
     """
@@ -191,7 +192,8 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
 
 
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:
-    """Load a trajectory for its page.
+    """Load the trajectory `trajectory_id` for its page, as a mapping. asking: reads the store. tokens: decodes token
+    ids.
 
     Raises NotInStore where there is no such trajectory, and as `CatalogReader.rows`.
     """
@@ -223,7 +225,7 @@ def _query_detail(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str,
         "family": _query_family(connection, outcome),
         "twins": rows(QUERIES["twins"], id=name),
         "set_aside": rows(QUERIES["set_aside"], **of),
-        "steps": _query_steps(connection, name, of["iteration"]),
+        "steps": _query_steps(connection, name, outcome),
     }
 
 
@@ -236,7 +238,8 @@ def _query_family(connection: duckdb.DuckDBPyConnection, outcome: Row) -> list[R
     return []
 
 
-def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: int) -> list[Row]:
+def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, outcome: Row) -> list[Row]:
+    iteration = outcome["iteration"]
     steps = database.query_rows(connection, "FROM steps_of($id)", {"id": name})
     shas = sorted({row["image_sha256"] for row in steps if row["image_sha256"]})
     sizes = {
@@ -246,10 +249,16 @@ def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, iteration: in
     utterances: dict[int, list[Row]] = defaultdict(list)
     for row in database.query_rows(connection, QUERIES["utterances"], {"id": name, "iteration": iteration}):
         utterances[row["step"]].append(row)
-    return [_step_row(row, sizes.get(row["image_sha256"]), utterances[row["step"]]) for row in steps]
+    by = replay.describe_authors(connection, outcome, steps)
+    return [
+        make_step_row(row, sizes.get(row["image_sha256"]), utterances[row["step"]]) | {"by": by.get(row["step"])}
+        for row in steps
+    ]
 
 
-def _step_row(row: Row, size: Row | None, said: list[Row]) -> Row:
+def make_step_row(row: Row, size: Row | None, said: list[Row]) -> Row:
+    """Make a step for a page: its action drawn and in words. row: of the table `steps`. size: width and height of its
+    screen, in pixels; None where there is none. said: rows of the step's utterances."""
     width, height = (size["width"], size["height"]) if size else (224, 224)
     return {
         **{name: value for name, value in row.items() if name not in ("stage", "trajectory_id", "memory")},

@@ -32,7 +32,7 @@ def _declared() -> dict[str, Any]:
 
 
 def tone_class(name: str) -> str:
-    """Return the CSS class of a domain, a store or `all`. A domain has the same colour in all reports."""
+    """Return the CSS class of `name`, a domain, a store or `all`. A domain has the same colour in all reports."""
     return f"tone-{name}" if name in _declared()["tones"] else f"tone-domain-{zlib.crc32(name.encode()) % _SPARE_TONES}"
 
 
@@ -96,8 +96,9 @@ def draw_lines(
     width: int = CHART_WIDTH,
     height: int = CHART_HEIGHT,
 ) -> str:
-    """Draw curves over a common x axis as SVG; "" without points. percent: y axis from 0% to 100%. zero: y axis begins
-    at 0 (values must be 0 or more)."""
+    """Draw the curves `series` over a common x axis as SVG; "" without points. title: for screen readers. x_label:
+    below the axis. percent: y axis from 0% to 100%. zero: y axis begins at 0 (values must be 0 or more). width, height:
+    in CSS pixels."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     if not xs:
@@ -126,8 +127,9 @@ def draw_lines(
 
 
 def draw_intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | None]]]], *, title: str) -> str:
-    """Draw fractions with intervals as SVG. groups: (x label, marks), with the marks (tone, mark) next to one another.
-    A line joins the marks of a tone, unless the tone contains `before`: these are drawn hollow."""
+    """Draw fractions with intervals as SVG. groups: (x label, marks), with the marks (tone, mark) next to one another;
+    a mark of None leaves its place free. A line joins the marks of a tone, unless the tone contains `before`: these are
+    drawn hollow. title: for screen readers."""
     low, high, ticks = 0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0)
     body = [_grid(ticks, low, high, True)]
     room = (CHART_WIDTH - _LEFT - _RIGHT) / max(len(groups), 1)
@@ -207,8 +209,8 @@ _STYLE = "".join((_PACKAGE / "templates" / "chart_sheet.css").read_text("utf-8")
 
 
 def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str, columns: int = 3) -> str:
-    """Draw charts as one SVG with its own style sheet, in light colours. charts: in rows of `columns`. small: below
-    them, in rows of one more."""
+    """Draw charts under the `title` as one SVG with its own style sheet, in light colours. charts: in rows of
+    `columns`. small: below them, in rows of one more."""
     wide = columns * (CHART_WIDTH + 2 * _PAD) + (columns - 1) * _GAP
     body, y = [f'<text class="h" x="{_GAP}" y="38">{escape(title)}</text>'], 58
     cell = CHART_HEIGHT + _HEAD + 42
@@ -359,7 +361,7 @@ def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
 
 def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Query the tasks that the newest curriculum draws less often. Returns for each specialist `stage`, `tasks` (number
-    of all), `less` (number of those drawn less), `why` (their numbers by reason) and `rows` (the first _SHOWN).
+    of all), `less` (number of those drawn less), `why` (their numbers by reason) and `rows` (the first 14).
 
     connection: to the catalogue. Raises what `run_query` does.
     """
@@ -383,8 +385,8 @@ def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[
 
 
 def draw_rl_sheet(rows: Sequence[Row], title: str) -> str:
-    """Draw all training curves of RL as one SVG with its own style sheet; return its text. rows: of `metrics`, of one
-    or more stages of RL. title: above the charts."""
+    """Draw all training curves of RL as one SVG with its own style sheet; return its text. rows: of the table
+    `metrics`, of one or more stages of RL; those of other curves are left out. title: above the charts."""
     return draw_chart_sheet(draw_rl_panels(rows), draw_world_success(rows), title)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import duckdb
 
-from flywheel.config.workspace import iteration_label
+from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.store.catalog import database
 from flywheel.store.schema import ALL_DOMAINS
 from flywheel.ui.report import charts, replay
 from flywheel.ui.report.charts import Chart, ChartMark, ChartSeries
 from flywheel.ui.report.charts import tone_class as _tone
+from flywheel.utils.errors import DataError, FlywheelError
 
 Row = dict[str, Any]
 _STEPS_SHOWN = 8
@@ -75,7 +76,8 @@ def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | 
 
 
 def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
-    """Draw held-out success before and after each iteration after `since`, one chart per domain."""
+    """Draw held-out success before and after each iteration after `since`, one chart per domain. rows: of
+    `query_report_iterations`."""
     result = []
     for domain in list_evaluated_domains(rows):
         groups = []
@@ -141,6 +143,8 @@ def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
             ("rollouts", "rollouts"),
             *([("corrections", "corrections")] if counts["corrections"] else []),
             ("recordings", "recordings"),
+            *([("annotated", "annotations")] if counts["annotations"] else []),
+            *([("recordings reworded", "augmentations")] if counts["augmentations"] else []),
             ("scored", "scored"),
             ("verified, V = 1", "verified"),
         )
@@ -151,10 +155,34 @@ def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         stores = [
             (name, counts[name], 100 * counts[name] / total if total else 0) for name in ("sft", "ct", "quarantine")
         ]
-        came = counts["rollouts"] + counts["corrections"] + counts["recordings"]
+        incoming = ("rollouts", "corrections", "recordings", "annotations", "augmentations")
+        came = sum(counts[name] for name in incoming)
         shown = {"iteration": iteration_label(k), "bars": bars, "stores": stores, "came": came, "stored": total}
         result.append(shown | {"rl": rl if counts["rl_tasks"] else []})
     return result
+
+
+def read_made_funnels(ws: Workspace) -> list[Row]:
+    """Read the funnels of the made tasks that the settings name (`synthesis.manifests`, `synthesis.worlds`).
+
+    Returns a row a funnel: `place`, a folder; and its `funnel`, or the `fault` in words where it is damaged. One row
+    with a fault alone where the settings cannot be read.
+    """
+    from flywheel.config import load_settings  # imported here, as `flywheel status` loads this module
+    from flywheel.synthesis.funnel import list_funnel_folders, read_funnel
+
+    try:
+        settings = load_settings(ws.params)
+    except FlywheelError as error:
+        return [{"place": "", "funnel": None, "fault": str(error)}]
+    rows = []
+    for folder in list_funnel_folders(settings, ws.root):
+        try:
+            if funnel := read_funnel(folder):
+                rows.append({"place": ws.relative(folder), "funnel": funnel, "fault": ""})
+        except DataError as error:
+            rows.append({"place": ws.relative(folder), "funnel": None, "fault": str(error)})
+    return rows
 
 
 def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tuple[list[int], list[Row]]:
@@ -209,9 +237,9 @@ def pick_replays(
     connection: duckdb.DuckDBPyConnection, domains: Sequence[str], since: int = 0
 ) -> list[tuple[str, replay.Replay]]:
     """Pick up to five trajectories of iterations after `since`, of different kinds and as new as possible. Returns
-    (reason of the choice, trajectory) pairs.
+    (reason of the choice, trajectory with its first eight steps) pairs.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. domains: of the first two a verified one is picked each. Raises what `run_query` does.
     """
     kinds = (
         *(("Verified, joins SFT", f"destination = 'sft' AND domain = '{domain}'") for domain in domains[:2]),
@@ -232,6 +260,26 @@ def pick_replays(
     return [(why, one) for why, one in loaded if one]
 
 
+def query_people_work(connection: duckdb.DuckDBPyConnection, ws: Workspace, since: int = 0) -> Row:
+    """Query what people's time brought in iterations after `since`.
+
+    Returns `work`, rows by kind of work and skill; `agreement`, figures of reviewers' agreement by question, where two
+    answered; `fault`, in words, where a file of what people say is damaged: that does not cost an iteration its report.
+
+    connection: to the catalogue of `ws`. Raises what `run_query` does for other damaged files.
+    """
+    from flywheel.recordings.reviewing import measure_review_agreement  # imports numpy
+
+    try:
+        work = database.query_rows(connection, _QUERIES["people_work"], {"since": since})
+        agreement = {name: one for name, one in measure_review_agreement(ws).items() if one.n}
+    except DataError as error:
+        if "reviews/" not in str(error.where):
+            raise
+        return {"work": [], "agreement": {}, "fault": str(error)}
+    return {"work": work, "agreement": agreement, "fault": ""}
+
+
 _LEAST_HEADROOM, _LEAST_LIVE_GROUPS = 0.05, 0.3  # below them RL has little to learn from
 _TEMPLATES_SHOWN = 4  # at each end
 
@@ -241,7 +289,8 @@ def query_headroom(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Row
 
     Returns `domains`, its rows of whole domains; of the newest iteration `most` and `least`, the rows of the templates
     with the most and the least headroom, none of them twice, and `poor`, the rows of domains in which RL has little to
-    learn from (without `all`).
+    learn from, a headroom below 0.05 or fewer live groups than 0.3 (without `all`). connection: to the catalogue.
+    Raises what `run_query` does.
     """
     domains = database.query_rows(connection, _QUERIES["headroom"], {"since": since})
     templates = database.query_rows(connection, _QUERIES["headroom_templates"], {"since": since})
@@ -257,12 +306,42 @@ def query_headroom(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Row
     return {"domains": domains, "poor": poor, "most": most, "least": others[-_TEMPLATES_SHOWN:]}
 
 
-_LISTS = ("worlds", "rises", "by_stage", "looked_at", "quarantine")
+def query_variance_rises(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """Query where the reward's variance within RL's groups rose beyond its earlier band, in iterations after `since`.
+
+    connection: to the catalogue. Returns a row a rise: `iteration`, `stage`, `first` and `last` (steps), `limit` (of
+    the band), `reached` (the highest value), `scorers` (names, without versions). Raises what `run_query` does.
+    """
+    from flywheel.evaluation.reward_variance import find_variance_rises  # imports numpy
+
+    found = []
+    for row in database.query_rows(connection, _QUERIES["group_variance"], {"since": since}):
+        for first, last, limit in find_variance_rises(row["curve"]):
+            at = {"first": row["steps"][first], "last": row["steps"][last], "limit": limit}
+            scorers = sorted({name.partition("@")[0] for name in row["scorers"] or ()})
+            found.append({**row, **at, "reached": max(row["curve"][first : last + 1]), "scorers": scorers})
+    return found
+
+
+def query_reward_audit(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """Query the RL runs, of iterations after `since`, whose audit proved that the reward pays what the verifier calls
+    failed (`rl.audit_fraction`).
+
+    connection: to the catalogue. Returns a row a run: `iteration`, `stage`, `first` (step), `paid_early` and
+    `paid_late` (share of failed episodes that were paid, in the first and last third of the steps), `gap_late` (share
+    paid less share done), `worst` (domain/world), `scorers` (names). Raises what `run_query` does.
+    """
+    from flywheel.evaluation.reward_audit import ALARM  # imports numpy
+
+    return database.query_rows(connection, _QUERIES["reward_audit"], {"since": since, "alarm": ALARM})
+
+
+_LISTS = ("worlds", "rises", "by_stage", "looked_at", "quarantine", "drawn_for")
 
 
 def query_report_lists(connection: duckdb.DuckDBPyConnection, since: int = 0) -> dict[str, list[Row]]:
     """Query the rows of the report's tables, of iterations after `since`, by name: `worlds` (of the newest iteration),
-    `rises`, `by_stage`, `looked_at` and `quarantine`.
+    `rises`, `by_stage`, `looked_at`, `quarantine` and `drawn_for`.
 
     connection: to the catalogue. Raises what `run_query` does.
     """

@@ -30,8 +30,8 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
     """Write the report's page, `report/index.html`, and return its path; an earlier one is replaced.
 
     A workspace without iterations gets a page that says so. everything: show all iterations; else the newest ten, with
-    earlier ones in the curves only. Raises what `run_query` does, such as DataError for a damaged file; DataError or
-    where DVC's file of an iteration is missing; DiskFull.
+    earlier ones in the curves only. Raises what `run_query` does, such as DataError for a damaged file; DataError as
+    `connect_catalog`, and where DVC's file of an iteration is lost; DiskFull.
     """
     with database.connect_catalog(ws) as connection:
         rows = figures.query_report_iterations(connection)
@@ -55,6 +55,10 @@ def write_report(ws: Workspace, *, everything: bool = False) -> Path:
             rl_curves=rl_curves,
             rl_worlds=rl_worlds,
             downsampled=charts.query_downsampled_tasks(connection),
+            variance_rises=figures.query_variance_rises(connection, since),
+            reward_audit=figures.query_reward_audit(connection, since),
+            made=figures.read_made_funnels(ws),
+            people=figures.query_people_work(connection, ws, since),
             alignment=alignment,
             utterance=utterance,
             replays=figures.pick_replays(connection, figures.list_evaluated_domains(rows), since),
@@ -129,7 +133,8 @@ _TIMEOUT_MS = 30_000
 
 def screenshot_page(page: Path, output: Path, *, width: int = 1280, height: int | None = None) -> Path:
     """Save a screenshot of the HTML file `page` as the PNG `output`; return `output`. width, height: in CSS pixels; a
-    height of None takes the whole page. Raises BadInput where there is no Chromium."""
+    height of None takes the whole page. Raises BadInput where there is no Chromium, playwright's Error where it does
+    not show the page within 30 seconds."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -149,7 +154,7 @@ def screenshot_page(page: Path, output: Path, *, width: int = 1280, height: int 
 def screenshot_report(ws: Workspace, output: Path) -> Path:
     """Save the top of the report as the PNG `output`, as the README shows it; return that path.
 
-    The report must have been written (`write_report`). output: replaced where it exists. Starts a Chromium for the
-    call; raises BadInput where there is none.
+    The report must have been written (`write_report`). output: replaced where it exists; 1280 x 1500 pixels. Starts a
+    Chromium for the call. Raises as `screenshot_page`.
     """
     return screenshot_page(ws.report_page, output, width=1280, height=1500)

@@ -76,3 +76,59 @@ SELECT trajectory_id FROM (
     WHERE t.iteration > $since)
 WHERE {condition} AND steps > 0
 ORDER BY iteration DESC, abs(steps - 4), coalesce(reward, 0) DESC, trajectory_id LIMIT 6
+
+-- name: group_variance
+-- The curves of the variance within RL's groups; and who gave the scores.
+SELECT m.*, s.scorers FROM (
+    SELECT iteration, stage, domain, list(step ORDER BY step) AS steps, list(value ORDER BY step) AS curve
+    FROM metrics WHERE name = 'group_variance' AND stage LIKE 'rl-%' AND value IS NOT NULL AND iteration > $since GROUP BY ALL) m
+LEFT JOIN (
+    SELECT iteration, stage, list_sort(list(DISTINCT scorer)) AS scorers
+    FROM scores WHERE stage LIKE 'rl-%' AND scorer IS NOT NULL AND iteration > $since GROUP BY ALL) s USING (iteration, stage)
+ORDER BY iteration, stage
+
+-- name: reward_audit
+-- Where the audit proved that RL's reward pays what failed: since which step, the shares early and late, the worst world.
+WITH audits AS (
+    SELECT iteration, stage, domain, name, step, value FROM metrics
+    WHERE name IN ('audit_evidence', 'audit_false_pay', 'audit_gap') AND stage LIKE 'rl-%' AND value IS NOT NULL
+        AND iteration > $since),
+alarms AS (
+    SELECT iteration, stage, domain, min(step) AS first FROM audits
+    WHERE name = 'audit_evidence' AND value >= $alarm GROUP BY ALL),
+thirds AS (
+    SELECT iteration, stage, domain, min(step) + (max(step) - min(step)) // 3 AS early, max(step) - (max(step) - min(step)) // 3 AS late
+    FROM audits WHERE name = 'audit_evidence' GROUP BY ALL)
+SELECT a.iteration, a.stage, a.first,
+    avg(m.value) FILTER (m.domain = a.domain AND m.name = 'audit_false_pay' AND m.step <= t.early) AS paid_early,
+    avg(m.value) FILTER (m.domain = a.domain AND m.name = 'audit_false_pay' AND m.step >= t.late) AS paid_late,
+    avg(m.value) FILTER (m.domain = a.domain AND m.name = 'audit_gap' AND m.step >= t.late) AS gap_late,
+    (SELECT max_by(w.domain, w.value) FROM (
+        SELECT domain, avg(value) AS value FROM audits
+        WHERE name = 'audit_false_pay' AND contains(domain, '/') AND iteration = a.iteration AND stage = a.stage
+        GROUP BY domain) w) AS worst,
+    s.scorers
+FROM alarms a JOIN thirds t USING (iteration, stage, domain) JOIN audits m USING (iteration, stage)
+LEFT JOIN (
+    SELECT iteration, stage, list_sort(list(DISTINCT split_part(scorer, '@', 1))) AS scorers
+    FROM scores WHERE stage LIKE 'rl-%' AND scorer IS NOT NULL AND iteration > $since GROUP BY ALL) s USING (iteration, stage)
+GROUP BY ALL ORDER BY a.iteration, a.stage
+
+-- name: drawn_for
+-- Why the training tasks were drawn, and how the newest model did on them.
+SELECT t.iteration, t.drawn_for, count(DISTINCT t.task_id) AS tasks, sum(s.verified)::BIGINT AS verified,
+    sum(s.samples)::BIGINT AS samples, sum(s.verified) / sum(s.samples) AS p_v1
+FROM tasks t LEFT JOIN task_success s ON s.task_id = t.task_id AND s.iteration = t.iteration
+WHERE t.stage = 'synthesize' AND t.split = 'train' AND t.drawn_for IS NOT NULL AND t.iteration > $since
+GROUP BY t.iteration, t.drawn_for
+QUALIFY count(*) OVER (PARTITION BY t.iteration) > 1 OR t.drawn_for <> 'even'
+ORDER BY t.iteration, t.drawn_for
+
+-- name: people_work
+-- What people's time brought, by kind of work and skill. Success is a mean over templates and levels.
+SELECT work, skill, sum(minutes) AS minutes, sum(trajectories)::BIGINT AS trajectories, sum(to_ct)::BIGINT AS to_ct,
+    sum(to_sft)::BIGINT AS to_sft, sum(steps)::BIGINT AS steps, sum(corrections)::BIGINT AS corrections,
+    sum(preference_pairs)::BIGINT AS preference_pairs, sum(like_templates)::BIGINT AS like_templates,
+    sum(success_before * like_templates) / sum(like_templates) AS success_before,
+    sum(success_after * like_templates) / sum(like_templates) AS success_after
+FROM people_minutes WHERE coalesce(iteration, $since + 1) > $since GROUP BY work, skill ORDER BY work, skill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -13,6 +13,16 @@ import duckdb
 
 from flywheel.store.catalog import database
 
+_FINAL = """
+SELECT i.bytes AS screen, i.format FROM trajectories t
+    JOIN images i ON (i.iteration, i.sha256) = (t.iteration, t.final_image_sha256)
+WHERE t.trajectory_id = $id LIMIT 1
+"""
+_ACCEPTED = """
+SELECT step, annotator FROM candidates
+WHERE trajectory_id = $id AND iteration = $iteration AND decision = 'accepted'
+"""
+_ANNOTATOR = "SELECT annotator FROM trajectories WHERE trajectory_id = $id AND iteration = $iteration LIMIT 1"
 _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 
 
@@ -20,7 +30,7 @@ _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 class ReplayFrame:
     """Hold one step for display. screen: data URI or "". read: text of the observation; None without one. overlay: SVG
     over the screen. action: in a few words; raw: as the model wrote it. said: transcribed utterances; unsure: those of
-    low confidence, with the confidence."""
+    low confidence, with the confidence. by: as `describe_authors` says."""
 
     number: int
     screen: str
@@ -36,23 +46,25 @@ class ReplayFrame:
     unsure: str
     reward: float
     error: str
+    by: str | None = None
 
 
 @dataclass(frozen=True)
 class Replay:
     """Hold one trajectory for display. facts: row of the macro `lineage_of`. more: number of further steps that are not
-    among `frames`."""
+    among `frames`. final: data URI of the screen after the last action; "" where it is not stored."""
 
     trajectory_id: str
     facts: dict[str, Any]
     frames: tuple[ReplayFrame, ...]
     more: int = 0
+    final: str = ""
 
 
 def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit: int | None = None) -> Replay | None:
-    """Load a trajectory with its first `limit` steps; None where there is no such trajectory.
+    """Load the trajectory `trajectory_id` with its first `limit` steps (None: all); None where there is no such one.
 
-    Raises what `run_query` does.
+    connection: to the catalogue. Raises what `run_query` does.
     """
     found = database.query_rows(connection, "FROM lineage_of($id)", {"id": trajectory_id})
     if not found:
@@ -63,19 +75,26 @@ def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit
     said: dict[int, list[dict[str, Any]]] = {}
     for row in database.query_rows(connection, spoken, {"id": trajectory_id}):
         said.setdefault(row["step"], []).append(row)
-    frames = tuple(build_frame(row, said.get(row["step"], [])) for row in steps[:limit])
-    return Replay(trajectory_id, found[0], frames, len(steps) - len(frames))
+    by = describe_authors(connection, found[0], steps)
+    frames = tuple(build_frame(row, said.get(row["step"], []), by.get(row["step"])) for row in steps[:limit])
+    after = database.query_rows(connection, _FINAL, {"id": trajectory_id})
+    return Replay(trajectory_id, found[0], frames, len(steps) - len(frames), _data_uri(after[0]) if after else "")
 
 
-def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> ReplayFrame:
-    """Build a frame from a row of the macro `replay`. said: rows of the step's utterances."""
+def _data_uri(row: dict[str, Any]) -> str:
+    """Return a row's screen as a data URI; "" where it has none."""
+    if not row.get("screen"):
+        return ""
+    return f"data:image/{row['format'] or 'png'};base64,{base64.b64encode(row['screen']).decode()}"
+
+
+def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = (), by: str | None = None) -> ReplayFrame:
+    """Build a frame from a row of the macro `replay`. said: rows of the step's utterances. by: of
+    `describe_authors`."""
     width, height = row.get("width") or 224, row.get("height") or 224
-    screen = ""
-    if row.get("screen"):
-        screen = f"data:image/{row['format'] or 'png'};base64,{base64.b64encode(row['screen']).decode()}"
     return ReplayFrame(
         number=row["step"],
-        screen=screen,
+        screen=_data_uri(row),
         read=row.get("observation"),
         width=width,
         height=height,
@@ -88,7 +107,33 @@ def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> Rep
         unsure=" … ".join(f"{one['asr_text']} ({one['confidence']:.2f})" for one in said if one["low_confidence"]),
         reward=row["reward"] or 0.0,
         error=row["parse_error"] or "",
+        by=by,
     )
+
+
+def describe_authors(
+    connection: duckdb.DuckDBPyConnection, facts: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
+) -> dict[int, str]:
+    """Describe who chose each step of a trajectory, by its number, in a few words; {} where all are by one author.
+
+    connection: to the catalogue. facts: `trajectory_id` and `iteration`. steps: rows of the table `steps`. Of an
+    annotated rollout a step is a person's own, one of the model's that a person accepted, or the model's alone. Raises
+    what `run_query` does.
+    """
+    asked = {"id": facts["trajectory_id"], "iteration": facts["iteration"]}
+    accepted = {row["step"]: row["annotator"] for row in database.query_rows(connection, _ACCEPTED, asked)}
+    if not accepted and len({row["author"] for row in steps}) < 2:
+        return {}
+    (found,) = database.query_rows(connection, _ANNOTATOR, asked)
+
+    def describe(row: Mapping[str, Any]) -> str:
+        if row["author"] == "human":
+            return f"by {found['annotator'] or 'a person'}"
+        if who := accepted.get(row["step"]):
+            return f"the model's, accepted by {who}"
+        return "the model alone" if row["author"] == "model" else f"by the {row['author']}"
+
+    return {row["step"]: describe(row) for row in steps}
 
 
 def describe_action(row: dict[str, Any]) -> str:

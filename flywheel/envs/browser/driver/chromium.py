@@ -1,4 +1,4 @@
-"""Find the Chromium executable; start, watch and end one Chromium process with all its children.
+"""Find the Chromium executable, check Playwright's driver; start, watch and end a Chromium with all its children.
 
 The browser ends when this process dies, even by `kill -9`: it exits when its debugging pipe closes, and
 `child_processes.py` ends its children.
@@ -34,23 +34,24 @@ _LIBRARIES = (Path("/usr/lib/chromium"), Path("/usr/lib/chromium-browser"), Path
 _INSTALL_FIX = "install one (`apt install chromium-headless-shell` or `playwright install chromium-headless-shell`)"
 
 
-def find_chromium(settings: SandboxSettings) -> Path:
+def find_chromium(settings: SandboxSettings, headed: bool = False) -> Path:
     """Find the browser's executable: that of `sandbox.executable`, or else the first one that is installed.
 
     `sandbox.executable` is a path (relative to the current folder) or a name on PATH. Where it is empty,
     chromium-headless-shell, chromium and google-chrome (by Debian's names too) are looked for on PATH, then among the
     browsers of `playwright install`. In place of a shell script the binary of the same name is taken, where
-    /usr/lib/chromium or a similar folder has it: the script, if killed, would leave the browser running. Nothing is
-    started. Raises BadInput where there is none, or not the one that is set.
+    /usr/lib/chromium or a similar folder has it: the script, if killed, would leave the browser running. headed: one
+    that has windows. Nothing is started. Raises BadInput where there is none, or not the one that is set.
     """
-    for name in (settings.executable,) if settings.executable else _PROGRAM_NAMES:
+    for name in (settings.executable,) if settings.executable else _PROGRAM_NAMES[headed:]:
         if found := shutil.which(name):
             return _skip_shell_wrapper(Path(found))
     if settings.executable:
         fix = "name another, or leave it empty to use the first one found"
         raise BadInput("not an executable file", where=f"sandbox.executable: {settings.executable}", fix=fix)
     for path in _list_playwright_browsers():
-        return path
+        if not (headed and "headless" in path.name):
+            return path
     raise BadInput("no Chromium is installed", where="sandbox.executable", fix=f"{_INSTALL_FIX}, or set its path there")
 
 
@@ -58,10 +59,10 @@ _DRIVER_TIMEOUT_S = 30.0
 
 
 def check_playwright_driver() -> str:
-    """Start the Node that Playwright brings along, and return its version.
+    """Start the Node that Playwright brings along, and return its version (`v22.1.0`).
 
     A minimal system lacks a library that it needs (libatomic1 in Debian), and Playwright then tells of a closed
-    connection alone. Raises BadInput where it does not start.
+    connection alone. Raises BadInput where it does not start within 30 seconds.
     """
     (package,) = importlib.util.find_spec(
         "playwright"
@@ -181,7 +182,8 @@ class Chromium:
     async def start(cls, executable: Path, settings: SandboxSettings, touch: bool = False) -> Chromium:
         """Start the browser `executable`. settings: the block `sandbox`. touch: its tabs are phones.
 
-        Raises EnvError where it does not start within a minute, or lacks what the settings require.
+        It is started anew without its sandbox, or without begin-frame control, where it cannot have these and the
+        settings let it. Raises EnvError where it does not start, each time within a minute, or lacks what they require.
         """
         launch = partial(cls._launch, executable, settings, touch)
         wanted = settings.frames != "screenshot" and _takes_begin_frames.get(executable, True)

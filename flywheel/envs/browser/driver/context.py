@@ -1,4 +1,4 @@
-"""Make and dispose of browser contexts, one a session, with their proxy and downloads.
+"""Open browser contexts, each for a session or for several first-party ones in a row, with their proxy and downloads.
 
 Chromium sends all requests of a page through the proxy of its browser context: documents, workers, beacons, prefetches,
 and WebSockets by CONNECT. A filter inside the browser would have to know each kind of request, later ones too; for the
@@ -30,7 +30,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
-    """Tell whether the address `url` lies under one of the prefixes `allowed`.
+    """Tell whether the address `url` lies under one of the prefixes `allowed`, such as `http://127.0.0.1:4100/`.
 
     A prefix without a path stands for that origin, and not for a longer host name that begins like it.
     """
@@ -278,7 +278,8 @@ class Downloads:
         self._asked += files
 
     async def settle(self) -> None:
-        """Wait a moment for expected downloads to begin, and for those under way to end."""
+        """Wait 0.5 s at most for expected downloads to begin, then 2 s at most for those under way to end, except those
+        that an earlier call waited for."""
         await _wait_until(lambda: self._asked <= self._count, _BEGIN_S)
         await _wait_until(lambda: self._waited.issuperset(self._names), _DOWNLOAD_S)
         self._asked, self._waited = self._count, set(self._names)  # later steps do not wait for these again
@@ -321,7 +322,8 @@ class Downloads:
 
 
 def safe_file_name(name: str) -> str:
-    """Make a safe file name, without a path, of the name that a server gave a file."""
+    """Make a safe file name, without a path, of the name that a server gave a file: its last 120 characters; "download"
+    where nothing is left."""
     name = re.sub(r"[\x00-\x1f/\\\x7f]", "_", name).strip(" .")
     return name[-_MAX_NAME:] or "download"
 
@@ -341,7 +343,7 @@ async def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
 
 
 class BrowserContext:
-    """Hold a browser context for one session, with a proxy that lets it reach only what the session may.
+    """Hold a browser context, with a proxy that lets its session, or one after the other, reach only what that may.
 
     id: of the protocol. folder: of the session's downloads; it is removed with the context.
     """

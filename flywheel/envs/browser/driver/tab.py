@@ -1,4 +1,4 @@
-"""Drive one tab, which plays one session after the other."""
+"""Drive one tab, which plays one session after the other, and send its picture to watchers."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class BrowserTab:
     async def close(self) -> None:
         """Crash the pages and dispose of the context, so that a hung page closes too; may be called twice.
 
-        Raises EnvTimeout where the browser does not dispose of it in time: the browser itself then hangs.
+        Raises EnvTimeout where the browser does not dispose of it within 5 s: the browser itself then hangs.
         """
         if self._preparing is not None:
             self._preparing.cancel()
@@ -340,7 +340,9 @@ class BrowserTab:
         return await self.observe(0)
 
     async def settle_downloads(self) -> None:
-        """Wait a moment for downloads that are under way, so that their files are in the folder."""
+        """Wait for downloads, so that their files are in the session's folder: 0.5 s at most for requested ones to
+        begin, then 2 s at most for those under way to end. One that an earlier call waited for is not waited for again.
+        Without a session nothing is done."""
         if self._context is not None:
             await self._context.downloads.settle()
 
@@ -365,7 +367,8 @@ class BrowserTab:
     async def save_state(self) -> dict[str, Any]:
         """Return the state of page, clock, random generator and storage: JSON values.
 
-        `restorable` in it tells whether `load_state` can use it. Raises EnvError where the page is gone.
+        `restorable` in it tells whether `load_state` can use it; under a dialog or the find bar it is all there is.
+        Raises EnvError where the page is gone.
         """
         if self.dialogs.open or self.bar.is_open_on(self.page):
             return {"restorable": False}
@@ -377,9 +380,9 @@ class BrowserTab:
         return kept | {"cookies": cookies} | own
 
     async def load_state(self, kept: Mapping[str, Any]) -> bool:
-        """Restore a state of `save_state` in a session just opened at the same address; False where that is impossible.
+        """Restore a state in a session just opened at the same address; False where that is impossible.
 
-        Raises EnvError where the page is gone.
+        kept: from `save_state`, one that is `restorable`. Raises EnvError where the page is gone.
         """
         self.hands.clipboard = kept["clipboard"]
         await self.stack.set_zoom(kept["zoom"])
@@ -391,7 +394,8 @@ class BrowserTab:
 
     # -- closing a page -------------------------------------------------------------------------------------------
     async def close_page(self) -> str:
-        """Close the page that is seen, where it was opened over another one; returns "" or why not."""
+        """Close the page that is seen, where it was opened over another one; returns "" or why not. Raises PageGone
+        where there is no page."""
         if len(self.stack.pages) == 1:
             return "not done: it is the only page"
         await self.page.close()

@@ -38,14 +38,15 @@ def media_type(path: Path) -> str:
 
 @dataclass
 class ServedFolder:
-    """Hold what one port serves. alias: requested path -> served path. missed: the newest paths without a file."""
+    """Hold what one port serves. alias: requested path -> served path. missed: the newest 50 paths without a file."""
 
     root: Path
     alias: Mapping[str, str] = field(default_factory=dict)
     missed: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_MISSED))
 
     def find(self, path: str) -> Path | None:
-        """Find the file or folder of a requested path; None where there is none, or it lies outside of `root`."""
+        """Find the file or folder of a requested `path` (of an address, decoded); None where there is none, or it lies
+        outside of `root`."""
         root = self.root.resolve()
         try:
             found = (root / self.alias.get(path, path).lstrip("/")).resolve()

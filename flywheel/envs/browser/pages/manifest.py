@@ -6,9 +6,9 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PrivateAttr,
     StringConstraints,
     Tag,
     ValidationError,
@@ -35,7 +36,8 @@ _FAULT_HELP = yaml.safe_load(Path(__file__).with_name("manifest_faults.yaml").re
 
 
 def parse_manifest_file(path: Path) -> dict[str, Any]:
-    """Parse a manifest's file, YAML or JSON. Raises BadInput where it cannot be read, or has a field twice."""
+    """Parse a manifest's file, JSON where its name ends in .json, else YAML; returns its fields by name, unchecked.
+    Raises BadInput where it cannot be read, is no mapping, or has a field twice."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
@@ -65,10 +67,11 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
-    """Describe one fault of a manifest. fault: an error of pydantic's. known: the names of all fields."""
+    """Describe one fault of a manifest in a line: the field, what is wrong, what to write. fault: one of the errors of
+    pydantic's ValidationError. known: the names of all fields, for the nearest one."""
     field, kind, given = str(fault["loc"][0]) if fault["loc"] else "", fault["type"], fault["input"]
-    if field in ("state", "server", "login") and len(fault["loc"]) > 1:
-        field = f"{field}.{fault['loc'][1]}"
+    if field in ("state", "server", "login", "tasks") and len(fault["loc"]) > 1:
+        field = ".".join(map(str, fault["loc"][: 3 if field == "tasks" else 2]))
     if kind == "missing" and len(fault["loc"]) == 1:
         return f"{field} is missing: add `{_FAULT_HELP['examples'][field]}`"
     if kind == "extra_forbidden" and len(fault["loc"]) == 1:
@@ -219,20 +222,50 @@ Split = Literal["train", "eval"]
 
 SHIPPED_MANIFESTS = Path(__file__).parent / "third_party"  # the manifests that ship with the project
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+FUNNEL_FILE = "funnel.json"  # stands beside manifests that were made, and is none (`synthesis.funnel`)
 PAGE_VERIFIER = "page:reward"  # `session.score_page_reward`
+ANSWER_VERIFIER = "page:answer"  # `session.score_page_answer`
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 _PACKAGE_PATTERN = r"^(pypi:[A-Za-z0-9._-]+==|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@|deb:[a-z0-9.+-]+=)[A-Za-z0-9.+~:-]+$"
 PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE_PATTERN)]
 
 
+class PageTask(ManifestPart):
+    """Describe one task of a manifest's `tasks`; a field that is left out is the manifest's own."""
+
+    instruction: str = Field(min_length=1)
+    split: Split | None = None  # its only split; None: the manifest's
+    start: str | None = None
+    # Texts, one of which the agent must give (`finished(content=...)`): compared as `changes.same_answer` does. With a
+    # reward too, both must hold.
+    answer: tuple[Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)], ...] = ()
+    reward: Reading | None = None
+    success: float | Expression | None = None
+    floor: float | None = None
+    unverified: bool | None = None
+    max_steps: int | None = Field(None, ge=1, le=10_000)
+    level: int | None = Field(None, ge=1)
+    # What is known of the task: JSON values that neither page nor policy sees.
+    proof: dict[str, Any] = {}
+    verification: dict[str, Any] = {}  # what `flywheel tasks attack` found of its verifier
+
+    @field_validator("answer", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+_OF_TASKS_ALONE = {"split", "answer", "proof", "verification"}  # fields of PageTask that a manifest has not
+
+
 class PageManifest(ManifestPart):
     """Describe one page and its tasks; a comment is the field's description."""
 
-    once: ClassVar[bool] = False  # as `TaskSuite.once`
     name: Name  # the tasks' `world`
     title: str = Field(min_length=1)
     domain: Name = "sites"  # unless synthesis.domains names the page in another
+    made_by: Literal["page", "questions", "exploration"] = "page"  # what made its tasks
     # Where the page comes from: one of url, folder, package (then `folder` is inside of the packages) and server.
     url: str = ""  # of a page served elsewhere, which must be reachable when tasks are played
     folder: str = ""  # served on 127.0.0.1; relative to the manifest's own folder
@@ -245,6 +278,7 @@ class PageManifest(ManifestPart):
     alias: dict[str, str] = Field({})  # requested path -> served path, for files that the page expects elsewhere
     files: str = ""  # a folder, relative to the manifest's own, whose files may be uploaded to the page
     variants: tuple[Name, ...] = Field(("page",), min_length=1)  # several tasks of one manifest: {variant} in start
+    tasks: dict[Name, PageTask] = {}  # in place of variants: each a task of its own, whose name is its variant
     # How a seed makes a task.
     ready: Expression | None = None  # true once reset may run; for pages that go on loading after their load event
     reset: Literal["reload"] | SeedParameter | Expression = "reload"  # JavaScript statements may return a promise
@@ -256,6 +290,8 @@ class PageManifest(ManifestPart):
     reward: Reading  # a number
     success: float | Expression  # the reward at which the task is solved
     floor: float = 0.0  # the reward that scores 0
+    # In place of a reward: nothing that can be read tells success, so scorers besides the verifier must judge.
+    unverified: bool = False
     threshold: Threshold | dict[Name, Threshold] = 1.0  # the score that solves the task, or that of some variants
     end: Reading | None = None  # true once the page's own game or task is over; None: it never ends itself
     state: dict[Name, Reading] = Field({})  # further values recorded at each step: JSON values
@@ -269,6 +305,33 @@ class PageManifest(ManifestPart):
     exact: bool = True  # false: its server acts in real time, so that a replay may differ
     settle_ms: int = Field(100, ge=0, le=4_000)  # page time that passes after the reset, before the first screen
     path: Path  # of the manifest file; not written in it
+    answer: tuple[str, ...] = ()  # of the one task of `for_variant`; not written in it
+    # Hashes of its files by name, which the manifests of its tasks share (`hash_files`); None: computed each time.
+    _hashes: dict[str, str] | None = PrivateAttr(None)
+    _shared: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_tasks(cls, raw: Any) -> Any:
+        """Let the fields that each of `tasks` has be left out of the manifest, and its names be the variants."""
+        if isinstance(raw, Mapping) and raw.get("unverified") is True:
+            if "reward" in raw or "success" in raw:
+                raise ValueError("unverified stands in place of reward and success")
+            raw = {**raw, "reward": "0", "success": 1}
+        tasks = raw.get("tasks") if isinstance(raw, Mapping) else None
+        if not isinstance(tasks, Mapping) or not tasks:
+            return raw
+        if "variants" in raw or isinstance(raw.get("threshold"), Mapping):
+            raise ValueError("tasks stand in place of variants: name each in tasks alone")
+        own = {"reward": {"reward", "answer", "unverified"}, "max_steps": {"max_steps"}}
+        for name, one in tasks.items():
+            for field, those in own.items():
+                if field not in raw and isinstance(one, Mapping) and not those & one.keys():
+                    raise ValueError(
+                        f"tasks: {name} has no {' or '.join(sorted(those - {'unverified'}, reverse=True))}"
+                    )
+        filled = {"instruction": "as its tasks say", "reward": "1", "success": 1, "max_steps": 1}
+        return filled | dict(raw) | {"variants": list(tasks)}
 
     @field_validator("package", "origins", "variants", "splits", mode="before")
     @classmethod
@@ -295,8 +358,9 @@ class PageManifest(ManifestPart):
         from_folder = bool(self.folder and not self.package)
         if bool(self.url) + from_folder + bool(self.package) + (self.server is not None) != 1:
             raise ValueError("give one of url, folder, package and server")
-        if self.server is None and self.readings:
-            raise ValueError(f"{next(iter(self.readings))} is read outside of the page, which only goes with server")
+        outside = [*self.readings, *(f"tasks.{name}.reward" for name in self._task_rewards)]
+        if self.server is None and outside:
+            raise ValueError(f"{outside[0]} is read outside of the page, which only goes with server")
         if self.server is not None and self.alias:
             raise ValueError("alias goes with folder or package")
         if self.url and _parse_origin(self.url) is None:
@@ -309,7 +373,7 @@ class PageManifest(ManifestPart):
             raise ValueError(f"success: {self.success:g} is not above floor: {self.floor:g}")
         if isinstance(self.threshold, dict) and (strange := self.threshold.keys() - set(self.variants)):
             raise ValueError(f"threshold: {min(strange)} is no variant")
-        if not self.seeded and len(set(self.splits)) > 1:
+        if not self.seeded and any(len(set(self.splits_of(variant))) > 1 for variant in self.variants):
             same = "seeded is false, so training and evaluation would have the same task"
             raise ValueError(f"{same}: write splits: [eval] or splits: [train]")
         if self.name in catalogue.list_worlds():
@@ -317,6 +381,41 @@ class PageManifest(ManifestPart):
         if self.variants == ("page",) and "{variant}" in self.url + self.start:
             raise ValueError("start has {variant}, so variants must list them")
         return self
+
+    @property
+    def once(self) -> bool:
+        """Tell whether each task is the same under every seed (as `TaskSuite.once`)."""
+        return not self.seeded
+
+    def splits_of(self, variant: str) -> tuple[Split, ...]:
+        """Return the splits that the tasks of `variant` are drawn for: that of its own task, else those of the
+        manifest."""
+        task = self.tasks.get(variant)
+        return (task.split,) if task and task.split else self.splits
+
+    def for_variant(self, variant: str) -> PageManifest:
+        """Return the manifest of one variant alone: where `tasks` has it, with that task's fields; else itself.
+
+        Its `proof` and `verification` are left out: nothing that opens a page has them.
+        """
+        task = self.tasks.get(variant)
+        if task is None:
+            return self
+        own = {name: getattr(task, name) for name in PageTask.model_fields if name not in _OF_TASKS_ALONE}
+        own = {name: value for name, value in own.items() if value is not None}
+        own |= {"reward": "0", "success": 1.0, "floor": 0.0} if own.get("unverified") else {}
+        found = self.model_copy(update={**own, "answer": task.answer, "tasks": {}, "variants": (variant,)})
+        found._hashes = self._shared
+        return found
+
+    def hash_files(self, name: str, compute: Callable[[], str]) -> str:
+        """Return the hash of files called `name`, which `compute` computes: once for all tasks of a manifest, else at
+        each call."""
+        if self._hashes is None:
+            return compute()
+        if name not in self._hashes:
+            self._hashes[name] = compute()
+        return self._hashes[name]
 
     @property
     def expressions(self) -> dict[str, str]:
@@ -352,7 +451,14 @@ class PageManifest(ManifestPart):
 
     @property
     def _command_readings(self) -> dict[str, Words]:
-        return {field: what.command for field, what in self.readings.items() if isinstance(what, CommandOutput)}
+        of_tasks = {f"tasks.{name}.reward": what for name, what in self._task_rewards.items()}
+        asked = {**self.readings, **of_tasks}
+        return {field: what.command for field, what in asked.items() if isinstance(what, CommandOutput)}
+
+    @property
+    def _task_rewards(self) -> dict[str, OutsideReading]:
+        rewards = ((name, one.reward) for name, one in self.tasks.items())
+        return {name: what for name, what in rewards if isinstance(what, get_args(OutsideReading))}
 
     @property
     def scripts(self) -> dict[str, Path]:
@@ -397,7 +503,8 @@ class PageManifest(ManifestPart):
         return self.path.parent / self.server.folder if self.server and self.server.folder else None
 
     def instruct(self, variant: str) -> str:
-        """Return the instruction of `variant` where the manifest gives a text; "" where it is read after the reset."""
+        """Return the instruction of `variant` where the manifest gives a text; "" where it is read after the reset. One
+        with `tasks` has no text of its own: ask `for_variant(variant)`."""
         return self.instruction.replace("{variant}", variant) if isinstance(self.instruction, str) else ""
 
 
@@ -406,30 +513,39 @@ def load_page_manifest(path: Path) -> PageManifest:
 
     `files`, `folder` and `server.folder` are relative to the manifest's folder; they must exist, and so must the first
     page in `folder`, where there is no package. Fetched packages, and the folders of `server.reads`, are not checked.
-    Raises BadInput that names file, field and what to write.
+    Raises BadInput that names the file, up to three wrong fields, and what to write.
     """
     raw = parse_manifest_file(path)
-    if "path" in raw:
-        raise BadInput("the manifest has no field path", where=path, fix="take it out")
+    for name in ("path", "answer"):
+        if name in raw:
+            raise BadInput(f"the manifest has no field {name}", where=path, fix="take it out")
     try:
         manifest = PageManifest.model_validate({**raw, "path": path.resolve()})
     except ValidationError as error:
-        known = [name for name in PageManifest.model_fields if name != "path"]
+        known = [name for name in PageManifest.model_fields if name not in ("path", "answer")]
         faults = list(dict.fromkeys(describe_manifest_fault(fault, known) for fault in error.errors()))
         more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
         raise BadInput("the manifest is wrong: " + "; ".join(faults[:3]) + more, where=path) from None
     served = manifest.path.parent / manifest.folder if manifest.folder and not manifest.package else None
-    folders = {"files": manifest.file_folder, "folder": served, "server.folder": manifest.template}
     try:
+        manifest.model_dump_json()  # as a checksum needs it
+        folders = {"files": manifest.file_folder, "folder": served, "server.folder": manifest.template}
         for field, folder in folders.items():
             if folder is not None and not folder.is_dir():
                 what = f"{field}: there is no folder {folder}"
                 raise BadInput(what, where=path, fix="it is relative to the manifest")
         if served is not None:
+            told = any(task.answer or task.proof for task in manifest.tasks.values())
+            if told and manifest.path.is_relative_to(served.resolve()):
+                what = "the manifest lies in the folder that is served, where its answers can be read"
+                raise BadInput(what, where=path, fix="move it beside that folder")
             check_start_page(manifest, served)
     except OSError as error:  # such as a name that is too long for any file
         what = f"a place that it names cannot be looked at: {error.strerror}"
         raise BadInput(what, where=path, fix="mend folder, files or start") from None
+    except ValueError as error:
+        what = f"it has a character that no path or no file can hold: {error}"
+        raise BadInput(what, where=path, fix="take it out") from None
     return manifest
 
 
@@ -472,8 +588,8 @@ def check_start_page(manifest: PageManifest, served: Path) -> None:
     served: that folder; where `start` names a folder in it, the page is its index.html. Raises BadInput for a page that
     does not exist or lies outside.
     """
-    for variant in manifest.variants:
-        address = manifest.start.replace("{variant}", variant)
+    starts = {manifest.for_variant(variant).start.replace("{variant}", variant) for variant in manifest.variants}
+    for address in sorted(starts):
         try:
             start = urlsplit(address).path.lstrip("/")
         except ValueError as error:
@@ -497,7 +613,7 @@ def format_command_name(manifest: PageManifest) -> str:
 def _list_manifest_files(entry: str, root: Path) -> Iterator[Path]:
     place = root / entry
     if place.is_dir():
-        files = sorted(path for path in place.iterdir() if path.suffix in MANIFEST_SUFFIXES)
+        files = sorted(p for p in place.iterdir() if p.suffix in MANIFEST_SUFFIXES and p.name != FUNNEL_FILE)
         if not files:
             fix = f"their names end in {', '.join(MANIFEST_SUFFIXES)}"
             raise BadInput("the folder has no manifests", where=place, fix=fix)

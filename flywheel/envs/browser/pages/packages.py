@@ -31,7 +31,9 @@ _CHECKSUM_FILE = "sha256"  # file beside a fetched tree, with the checksum of it
 def find_served_folder(manifest: PageManifest) -> Path:
     """Find the folder that a manifest's page is served from: its own, an installed package's, or one in the cache.
 
-    Raises BadInput where its packages are not fetched, or do not have the checksum that the manifest gives.
+    manifest: one with `folder` or `package`; whether a folder of its own is there is not looked at. Raises BadInput
+    where its packages are not fetched, lack the folder, or do not have the checksum that the manifest gives; OSError
+    where an installed one cannot be read.
     """
     if not manifest.package:
         return manifest.path.parent / manifest.folder
@@ -54,11 +56,11 @@ def _not_fetched(manifest: PageManifest, what: str) -> BadInput:
 def has_page_files(manifest: PageManifest) -> bool:
     """Tell whether the files of the page of `manifest` are here; True where it has a `url` or a `server`.
 
-    False also where they have another checksum than the manifest gives.
+    False also where they have another checksum than the manifest gives, or cannot be read.
     """
     try:
         return bool(manifest.url or manifest.server) or find_served_folder(manifest).is_dir()
-    except BadInput:
+    except (BadInput, OSError):
         return False
 
 
@@ -67,8 +69,8 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
 
     The checksum is a sha256 in hexadecimal digits. A copy in the cache is replaced once the new one is complete. Raises
     BadInput for a manifest without packages, with another checksum, or with a folder that the packages do not have;
-    EnvError where a registry does not deliver a package (missing, unreachable, not within FETCH_TIMEOUT_S) or it cannot
-    be unpacked, as on a full disk.
+    EnvError where a registry does not deliver a package (missing, unreachable, not within 300 s) or it cannot be
+    unpacked, as on a full disk; OSError where the cache cannot be written.
     """
     if not manifest.package:
         raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
@@ -92,7 +94,11 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
 
 
 def hash_served_folder(folder: Path) -> str:
-    """Hash the files below `folder`, by name and content; of a link, its target's name. Returns sha256 in hex."""
+    """Hash the files below `folder`, by name and content; of a link, its target's name. Returns sha256 in hex.
+
+    Those in `__pycache__` are left out; a folder that is missing counts as empty. Raises OSError for a file that cannot
+    be read.
+    """
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         if "__pycache__" in path.parts or (path.is_dir() and not path.is_symlink()):
@@ -269,7 +275,11 @@ class ServerPrograms:
             self.find(command[0])
 
     def find(self, name: str) -> Path:
-        """Find a command's program. name: a path is relative to the manifest. Raises BadInput where there is none."""
+        """Find the program of a command of the server. Returns its absolute path.
+
+        name: one with a slash is a path relative to the manifest, where `{manifest}` is its folder; `python`, of a
+        server without packages, is ours; another is looked for on `path`. Raises BadInput where there is none.
+        """
         if name == "python" and not self._manifest.server.packages:
             return Path(sys.executable)
         if "/" in name:
@@ -305,7 +315,8 @@ def install_server_packages(manifest: PageManifest) -> Path:
 
     It lies in the cache (`server_venv`) and is made of wheels only, so that no set-up script runs. A complete one is
     left unchanged. Raises BadInput where the manifest names no packages of a server, EnvError where PyPI does not
-    deliver them, the environment cannot be made, or either takes more than 900 s.
+    deliver them, the environment cannot be made, or either takes more than 900 s; OSError where the cache cannot be
+    written.
     """
     own = server_venv(manifest)
     if own is None:

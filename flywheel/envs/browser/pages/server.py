@@ -149,9 +149,12 @@ _MAX_SOCKET_PATH = 100  # characters that the name of a socket file may have
 
 
 class PageServer:
-    """Run one server. `port` and `origin` are known before `start`, which returns once the server answers.
+    """Run one server of a page, for one session. `port` and `origin` are known before `start`, which returns once the
+    server answers.
 
-    programs: find its commands. `stop` ends it and returns at once; `wait_gone` waits until everything is freed.
+    manifest: has a `server`. variant, seed: fill the placeholders of its commands. programs: find its commands. `stop`
+    ends it and returns at once; `wait_gone` waits until everything is freed. Raises OSError where no port or folder can
+    be had.
     """
 
     def __init__(self, manifest: PageManifest, variant: str, seed: int, programs: ServerPrograms) -> None:
@@ -179,14 +182,16 @@ class PageServer:
 
     # -- start and end --------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Start the server.
+        """Start the server: fill its folder, run `server.setup`, start `server.command`, and wait until `server.ready`
+        answers.
 
-        Raises EnvError, with its last output, where it does not start or a command of `server.setup` fails, EnvTimeout
-        where it does not answer within `start_s`, BadInput where a program is missing.
+        Call it once; `stop` follows after an error too. Raises EnvError, with its last output, where it does not start
+        or a command of `server.setup` fails, EnvTimeout where it does not answer within `server.start_s`, BadInput
+        where a program is missing.
         """
         try:
             async with asyncio.timeout(self._said.start_s):
-                await self._prepare()
+                await self.prepare_folder()
                 await self._launch()
                 await self._answers()
         except TimeoutError:
@@ -204,7 +209,7 @@ class PageServer:
             self._leaving = asyncio.create_task(self._leave())
 
     async def wait_gone(self) -> None:
-        """Stop the server, and wait until its processes and files are gone."""
+        """Stop the server, and wait until its processes and files are gone; may be called twice."""
         self.stop()
         await asyncio.wait([self._leaving])
 
@@ -215,9 +220,10 @@ class PageServer:
 
     # -- reading values -------------------------------------------------------------------------------------------
     async def read(self) -> dict[str, Any]:
-        """Read all fields outside of the page; returns values by field.
+        """Read all fields that the manifest reads outside of the page; returns JSON values by field.
 
-        Raises EnvError naming the field at fault, or where the server has ended, BadInput where a program is missing.
+        Raises EnvError, naming the field at fault, where the server has ended, or where a value is not read within
+        `server.read_s` or is of another type; BadInput where a program is missing.
         """
         if self.fault:
             raise EnvError(self.fault, where=self._where)
@@ -234,9 +240,11 @@ class PageServer:
         return f"the page's server is gone: {why}: {self._words}"
 
     async def execute_command(self, command: Sequence[str]) -> tuple[int, str]:
-        """Run a command that sees the session's folder and cannot change it; returns exit status and output.
+        """Run a command that sees the session's folder and, where bubblewrap works, cannot change it; returns exit
+        status (minus the signal's number where one ended it) and output.
 
-        Raises BadInput where the program is missing.
+        command: program and arguments, with placeholders. It has no deadline of its own; cancelled, it kills the
+        program. Raises BadInput where the program is missing, OSError where the session's folder is.
         """
         # The command must not load code that the policy may have put into the folder, or into the server's home.
         safe = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "HOME": "/nonexistent", "TMPDIR": "/tmp"}
@@ -245,7 +253,8 @@ class PageServer:
     async def request(self, address: str) -> tuple[int, bytes]:
         """Request an address of the server, with the login's headers and cookies; returns status and body.
 
-        Raises EnvError for a body of more than 10 MB, httpx.HTTPError without an answer.
+        address: path and query, with placeholders. Raises EnvError for a body of more than 10 MB, httpx.HTTPError
+        without an answer, or where it pauses for more than `server.read_s`.
         """
         login = self._manifest.login
         names = {"seed": str(self.seed), "variant": self.variant}  # as the browser fills them in
@@ -264,7 +273,8 @@ class PageServer:
             return answer.status_code, body
 
     def fill(self, text: str, more: Mapping[str, str] | None = None) -> str:
-        """Fill in a text's placeholders, such as `{port}`. more: further ones, text by name."""
+        """Fill in a text's placeholders `{port}`, `{seed}`, `{variant}` and `{folder}`. more: further ones, text by
+        name; None: none."""
         return fill_placeholders(text, {**self._names, **(more or {})})
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -275,7 +285,9 @@ class PageServer:
         name, _, value = self._mark.partition("=")
         return {"PATH": self._programs.path, "PYTHONUNBUFFERED": "1", **own, **given, name: value}
 
-    async def _prepare(self) -> None:
+    async def prepare_folder(self) -> None:
+        """Make the session's folder, with what the server begins with; once only. Raises EnvError where a command of
+        `server.setup` fails, BadInput where a program is missing, OSError where a folder cannot be made."""
         root, template = self._profile.path, self._manifest.template
         if template is None:
             self.folder.mkdir()

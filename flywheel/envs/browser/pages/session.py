@@ -16,10 +16,17 @@ from flywheel.envs import base
 from flywheel.envs.base import Task
 from flywheel.envs.browser.page_source import LoginSteps, PageSession, PageSource
 from flywheel.envs.browser.pages import packages
-from flywheel.envs.browser.pages.manifest import PAGE_VERIFIER, PageManifest, SeedParameter, check_start_page
+from flywheel.envs.browser.pages.manifest import (
+    ANSWER_VERIFIER,
+    PAGE_VERIFIER,
+    PageManifest,
+    SeedParameter,
+    check_start_page,
+)
 from flywheel.envs.browser.pages.packages import ServerPrograms
 from flywheel.envs.browser.pages.server import FIELD_KINDS, SEE_PAGE_TRY, PageServer
 from flywheel.envs.registry import fill_placeholders
+from flywheel.envs.suites.changes import is_one_answer
 from flywheel.utils.errors import BadInput, EnvError
 
 if TYPE_CHECKING:
@@ -224,6 +231,15 @@ def score_page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> fl
     return min(max(float(done), 0.0), 1.0)
 
 
+def score_page_answer(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Score a manifest's task that asks for an answer: 0 without a right one, else as `score_page_reward`.
+
+    params: `answer`, texts of which one is to be given. state: `answer`, what the agent said, beside the reward's.
+    """
+    right = is_one_answer(str(state.get("answer", "")), params["answer"])
+    return score_page_reward(params, state) if right else 0.0
+
+
 def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -> EnvError:
     """Build the error for the first fault, with a fix for its likely cause."""
     field, fault = next(iter(told["faults"].items()))
@@ -262,6 +278,7 @@ class ManifestSession:
     step_ms: int | None
     prepare: str
     state_expression: str
+    answer: tuple[str, ...] = ()
     backend: PageServer | None = None
     entry: LoginSteps | None = None
     restorable: bool = False
@@ -277,7 +294,8 @@ class ManifestSession:
         return self.reader.state(seen, page)
 
     def score(self, state: Mapping[str, Any]) -> float:
-        return base.apply_verifier(score_page_reward, PAGE_VERIFIER, {}, state, self.url)
+        verifier, name = (score_page_answer, ANSWER_VERIFIER) if self.answer else (score_page_reward, PAGE_VERIFIER)
+        return base.apply_verifier(verifier, name, {"answer": self.answer}, state, self.url)
 
     def save_server_state(self) -> bytes:
         return b""
@@ -325,7 +343,8 @@ class ManifestPages:
 
     @property
     def start_s(self) -> float:
-        """Return the seconds that the start of a session's server may take, at most."""
+        """Return the seconds that the start of a session's server may take, at most, its cleaning up included; 0
+        without servers."""
         servers = [manifest.server for manifest in self._manifests.values() if manifest.server]
         return max((1.5 * server.start_s for server in servers), default=0.0)
 
@@ -334,12 +353,17 @@ class ManifestPages:
         return task.world in self._manifests
 
     def missed(self, name: str) -> list[str]:
-        """List the newest paths that the page of the manifest `name` requested from us and that do not exist."""
+        """List the newest paths, oldest first, that the page of the manifest `name` requested from us and that do not
+        exist; none for a page that is served elsewhere."""
         return list(self._served[name].missed) if name in self._served else []
 
     def open(self, task: Task, seed: int) -> PageSession:
-        """Open a session of a task. seed: of the reset. Raises BadInput for a task of no manifest, or of an unknown
-        variant."""
+        """Open a session of a task; its server, where the manifest has one, is not started yet.
+
+        Call it within the block. task: `world` names the manifest, `template` the variant. seed: of the reset. Raises
+        BadInput for a task of no manifest, or of an unknown variant, OSError where its server gets no port or folder;
+        for a task of `others` what that raises.
+        """
         if self._others is not None and not self.knows(task):
             return self._others.open(task, seed)
         manifest = self._manifests.get(task.world)
@@ -348,6 +372,7 @@ class ManifestPages:
         if task.template not in manifest.variants:
             what, where = f"the manifest has no variant {task.template!r}", f"{manifest.path.name}, task {task.task_id}"
             raise BadInput(what, where=where, fix=f"it has {', '.join(manifest.variants)}")
+        manifest = manifest.for_variant(task.template)
         backend = self._backend(manifest, task.template, seed)
         origin = backend.origin if backend else manifest.origin or self._server.url(self._served[manifest.name])
         address = manifest.url or f"{origin}/{manifest.first}"
@@ -361,6 +386,7 @@ class ManifestPages:
             manifest.step_ms,
             f"return {_script_call('prepare', manifest, seed, task.template, how)};",
             _script_call("read", manifest, seed, task.template),
+            manifest.answer,
             backend,
             make_login_steps(manifest, origin, {"seed": str(seed), "variant": task.template}),
             files=manifest.file_folder,

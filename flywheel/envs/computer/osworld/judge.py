@@ -10,11 +10,15 @@ import os
 import re
 import sqlite3
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from flywheel.envs.computer.osworld.inputs import resolve_input
+from flywheel.envs.computer.osworld.official import load_function
 
 EXPECTS_RULES, EXPECTS_FILE, EXPECTS_FILE_OR_NOTHING = "rules", "file", "file or nothing"
 MetricOptions = Mapping[str, Any]
@@ -341,8 +345,8 @@ def _same_member(found: zipfile.ZipFile, wanted: zipfile.ZipFile, name: str) -> 
         return not one.read(1)
 
 
-# All metrics by OSWorld's names; each compares what OSWorld's description of it says. This file imports nothing else of
-# flywheel, and packages outside the standard library only in the metrics that need them.
+# All metrics by OSWorld's names; each compares what OSWorld's description of it says. This file, and what it imports,
+# imports packages outside the standard library only in the metrics that need them.
 
 _EXPECTED_KEY = ("expected",)
 METRICS: dict[str, MetricFunction] = {
@@ -396,20 +400,21 @@ METRICS: dict[str, MetricFunction] = {
 # The program, which reads the metrics and their inputs as JSON from standard input. An agent may leave anything behind:
 # a metric that cannot read the result gives 0. One that cannot read the expected file cannot judge, which is an error.
 
-_MAX_DEPTH, _MAX_ENTRIES = 64, 10_000
-_MAX_FILE_BYTES = 2**25  # bytes of a file that is read: a sparse file may claim any size
 _MAX_REASON_CHARACTERS = 200  # of an exception in a reason
 
 
 def main() -> None:
     question = json.load(sys.stdin)
-    scores, reasons = [], []
+    output, scores, reasons = os.dup(1), [], []
+    os.dup2(2, 1)  # what metrics print is no verdict
     for metric in question["metrics"]:
-        found, expected = _resolve_value(metric["result"]), _resolve_value(metric["expected"])
-        score, why = _judge_metric(metric["func"], found, expected, metric["options"])
+        score, why = judge_metric(metric, question["home"])
         scores.append(score)
         reasons.append(f"{metric['func']} {score:g}" + (f" ({why})" if why else ""))
-    print(json.dumps({"score": combine_scores(scores, question["conj"]), "reason": ", ".join(reasons)[:2000]}))
+    verdict = {"score": combine_scores(scores, question["conj"]), "reason": ", ".join(reasons)[:2000]}
+    with os.fdopen(output, "w") as file:
+        print(json.dumps(verdict), file=file, flush=True)
+        os._exit(0)  # whatever a library leaves running
 
 
 def combine_scores(scores: list[float], conj: str) -> float:
@@ -419,8 +424,25 @@ def combine_scores(scores: list[float], conj: str) -> float:
     return sum(scores) / len(scores) if all(scores) else 0.0
 
 
-def _judge_metric(func: str, result: Any, expected: Any, options: dict[str, Any]) -> tuple[float, str]:
-    """Return a score from 0 to 1, and why the metric could not read the result; "" where it could."""
+def judge_metric(metric: dict[str, Any], home: str) -> tuple[float, str]:
+    """Judge by one metric; returns its score from 0 to 1, and why it could not read the result, "" where it could.
+
+    metric: its func, module, options, result and expected value, with paths of this sandbox. home: path of the home's
+    copy.
+    """
+    if not metric.get("module"):
+        sides = [resolve_input(metric[side], home) for side in ("result", "expected")]
+        return judge_values(metric["func"], *sides, metric["options"])
+    with tempfile.TemporaryDirectory() as folder:
+        caches = [Path(folder, side) for side in ("result", "expected")]
+        for cache in caches:
+            cache.mkdir()
+        found, wanted = (resolve_input(metric[cache.name], home, cache) for cache in caches)
+        return _judge_officially(metric, found, wanted)
+
+
+def judge_values(func: str, result: Any, expected: Any, options: dict[str, Any]) -> tuple[float, str]:
+    """Return a metric's score from 0 to 1, and why it could not read the result; "" where it could."""
     if result is None:
         return 0.0, "nothing is there that can be looked at"
     judged = METRICS[func].score
@@ -429,36 +451,25 @@ def _judge_metric(func: str, result: Any, expected: Any, options: dict[str, Any]
     except (Exception, RecursionError) as error:
         if METRICS[func].expected != "rules" and expected is not None:
             judged(expected, expected, options)
-        return 0.0, f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
+        return 0.0, _describe(error)
 
 
-def _resolve_value(got: dict[str, Any]) -> Any:
-    ((kind, what),) = got.items()
-    if kind == "file":
-        return _existing_file(what)
-    if kind == "files":
-        return [_existing_file(path) for path in what]
-    if kind == "tree":
-        return _folder_entry(what, _MAX_DEPTH, [_MAX_ENTRIES]) if Path(what).is_dir() else None
-    return what
+def _judge_officially(metric: dict[str, Any], result: Any, expected: Any) -> tuple[float, str]:
+    """Judge by desktop-env's function, called as OSWorld calls it; returns as `judge_values`."""
+    judged = load_function(metric["module"], metric["func"])
+    given = () if expected is None and metric["expected"] == {"value": None} else (expected,)
+    if result is None and metric["result"] != {"value": None}:
+        return 0.0, "nothing is there that can be looked at"
+    try:
+        return min(max(float(judged(result, *given, **metric["options"])), 0.0), 1.0), ""
+    except (Exception, RecursionError) as error:
+        if "file" in metric["expected"] or "files" in metric["expected"]:
+            judged(expected, expected, **metric["options"])
+        return 0.0, _describe(error)
 
 
-def _existing_file(path: str) -> str | None:
-    return path if Path(path).is_file() and Path(path).stat().st_size <= _MAX_FILE_BYTES else None
-
-
-def _folder_entry(path: str, depth: int, left: list[int]) -> dict[str, Any]:
-    """Return a folder's tree as OSWorld's server does. depth, left: levels and entries that may still be listed."""
-    children = []
-    for entry in sorted(os.scandir(path), key=lambda one: one.name):
-        left[0] -= 1
-        if left[0] < 0:
-            break
-        if entry.is_dir(follow_symlinks=False) and depth:
-            children.append(_folder_entry(entry.path, depth - 1, left))
-        else:
-            children.append({"type": "file", "name": entry.name})
-    return {"type": "directory", "name": Path(path).name, "children": children}
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ export function page(place, session, hear) {
   };
 }
 
-function make(place) {
+export function make(place) {
   const box = document.createElement("div");
   box.className = "live";
   const canvas = document.createElement("canvas");
@@ -45,7 +45,7 @@ function make(place) {
   return { canvas, field, buttons };
 }
 
-function fit(canvas, { width, height }) {
+export function fit(canvas, { width, height }) {
   if (canvas.width === width && canvas.height === height) return;
   Object.assign(canvas, { width, height });
   canvas.parentElement.style.setProperty("--width", width);
@@ -113,7 +113,7 @@ function connect(session, parts, hear) {
   return link;
 }
 
-class Hands {
+export class Hands {
   constructor({ canvas, field, buttons }, send) {
     Object.assign(this, { canvas, field, buttons, send });
     this.keys = new Map(); // by code: the names that were pressed

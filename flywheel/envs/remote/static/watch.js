@@ -89,6 +89,8 @@ function makeCard(session) {
 function drawOne(session) {
   at("title").textContent = session ? session.instruction || "No task yet" : "This session is over.";
   at("about").textContent = session ? about(session) : "";
+  at("annotate").hidden = !session?.annotate;
+  if (session?.annotate) at("annotate").href = session.annotate;
   at("film").hidden = !session?.film;
   if (session) at("film").href = pathOf(session, "recording");
   const parts = session ? Object.keys(PARTS).filter((part) => PARTS[part].there(session)) : [];

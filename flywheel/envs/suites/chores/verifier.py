@@ -90,8 +90,11 @@ def _parse_file(path: str, text: str) -> Any:
 
 
 def answer_matches(wanted: str, said: str) -> bool:
-    """Tell whether `said` is the answer `wanted`: numbers by value, words in any case; a full stop may follow."""
-    wanted, said = (" ".join(one.split()).rstrip(".").casefold() for one in (wanted, said))
+    """Tell whether `said` is the answer `wanted`: numbers by value, words in any case.
+
+    A full stop may follow, and quotes may stand around it.
+    """
+    wanted, said = (" ".join(one.split()).rstrip(".").strip("\"'“”‘’`").casefold() for one in (wanted, said))
     try:
         return wanted == said or float(wanted) == float(said.replace(",", ""))
     except ValueError:

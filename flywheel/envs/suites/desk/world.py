@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flywheel.agent.actions import Action, Hotkey, Type
 from flywheel.envs.base import TaskSuite, TaskTemplate, Verifier
+from flywheel.envs.suites.chores.verifier import file_matches
 
 # Each begins with a different letter, since the file manager finds a name by its first letters.
 _WORDS = ("apple", "bread", "candle", "door", "engine", "flower", "garden", "house", "island", "jacket")
@@ -66,11 +67,15 @@ _DRAWS = {"write": _write, "rename": _rename, "sort": _sort}
 
 
 def score_desk_files(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return 1.0 where the files are exactly as wanted.
+    """Return 1.0 where the files are as wanted, but for space at the end of lines and of a file.
 
     Otherwise return half of (changes made - other files changed) / changes asked for, at least 0.
     """
-    before, wanted, now = params["files"], params["wanted"], state["files"]
+    before, wanted = params["files"], params["wanted"]
+    now = {
+        path: wanted[path] if file_matches(path, wanted.get(path), text) else text
+        for path, text in state["files"].items()
+    }
     if now == wanted:
         return 1.0
     paths = before.keys() | wanted.keys() | now.keys()

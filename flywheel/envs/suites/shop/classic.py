@@ -167,24 +167,37 @@ def _item(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**entry, "colour": colour, "kind": kind, "slug": _slug(entry["name"])}
 
 
+def _is_unchanged(params: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Tell whether nothing was put into the cart, taken out of it or ordered."""
+    return state["cart"] == {name: 1 for name in params["cart"]} and not state["orders"]
+
+
 def shop_opened(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return 1.0 if the page of the item is open, else 0.0: a verifier."""
-    return float(state["page"] == "item/" + _slug(params["item"]))
+    """Return 1.0 if the page of the item is open and nothing was changed, else 0.0: a verifier."""
+    return float(state["page"] == "item/" + _slug(params["item"]) and _is_unchanged(params, state))
 
 
 def shop_searched(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return 1.0 if the last search was for the word, else 0.0: a verifier."""
-    return float(state["query"].strip().lower() == params["word"])
+    """Return 1.0 if the last search was for the word and nothing was changed, else 0.0: a verifier."""
+    return float(state["query"].strip().lower() == params["word"] and _is_unchanged(params, state))
 
 
 def shop_cart(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return the share of the cart's changes that were asked for and made, among all asked for or made: a verifier."""
+    """Return the share of the cart's changes that were asked for and made, among all asked for or made: a verifier.
+
+    It is 0.0 where something was ordered.
+    """
+    if len(state["orders"]):
+        return 0.0
     return changes.share_of_values({name: 1 for name in params["cart"]}, params["goal"], state["cart"], absent=0)
 
 
 def shop_ordered(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return 1.0 for exactly one order, of the right items for the right person, 0.5 for another person: a verifier."""
+    """Return 1.0 for exactly one order, of the right items for the right person, 0.5 for another person: a verifier.
+
+    It is 0.5 at most where something is left in the cart.
+    """
     orders = state["orders"]
     if len(orders) != 1 or orders[0]["items"] != dict(params["goal"]):
         return 0.0
-    return 1.0 if orders[0]["name"].strip().lower() == params["person"] else 0.5
+    return 1.0 if orders[0]["name"].strip().lower() == params["person"] and not state["cart"] else 0.5

@@ -56,6 +56,8 @@ class Grpo:
     needs_value = False
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
+        """Give all tokens of a trajectory its `group_relative_advantages`, by total reward within a task and start, as
+        rl.advantage_normalization says. Arguments, result and errors as of `Algorithm.advantages`."""
         groups = [(one.task_id, one.start) for one in batch]
         rewards = [sum(one.rewards) for one in batch]
         relative = group_relative_advantages(rewards, groups, rl.advantage_normalization)
@@ -65,6 +67,7 @@ class Grpo:
         ]
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
+        """Return `clipped_loss`, as `Algorithm.loss`."""
         return clipped_loss(part, rl)
 
 

@@ -129,6 +129,8 @@ class Ppo:
     needs_value = True
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
+        """Estimate each trajectory by `estimate_turns`, then with rl.normalise normalise over the batch. Arguments,
+        result and errors as of `Algorithm.advantages`."""
         found = [
             estimate_turns(
                 one.rewards,
@@ -145,11 +147,13 @@ class Ppo:
         return normalise_advantages(found) if rl.normalise else found
 
     def loss(self, part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
+        """Return `clipped_loss`, as `Algorithm.loss`."""
         return clipped_loss(part, rl)
 
 
 def normalise_advantages(estimates: Sequence[TurnEstimates]) -> list[TurnEstimates]:
-    """Normalise advantages to mean 0 and standard deviation 1 over all tokens; equal advantages stay unchanged."""
+    """Normalise the advantages of `estimates` to mean 0 and standard deviation 1 over all tokens of all of them; where
+    all are equal they stay unchanged."""
     every = np.concatenate([turn for estimate in estimates for turn in estimate.advantages])
     mean, deviation = every.mean(), every.std()
     if deviation < 1e-8:

@@ -75,6 +75,10 @@ export function About({ data }: { data: Row }) {
               <code>{facts.task_id}</code>
             </a>
           </dd>
+          <dt>Side by side</dt>
+          <dd>
+            <a href={`/tasks/${encodeURIComponent(facts.task_id)}?at=${encodeURIComponent(facts.trajectory_id)}:0`}>all its runs, by state</a>
+          </dd>
           <dt>Template</dt>
           <dd>
             {facts.template ?? "–"}, level {short(facts.level)}, {facts.split ?? "no"} split
@@ -100,7 +104,7 @@ export function About({ data }: { data: Row }) {
       {family.length > 1 && (
         <section class="card">
           <h2>Its family</h2>
-          <p class="soft small">What began within another trajectory, at the step where it branched off: corrections by a solver, and episodes of RL from restored starts.</p>
+          <p class="soft small">What began within another trajectory, at the step where it branched off: corrections by a solver, episodes of RL from restored starts, counterfactual runs.</p>
           <ul class="tree">
             <Branch of={family[0]} family={family} here={facts.trajectory_id} longest={Math.max(...family.map((row: Row) => row.steps ?? 0), 1)} />
           </ul>

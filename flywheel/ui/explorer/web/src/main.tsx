@@ -8,6 +8,7 @@ import { Replay } from "./pages/replay";
 const PAGES: { path: string; title: string; page: FunctionComponent }[] = [
   { path: "/iterations", title: "Iterations", page: later(async () => (await import("./pages/iterations")).Iterations, "the iterations") },
   { path: "/trajectories", title: "Trajectories", page: later(async () => (await import("./pages/trajectories")).Trajectories, "the list") },
+  { path: "/tasks", title: "Tasks", page: later(async () => (await import("./pages/tasks")).Tasks, "the tasks") },
   { path: "/compare", title: "Compare", page: later(async () => (await import("./pages/compare")).Compare, "the comparison") },
   { path: "/review", title: "Review", page: later(async () => (await import("./pages/review")).Review, "the review") },
   { path: "/sql", title: "SQL", page: later(async () => (await import("./pages/sql")).Sql, "the editor") },

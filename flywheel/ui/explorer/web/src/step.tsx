@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import type { Row } from "./api";
 import { short } from "./parts";
 
-export function Screen({ step, iteration }: { step: Row; iteration: number }) {
+export function Screen({ step, iteration }: { step: Row; iteration: number | string }) {
   const [lost, lose] = useState("");
   const missing = !step.screen || lost === step.screen;
   return (

@@ -1,4 +1,4 @@
-"""Make and score a task in JupyterLab, a product to compute in a cell of work.ipynb.
+"""Ask for, and check, a multiplication in a cell of JupyterLab's work.ipynb: a script that the manifest runs.
 
 `task.py ask SEED` prints the instruction; `check SEED` prints 1 where work.ipynb holds the result, else 0; `quiet SEED`
 is run before the server starts, and switches its news off.

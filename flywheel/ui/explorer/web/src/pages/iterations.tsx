@@ -193,18 +193,31 @@ function Pictures({ data: own, laid }: { data: Row; laid: number[] }) {
       <Chart title="From tasks to stores" option={some.funnel} columns={[...whose, "iteration", "name", "rows"]} rows={of(data.funnel)} />
       <Chart title="What went into the stores" option={options.stores} columns={[...whose, "iteration", "name", "value"]} rows={stores} />
       {data.minutes.length > 0 && <Chart title="Minutes of each stage" height={300} option={options.minutes} columns={[...whose, "iteration", "stage", "minutes"]} rows={data.minutes} />}
-      {data.curves.length > 0 && <Curves known={data.curves} laid={laid} other={data.other?.name} />}
+      {data.curves.length > 0 && <Curves all={[data, data.other ?? {}].flatMap((one) => one.curves ?? [])} laid={laid} other={data.other?.name} />}
     </div>
   );
 }
 
-function Curves({ known, laid, other }: { known: Row[]; laid: number[]; other?: string }) {
+// Those alone that some of these iterations have: where RL was off, it has none.
+function Curves({ all, laid, other }: { all: Row[]; laid: number[]; other?: string }) {
+  const there = all.filter((row) => row.iterations.some((k: number) => laid.includes(k)));
+  const without = all.some((row) => row.stage.startsWith("rl-")) && !there.some((row) => row.stage.startsWith("rl-"));
+  return (
+    <div>
+      {there.length > 0 ? <Curve known={there} laid={laid} other={other} /> : <p class="soft">These iterations have no training curve.</p>}
+      {without && <p class="soft small">RL was off in these iterations, so it has no curve here.</p>}
+    </div>
+  );
+}
+
+function Curve({ known, laid, other }: { known: Row[]; laid: number[]; other?: string }) {
   const url = useAddress();
   const standing = useStanding();
   const first = known.find((row) => row.name === "reward") ?? known[0];
   const asked = (url.searchParams.get("curve") ?? `${first.stage}/${first.name}`).split("/");
-  const [stage, setStage] = useState(known.some((row) => row.stage === asked[0]) ? asked[0] : first.stage);
-  const names = known.filter((row) => row.stage === stage).map((row) => row.name);
+  const [chosen, setStage] = useState(asked[0]);
+  const stage = known.some((row) => row.stage === chosen) ? chosen : first.stage;
+  const names = [...new Set<string>(known.filter((row) => row.stage === stage).map((row) => row.name))];
   const name = names.includes(asked[1]) ? asked[1] : names[0];
   const choose = (stage: string, name: string) => (setStage(stage), go(withValues(url, { curve: `${stage}/${name}` }), true));
   const query = laid.map((k) => `iteration=${k}`).join("&");

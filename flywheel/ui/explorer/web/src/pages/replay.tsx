@@ -59,8 +59,9 @@ export function Replay({ id }: { id: string }) {
   );
 }
 
-// recorded: the name of a trajectory that is a person's recorded session, which has sound.
-export function Player({ steps, iteration, recorded }: { steps: Row[]; iteration: number; recorded?: string }) {
+// iteration: where the screens are, also `recordings/NAME`. recorded: the name of a trajectory that is a person's recorded
+// session, which has sound.
+export function Player({ steps, iteration, recorded }: { steps: Row[]; iteration: number | string; recorded?: string }) {
   const url = useAddress();
   const [playing, play] = useState(false);
   const [speed, setSpeed] = useState(2);
@@ -146,6 +147,7 @@ export function Player({ steps, iteration, recorded }: { steps: Row[]; iteration
             <li>
               <button type="button" aria-current={n === at ? "step" : undefined} onClick={() => to(n)}>
                 <span class="number">{one.step}</span> {one.short}
+                {one.by && <span class="who">{one.by}</span>}
                 {one.reward ? <span class="reward"> {one.reward > 0 ? "+" : ""}{+one.reward.toPrecision(3)}</span> : null}
               </button>
             </li>

@@ -1,4 +1,5 @@
-// Where people say what they see: labels of single trajectories, how far they agree, promotions that wait.
+// Where people say what they see: labels of single trajectories, recordings before they are taken in, how far they agree,
+// promotions that wait.
 import { useState } from "preact/hooks";
 import { useAddress, withValues } from "../address";
 import { type Row, useAnswer, useStanding } from "../api";
@@ -6,6 +7,7 @@ import { CopyLink } from "../parts";
 import { Agreement } from "../review/agreement";
 import { Name, useName } from "../review/name";
 import { Promotions } from "../review/promotions";
+import { Recordings } from "../review/recordings";
 import { Samples } from "../review/samples";
 
 export function Review() {
@@ -17,6 +19,7 @@ export function Review() {
   const show = url.searchParams.get("show") ?? "samples";
   const parts = [
     ["samples", "Samples"],
+    ["recordings", "Recordings"],
     ["agreement", "Agreement"],
     ["promotions", "Decisions"],
   ];
@@ -48,6 +51,8 @@ export function Review() {
         <Name name={name} setName={setName} />
       ) : show === "promotions" ? (
         <Promotions waiting={waiting} reviewer={name} standing={`${standing} ${decided}`} onDecided={() => decide(decided + 1)} />
+      ) : show === "recordings" ? (
+        <Recordings reviewer={name} key={name} />
       ) : (
         <Samples reviewer={name} key={name} />
       )}

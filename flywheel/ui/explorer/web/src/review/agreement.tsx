@@ -8,14 +8,16 @@ export function Agreement() {
   const [sampling, setSampling] = useState("any");
   if (error) return <Failure error={error} />;
   if (!data) return <Loading what="the agreement" />;
-  if (!data.states.length) return <Empty>Nobody has labelled anything yet. Two reviewers who label the same samples are compared here, and scorers with them.</Empty>;
+  if (!data.states.length && !data.recordings.length) return <Empty>Nobody has labelled anything yet. Two reviewers who label the same samples are compared here, and scorers with them.</Empty>;
   const scorers = data.scorers.filter((row: Row) => row.sampling === sampling);
   return (
     <>
-      <div class="about">
-        <Counts title="Reviewers" rows={data.reviewers} name="reviewer" of="trajectories labelled" />
-        <Counts title="Trajectories" rows={data.states} name="state" of="in this state" />
-      </div>
+      {data.states.length > 0 && (
+        <div class="about">
+          <Counts title="Reviewers" rows={data.reviewers} name="reviewer" of="trajectories labelled" />
+          <Counts title="Trajectories" rows={data.states} name="state" of="in this state" />
+        </div>
+      )}
       <section class="part">
         <h2>Between reviewers</h2>
         <p class="soft">First labels of two who did not see one another’s. Kappa is 1 where they always agree, 0 where chance alone would give as much.</p>
@@ -29,6 +31,22 @@ export function Agreement() {
           <Empty>No two reviewers have labelled the same trajectory yet.</Empty>
         )}
         <Ask sql="FROM reviewer_agreement" />
+      </section>
+      <section class="part">
+        <h2>Between reviewers of recordings</h2>
+        <p class="soft">
+          The two who answered without seeing one another’s answers. Krippendorff’s alpha and Gwet’s AC1 are 1 where they always agree, 0 where chance alone would give as much; where nearly all answers are the same, alpha is low however much they agree.
+        </p>
+        {data.recordings.length ? (
+          <Table
+            name="Agreement on recordings"
+            heads={["Question", "Compared", "Alike", "Alpha", "95% interval", "AC1", "95% interval"]}
+            rows={data.recordings.map((row: Row) => [row.question, count(row.n), share(row.alike), figure(row.alpha), between(row.alpha_low, row.alpha_high), figure(row.ac1), between(row.ac1_low, row.ac1_high)])}
+          />
+        ) : (
+          <Empty>No two reviewers have looked at the same recording yet.</Empty>
+        )}
+        <Ask sql="FROM recording_verdicts" />
       </section>
       <section class="part">
         <h2>Scorers beside people</h2>
@@ -68,6 +86,9 @@ export function Agreement() {
 
 const of = (value: number | null, hits: number, all: number) => (value == null ? "–" : `${share(value)} (${hits} of ${all})`);
 const range = (low: number | null, high: number | null) => (low == null ? "–" : `${share(low)} to ${share(high)}`);
+
+const figure = (value: number | null) => (value == null ? "–" : value.toFixed(2));
+const between = (low: number | null, high: number | null) => (low == null ? "–" : `${figure(low)} to ${figure(high)}`);
 
 function Ask({ sql }: { sql: string }) {
   return (

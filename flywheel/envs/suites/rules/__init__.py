@@ -1,0 +1,1 @@
+"""Play games that a file of rules declares: rewriting of a grid of objects, as in PuzzleScript (docs/rule-games.md)."""

@@ -1,0 +1,1 @@
+"""Make questions of several pages whose answers are proved: `flywheel tasks questions`."""

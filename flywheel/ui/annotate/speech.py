@@ -1,0 +1,66 @@
+"""Hear a thought that an annotator speaks, by the recognizer and the refiner that recordings have."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import numpy as np
+
+from flywheel.config import Settings
+from flywheel.recordings.annotation.session import AnnotationSession
+from flywheel.recordings.asr.recognizer import Recognizer, open_recognizer
+from flywheel.recordings.audio import resample
+from flywheel.recordings.refine import Refiner, RefinerInput, open_refiner
+from flywheel.recordings.utterances import join_broken_utterances, transcribe_utterances
+from flywheel.utils.errors import BadInput
+
+_LONGEST_S, _RATES = 60, (8_000, 192_000)  # seconds of one thought; samples a second that microphones have
+MAX_SPEECH_BYTES = 2 * 48_000 * _LONGEST_S
+_DEADLINE_S = 60.0
+_WORD = re.compile(r"[a-z0-9']+")
+
+
+class SpokenThoughts:
+    """Recognize what annotators say, one at a time. The sound is dropped once it is heard."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._tools: tuple[Recognizer, Refiner] | None = None
+        self._turn = asyncio.Lock()
+
+    async def hear(self, data: bytes, rate: int, session: AnnotationSession) -> dict[str, Any]:
+        """Return `heard`, the words, and `text`, the thought that they are; both are "" where nothing was said.
+
+        data: mono samples of 16 bits, little-endian, a minute at most. rate: samples a second. session: its task's
+        words and those on its screen are what misheard ones are corrected from. Raises BadInput for other samples, and
+        where the recognizer or its model is missing; RecognitionTimeout, LanguageModelError.
+        """
+        least, most = _RATES
+        if len(data) % 2 or not least <= rate <= most or len(data) > 2 * rate * _LONGEST_S:
+            what = f"{len(data)} bytes at {rate} a second are no samples of 16 bits, up to {_LONGEST_S} s"
+            raise BadInput(what, where="speech", fix="speak again, or type the thought")
+        samples = np.frombuffer(data, "<i2").astype(np.float32) / 2**15
+        named = [str(one.get("name", "")) for one in session.elements]
+        words = frozenset(_WORD.findall(" ".join([session.task.instruction, *named]).casefold()))
+        async with self._turn:
+            return await asyncio.to_thread(self._recognize, samples, rate, session.task.instruction, words)
+
+    def _recognize(self, samples: np.ndarray, rate: int, instruction: str, words: frozenset[str]) -> dict[str, Any]:
+        if self._tools is None:
+            self._tools = open_recognizer(self._settings.recording), open_refiner(self._settings)
+        recognizer, refiner = self._tools
+        heard = join_broken_utterances(transcribe_utterances(recognizer, resample(samples, rate), _DEADLINE_S))
+        texts = [
+            refiner.refine(
+                RefinerInput(
+                    tuple(word.word for word in one.words),
+                    tuple(word.confidence for word in one.words),
+                    instruction,
+                    words,
+                )
+            )
+            for one in heard
+        ]
+        return {"heard": " ".join(one.text for one in heard), "text": " ".join(filter(None, texts))}

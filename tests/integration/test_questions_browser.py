@@ -1,0 +1,43 @@
+"""A question's proof leads through the real browser to its answer, and only that answer scores."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from atlas import make_atlas, write_atlas
+
+from flywheel.agent.actions import Finished
+from flywheel.config import parse_settings
+from flywheel.envs.browser.pages.manifest import load_page_manifest
+from flywheel.envs.registry import open_environments
+from flywheel.envs.tasks.page_tasks import make_page_task
+from flywheel.synthesis.questions.build import find_questions, write_questions
+from flywheel.synthesis.questions.crawl import CrawlBudget
+from flywheel.synthesis.questions.oracle import play_proof
+from flywheel.utils.errors import EnvError
+
+
+async def test_the_proof_is_played_and_only_its_answer_scores(tmp_path):
+    folder = write_atlas(tmp_path / "atlas", make_atlas())
+    made = await asyncio.to_thread(find_questions, str(folder), count=12, seed=1, budget=CrawlBudget())
+    path = write_questions(made, tmp_path / "out")
+    manifest = load_page_manifest(path)
+    chosen = sorted(zip(manifest.variants, made.questions, strict=True), key=lambda pair: -len(pair[1].chain))[:2]
+    tasks = [make_page_task(manifest, name, 0, "train") for name, _ in chosen]
+    sandbox = {"browsers": 1, "pages": 1, "width": 400, "height": 300, "timeout_s": 60}
+    settings = parse_settings({"synthesis": {"manifests": [str(path)]}, "sandbox": sandbox}, where="here")
+    async with open_environments(settings, tasks) as environments:
+        for task, (_, one) in zip(tasks, chosen, strict=True):
+            async with environments.env(task) as env:
+                await env.reset(task, 0)
+                result, actions = await play_proof(env, one.proof["way"], one.answers[0])
+                assert result.info["score"] == 1.0
+                assert result.terminated
+                assert len(actions) <= one.max_steps
+                await env.reset(task, 0)
+                wrong = await env.step(Finished(f"{one.answers[0]}1"))
+                assert wrong.info["score"] == 0.0
+                await env.reset(task, 0)
+                with pytest.raises(EnvError, match="no link leads there"):
+                    await play_proof(env, ["index.html", "nowhere.html"], one.answers[0])
