@@ -44,6 +44,7 @@ _FOLDERS = ("tmp", "root/.local/bin", "home", "srv", "logs/verifier", "logs/agen
             "var/lib", "usr/local/bin", "usr/local/lib", "usr/local/share", "etc", "run", "dev", "proc")  # fmt: skip
 _VERIFIER_FOLDER, _TESTS, _SOLUTION = "/logs/verifier", "/tests", "/solution"
 _SOLUTION_1 = "/oracle"  # of version 1
+_TASK_HOME = "/root"  # within the sandbox: the home that the benchmark's images give their user
 _START_S, _SLACK_S, _COPY_S = 20.0, 10.0, 60.0
 _OUTPUT_BYTES = 2**16
 _ARCHIVE_BYTES = 256 * 2**20
@@ -153,8 +154,8 @@ def open_sandbox(installed: InstalledPackages, limits: SandboxLimits = SandboxLi
             group.wrap_command(command) if group else command,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(rules,), start_new_session=True,
         )  # fmt: skip
-        path = f"/root/.local/bin:/usr/local/sbin:{PROGRAM_PATH}"
-        variables = {"PATH": path, "HOME": "/root", "USER": "root", "LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
+        path = f"{_TASK_HOME}/.local/bin:{PROGRAM_PATH}"
+        variables = {"PATH": path, "HOME": _TASK_HOME, "USER": "root", "LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
         sandbox = TaskSandbox(process, variables)
         sandbox.read_answer(_START_S)
         yield sandbox
