@@ -34,7 +34,7 @@ from typing import Any
 
 import corrections
 import flywheel_run
-from bench_case import student_mean_interval
+from bench_case import add_study_arguments, print_study, student_mean_interval
 from corrections import Played
 
 from flywheel.config import PreferenceSettings, Settings
@@ -51,14 +51,11 @@ _PASSED, _MEASURED = 2000, 6000  # where in the stream of tasks those to learn f
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workspace", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("bench-claim"), help="(default: %(default)s)")
+    add_study_arguments(parser, "bench-claim")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, metavar="ARM", help=", ".join(ARMS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--tasks", type=int, default=200, help="that are played (default: %(default)s)")
     parser.add_argument("--corrections", type=int, default=100, help="steps of an arm (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=640, help="to train on (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=3e-4, help="(default: %(default)s)")
     parser.add_argument("--weight", type=float, default=1.0, help="of the preference loss (default: %(default)s)")
     parser.add_argument("--eval-tasks", type=int, default=120, help="tasks to measure on (default: %(default)s)")
 
@@ -197,12 +194,5 @@ def _example(played: Played, number: int, encoder: Encoder, own: bool = False) -
     return Example(partial(encoder.encode, context), response, None, played.task.task_id, number, played.task.domain)
 
 
-def main_of_claim(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    print(json.dumps(run(parser.parse_args(argv))))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main_of_claim())
+    sys.exit(print_study(__doc__, add_arguments, run))

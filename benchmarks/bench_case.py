@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-from collections.abc import Iterable, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+
+from flywheel.utils.files import write_json
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,20 @@ def emit_case(case: BenchCase) -> BenchCase:
     return case
 
 
+def peak_memory_mb() -> float:
+    """Return the largest resident set that this process had, in MiB.
+
+    By VmHWM, since `ru_maxrss` of a process begins with the largest size of the one that it was forked from.
+    """
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 2**10
+
+
+def reset_peak_memory() -> float:
+    """Let `peak_memory_mb` count from now on; return its value now, which is the present size."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_memory_mb()
+
+
 def exit_code(cases: Iterable[BenchCase]) -> int:
     """1 where a case is not met, else 0."""
     return int(any(not case.met for case in cases))
@@ -76,3 +95,38 @@ def student_mean_interval(values: Sequence[float]) -> tuple[float, float]:
         return -math.inf, math.inf
     reach = _T[min(len(values), len(_T)) - 1] * stdev(values) / math.sqrt(len(values))
     return fmean(values) - reach, fmean(values) + reach
+
+
+def add_study_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+    """Add the options that all studies from a run's model have. out: default of `--out`."""
+    parser.add_argument("--workspace", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path(out), help="(default: %(default)s)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--lr", type=float, default=3e-4, help="(default: %(default)s)")
+
+
+def make_once(path: Path, make: Callable[[], Any]) -> Any:
+    """Return what `make` gives, pickled at `path` by the first call; later ones read it from there."""
+    if not path.is_file():
+        found = make()
+        path.write_bytes(pickle.dumps(found))
+    return pickle.loads(path.read_bytes())
+
+
+def print_study(
+    doc: str | None,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], dict[str, Any]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Run a study whose result is one JSON object: print it, and keep it as `result.json` in `--out`.
+
+    doc: its help. run: makes the result of the arguments. argv: default: those of the process. Returns 0.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    result = run(args)
+    write_json(args.out.resolve() / "result.json", result)
+    print(json.dumps(result))
+    return 0

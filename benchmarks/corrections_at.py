@@ -15,10 +15,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import pickle
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 import annotate_claim
 import corrections
 import flywheel_run
+from bench_case import add_study_arguments, make_once, print_study
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
@@ -39,9 +39,9 @@ from flywheel.recordings.synthetic.sessions import recorded_tasks
 from flywheel.rewards.scorer import ScorerSet
 from flywheel.rollout.corrections import choose_failures, correct_failures, find_least_sure_step
 from flywheel.rollout.episode import Episode, PromptHistory, run_rollout
+from flywheel.rollout.solvers import TaskSolvers
 from flywheel.store.versioning import stage_records
 from flywheel.training.data import Example, ShuffledDataset
-from flywheel.utils.files import write_json
 
 KINDS = ("first_mistake", "least_sure")
 ARMS = (*KINDS, "both")
@@ -49,14 +49,11 @@ _PASSED = 2000  # tasks of the stream that the shipped recordings may be of: the
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workspace", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("bench-corrections-at"), help="(default: %(default)s)")
+    add_study_arguments(parser, "bench-corrections-at")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=KINDS, metavar="ARM", help=", ".join(ARMS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--tasks", type=int, default=120, help="that are played, twice each (default: %(default)s)")
     parser.add_argument("--corrections", type=int, default=60, help="of an arm (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=640, help="to train on (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=3e-4, help="(default: %(default)s)")
     parser.add_argument("--eval-tasks", type=int, default=312, help="tasks to measure on (default: %(default)s)")
 
 
@@ -70,8 +67,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     chosen, start = stage_records.load_iteration_params(ws, 1), ws.model(1, "sft")
     tasks = list(islice(recorded_tasks(chosen), _PASSED, _PASSED + args.tasks))
-    failed = _kept(out / "failed.pickle", lambda: asyncio.run(_play(start, tasks, chosen)))
-    made = {kind: _kept(out / f"{kind}.pickle", partial(_correct, tasks, failed, chosen, kind)) for kind in KINDS}
+    failed = make_once(out / "failed.pickle", lambda: asyncio.run(_play(start, tasks, chosen)))
+    made = {kind: make_once(out / f"{kind}.pickle", partial(_correct, tasks, failed, chosen, kind)) for kind in KINDS}
     solved = {kind: _solved(tasks, made[kind][0], chosen) for kind in KINDS}
     told = {kind: {**made[kind][1], "solved": len(solved[kind])} | _places(failed, solved[kind]) for kind in KINDS}
     print(json.dumps({"failed": len(failed), **told}), flush=True)
@@ -97,14 +94,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _kept(path: Path, make: Callable[[], Any]) -> Any:
-    """What `make` gave once."""
-    if not path.is_file():
-        found = make()
-        path.write_bytes(pickle.dumps(found))
-    return pickle.loads(path.read_bytes())
-
-
 async def _play(model: Path, tasks: Sequence[Task], chosen: Settings) -> list[Episode]:
     """The failed ones, as the stage `rollout` chooses them."""
     policy = open_policy(model, chosen.policy)
@@ -115,7 +104,7 @@ async def _play(model: Path, tasks: Sequence[Task], chosen: Settings) -> list[Ep
             episodes = await run_rollout(tasks, 2, policy, environments, **playing)
     finally:
         await policy.close()
-    return choose_failures({task.task_id: task for task in tasks}, episodes, 2)
+    return choose_failures({task.task_id: task for task in tasks}, episodes, 2, TaskSolvers())
 
 
 def _correct(tasks: Sequence[Task], failed: Sequence[Episode], chosen: Settings, kind: str) -> Any:
@@ -125,7 +114,9 @@ def _correct(tasks: Sequence[Task], failed: Sequence[Episode], chosen: Settings,
         )
         by_id = {task.task_id: task for task in tasks}
         async with open_environments(chosen, tasks) as environments:
-            made, stats = await correct_failures(by_id, failed, environments, settings, iteration=2, seed=3)
+            made, stats = await correct_failures(
+                by_id, failed, environments, settings, TaskSolvers(), iteration=2, seed=3
+            )
         return made, vars(stats)
 
     return asyncio.run(correct())
@@ -214,15 +205,5 @@ def _summary(
     return {**found, "by_group": {name: round(share, 4) for name, share in by_group.items()}}
 
 
-def main_of_kinds(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    args = parser.parse_args(argv)
-    result = run(args)
-    write_json(args.out.resolve() / "result.json", result)
-    print(json.dumps(result))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main_of_kinds())
+    sys.exit(print_study(__doc__, add_arguments, run))

@@ -622,7 +622,8 @@ def session(sound: Path, folder: Path, rng: random.Random) -> None:
             lost((row[name] or "") != (line.get(name) or ""), f"the event's {name}")
     begun = [line["screen"] for line in lines if line["kind"] != "drop" and line.get("screen") is not None]
     lost([step.image_sha256 for step in made.steps] != [rows[number] for number in begun], "screens")
-    task = {**told["task"], "params": json.loads(told["task"]["params"])}
+    late = {"source": "templates", "verifier_kill_rate": None}  # columns that earlier sessions lack
+    task = {**late, **told["task"], "params": json.loads(told["task"]["params"])}
     lost({**made.task_row, "params": json.loads(made.task_row["params"])} !=
          {name: task[name] for name in made.task_row}, "the task")  # fmt: skip
     outcome = told["outcome"]

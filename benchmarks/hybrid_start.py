@@ -28,7 +28,7 @@ from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import checkpoint_digest
 from flywheel.policy.encoding import Encoder
 from flywheel.recordings.rows import IngestedSession, demonstration_rows
-from flywheel.recordings.synthetic.demonstrations import DATASET, demonstrate_task
+from flywheel.recordings.synthetic.demonstrations import DATASET, record_demonstration
 from flywheel.store.interop.demonstration import demonstration_folder_name, save_demonstration
 from flywheel.training.data import Example, ShuffledDataset, build_agent_examples
 from flywheel.training.sft import train_supervised
@@ -174,7 +174,7 @@ async def _demonstrations(
             kept = folder / demonstration_folder_name(DATASET, task.task_id)
             if not kept.exists():
                 async with at_once, environments.env(task) as env:
-                    save_demonstration(await demonstrate_task(env, task, ERRANDS), folder)
+                    save_demonstration(await record_demonstration(env, task, ERRANDS), folder)
             return demonstration_rows(kept, settings, 0)
 
         played = await asyncio.gather(*map(one, chosen))

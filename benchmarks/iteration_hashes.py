@@ -3,8 +3,9 @@
 Both sides make a workspace of the profile `small` with one thread, and run one iteration. What the stages from `ingest`
 to `sft` write is compared; RL is left out, since its episodes end in the order of the clock. Of each table the values
 of each column are hashed, under the names that table and column have today; columns of times and the tables `runs`,
-`metrics` and `lineage` are left out. Of a checkpoint its tensors are hashed. Columns that the earlier commit lacks are
-listed as `added`.
+`metrics` and `lineage` are left out, and the pictures that only a trajectory's end shows, which commits before
+2026-12-01 do not keep. Of a checkpoint its tensors are hashed. Columns that the earlier commit lacks are listed as
+`added`.
 """
 
 from __future__ import annotations
@@ -32,13 +33,21 @@ STAGES = ("ingest", "synthesize", "rollout", "score", "route", "ct", "sft")
 LEFT_OUT = ("runs", "metrics", "lineage")
 # checksum: of the source text of a task suite. record: a row as JSON, with its times. logprobs: their last bits depend
 # on which requests share a batch, and so on the clock; the token ids that were sampled are compared.
-LEFT_OUT_COLUMNS = ("run_id", "checksum", "record", "logprobs")
+# version: a scorer's is raised on purpose; its scores are compared.
+LEFT_OUT_COLUMNS = ("run_id", "checksum", "record", "logprobs", "version")
 ORDERED_BY_TIME = ("reviews",)  # which of two shards ends first decides: the order of their rows is not compared
 DEADLINE_S = 1800
 
 
-def table_hashes(folder: Path) -> dict[str, str]:
-    """A hash of each column's values, of all Parquet files below the folder of one table."""
+def read_column(folder: Path, column: str) -> set[str]:
+    """The values of a column in all Parquet files below the folder of one table that have it."""
+    tables = (pq.read_table(path, partitioning=None) for path in folder.rglob("*.parquet"))
+    return {value for table in tables if column in table.column_names for value in table[column].to_pylist() if value}
+
+
+def table_hashes(folder: Path, end_screens: set[str]) -> dict[str, str]:
+    """A hash of each column's values, of all Parquet files below the folder of one table. end_screens: digests of
+    pictures whose rows are left out."""
     hashes = {}
     name = RENAMED_TABLES.get(folder.name, folder.name)
     renamed = RENAMED_COLUMNS.get(name, {})
@@ -47,6 +56,8 @@ def table_hashes(folder: Path) -> dict[str, str]:
         if stage is None:
             continue
         table = pq.read_table(path, partitioning=None)
+        if name == "images":
+            table = table.filter(pa.array([digest not in end_screens for digest in table["sha256"].to_pylist()]))
         values = {
             renamed.get(column.name, column.name): [repr(value) for value in table[column.name].to_pylist()]
             for column in table.schema
@@ -90,9 +101,11 @@ def run_stages(root: Path, workspace: Path) -> None:
 
 def measure(workspace: Path) -> dict[str, str]:
     hashes: dict[str, str] = {}
-    for folder in sorted((workspace / "data").iterdir()):
+    data = workspace / "data"
+    end_screens = read_column(data / "trajectories", "final_image_sha256") - read_column(data / "steps", "image_sha256")
+    for folder in sorted(data.iterdir()):
         if folder.name not in LEFT_OUT:
-            hashes |= table_hashes(folder)
+            hashes |= table_hashes(folder, end_screens)
     for folder in sorted((workspace / "models").glob("iteration=001/*")):
         if folder.name in STAGES:
             hashes |= model_hashes(folder)

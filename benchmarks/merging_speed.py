@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from bench_case import BenchCase, compare_with_peer
+from bench_case import BenchCase, compare_with_peer, peak_memory_mb
 from safetensors.torch import save_file
 
 from flywheel.training.merge_methods import MergeMethod, MethodName
@@ -69,10 +68,10 @@ def measure(place: Path, gigabytes: float, rounds: int, method: MethodName) -> l
         "merging", f"merge_speed_{method}", "MB/s", ours=median(told["merges"]), peer=median(told["disks"]),
         peer_name="copying one and reading the others", goal=SPEED_GOAL, **about,
     )  # fmt: skip
-    most, two = told["peak"], 2 * shard / 1e6
+    most, two = told["peak"], 2 * shard / 2**20
     memory = BenchCase(
-        "merging", f"merge_memory_{method}", "MB", most, two, "two shards", most / two, MEMORY_GOAL, most <= two,
-        {"n": rounds, "grown_by": most - told["before"], "shard": shard / 1e6},
+        "merging", f"merge_memory_{method}", "MiB", most, two, "two shards", most / two, MEMORY_GOAL, most <= two,
+        {"n": rounds, "grown_by": most - told["before"], "shard": shard / 2**20},
     )  # fmt: skip
     return [speed, memory]
 
@@ -119,10 +118,6 @@ def _write_through(file: Path) -> None:
         os.fsync(opened.fileno())
 
 
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def _merge_speed(folder: Path, method: MethodName) -> float:
     """Merge; return bytes a second, the writing through to the disk included."""
     chosen = MergeMethod() if method == "linear" else MergeMethod(method, folder / "0", 1.0, *_density(method))
@@ -140,11 +135,11 @@ def _merge_speed(folder: Path, method: MethodName) -> float:
 
 
 def main_of_merge(folder: Path, method: MethodName, rounds: int) -> None:
-    before, merges, disks = _peak(), [], []
+    before, merges, disks = peak_memory_mb(), [], []
     for _ in range(rounds):
         merges.append(_merge_speed(folder, method) / 1e6)
         disks.append(_disk_speed(folder, method != "linear") / 1e6)
-    print(json.dumps({"merges": merges, "disks": disks, "before": before / 1e6, "peak": _peak() / 1e6}))
+    print(json.dumps({"merges": merges, "disks": disks, "before": before, "peak": peak_memory_mb()}))
 
 
 def _density(method: str) -> tuple[float, ...]:

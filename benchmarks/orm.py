@@ -94,7 +94,7 @@ def measure(name: str, options: Any) -> None:
         parts["train"] += cut_short(parts["train"])
     counts = {part: len(some) for part, some in parts.items()}
     print(f"# {name}: {counts}, templates held out: {sorted({one.template for one in parts['template']})}", flush=True)
-    recipe = trainer.Recipe(options.begin, VARIANTS[name], options.steps, 0, seed=options.seed)
+    recipe = trainer.OrmRecipe(options.begin, VARIANTS[name], options.steps, 0, seed=options.seed)
 
     def tell(metric: Mapping[str, Any]) -> None:
         if metric["step"] % 10 == 0:
@@ -103,7 +103,7 @@ def measure(name: str, options: Any) -> None:
     def ask(written: str) -> None:
         found = {}
         for part in ("calibrate", "task", "template", "cut"):
-            said = trainer.judge(work / "model", recipe.reads, parts[part], images)
+            said = trainer.compute_yes_probabilities(work / "model", recipe.reads, parts[part], images)
             found[part] = [
                 {"id": one.trajectory_id, "domain": one.domain, "template": one.template, "iteration": one.iteration}
                 | {"claims": one.claims_success, "truth": one.truth, "p": round(float(p), 6)}

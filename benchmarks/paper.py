@@ -65,7 +65,7 @@ class Results:
 
     def read(self, pattern: str) -> tuple[str, list[dict[str, Any]]]:
         """Return the name of the folder and the content of its files of a glob `pattern`; JSON lines become a list
-        under `lines`. Raises BadInput for a damaged file."""
+        under `lines`, beside the file's `name`. Raises BadInput for a damaged file."""
         for folder in reversed(self.folders):
             if paths := sorted(folder.glob(pattern)):
                 shown = Path(os.path.relpath(folder, HERE.parent)) if folder.is_relative_to(HERE.parent) else folder
@@ -77,7 +77,9 @@ def _read(path: Path) -> Any:
     text = path.read_text(encoding="utf-8")
     try:
         return (
-            {"lines": [json.loads(line) for line in text.splitlines()]} if path.suffix == ".jsonl" else json.loads(text)
+            {"name": path.stem, "lines": [json.loads(line) for line in text.splitlines()]}
+            if path.suffix == ".jsonl"
+            else json.loads(text)
         )
     except ValueError as error:
         raise BadInput(f"it is damaged: {error}", where=path, fix="remove it, or run the benchmark again") from None
@@ -290,8 +292,9 @@ def lmgame(results: Results) -> Ours | None:
     """A row for each title: theirs beside ours where the unit is the same, and random keys."""
     run, files = results.read("lmgame/*.jsonl")
     found: dict[str, list[dict[str, Any]]] = {}
-    for case in (case for file in files for case in file["lines"]):
-        found.setdefault(case["case"], []).append(case)
+    for file in files:
+        for case in file["lines"]:
+            found.setdefault(case["case"], []).append(case | {"name": file["name"].replace("-", " ")})
     rows = []
     for title, name in TITLES_OF_LMGAME.items():
         if name is None:
@@ -300,7 +303,7 @@ def lmgame(results: Results) -> Ours | None:
             theirs = "another unit" if case["peer"] is None else f"{case['peer']:g}"
             between = "{:.3g} to {:.3g}".format(*case["interval"])
             ours = [f"{case[side]:.3g}" for side in ("ours", "random")]
-            rows.append([title, case["model"][:8], theirs, *ours, between, f"{case['n']}, {case['unit']}"])
+            rows.append([title, case["name"], theirs, *ours, between, f"{case['n']}, {case['unit']}"])
     head = ["title", "our model", "theirs", "ours", "random keys", "95% of ours", "n, unit of ours"]
     return Ours(run, "", [Table(head, rows)]) if found else None
 
@@ -312,17 +315,18 @@ def merging(results: Results) -> Ours | None:
 def _case_table(results: Results, pattern: str) -> Ours | None:
     """A row for each case of a benchmark whose lines were kept as they were printed."""
     run, files = results.read(pattern)
-    rows = []
-    for case in (case for found in files for case in found["lines"]):
+    cases, rows = [case for found in files for case in found["lines"]], []
+    differ = any("difference" in case for case in cases)
+    for case in cases:
         low, high = case.get("interval") or (None, None)
         between = f"{low:.3f} to {high:.3f}" if low is not None and high is not None else ""
         unit = "" if case.get("unit", "fraction") == "fraction" else f" {case['unit']}"
         ours, peer = ("" if case.get(side) is None else f"{case[side]:.4g}{unit}" for side in ("ours", "peer"))
-        if "difference" in case:  # which the interval is of
-            ours += f", difference {case['difference']:+.3f}"
         beside = f"{peer} ({case['peer_name']})" if peer else ""
-        rows.append([case["case"].replace("_", " "), ours, beside, between, str(case.get("n", ""))])
-    return Ours(run, "", [Table(["figure", "ours", "beside", "95%", "n"], rows)]) if rows else None
+        difference = [f"{case['difference']:+.3f}" if "difference" in case else ""] if differ else []
+        rows.append([case["case"].replace("_", " "), ours, beside, *difference, between, str(case.get("n", ""))])
+    head = ["figure", "ours", "beside", *(["difference"] if differ else []), "95%", "n"]  # 95%: of the difference
+    return Ours(run, "", [Table(head, rows)]) if rows else None
 
 
 # -- curves -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from Xlib.ext import xtest
 
 from flywheel.recordings.recorder.recorder import finish_recording
 from flywheel.recordings.recorder.x11_capture import open_display
+from flywheel.utils.errors import BadInput
 
 KINDS = ("gtk", "chromium", "silent", "vault", "pasted")  # silent: a Chromium that tells nothing of the focus
 _VAULT = (255, 0, 254)  # its colour, which no stored picture may have
@@ -37,6 +38,9 @@ _CHROMIUM = ["chromium", "--no-sandbox", "--no-first-run", "--window-size=500,30
 
 
 def cases(options: Any) -> Iterator[BenchCase]:
+    if missing := [name for name in ("dbus-run-session", _FORM[0], _CHROMIUM[0]) if not shutil.which(name)]:
+        what = f"not installed: {', '.join(missing)}"
+        raise BadInput(what, where="flywheel bench record", fix="install them, or leave secrets out of --only")
     folder = options.folder / "secrets"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

@@ -9,7 +9,6 @@ where it ends in minutes; its result must be the same. Goal of aligning an hour:
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from bench_case import BenchCase
+from bench_case import BenchCase, peak_memory_mb, reset_peak_memory
 
 from flywheel.config import Settings
 from flywheel.recordings.asr.recognizer import Recognizer
@@ -110,10 +109,10 @@ def _cases_of(
     session: RecordedSession, length: int, recognizer: Recognizer, baseline: ModuleType | None
 ) -> Iterator[BenchCase]:
     settings, refiner = Settings(), open_refiner(Settings())
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = reset_peak_memory()
     said, cpu = _timed(lambda: transcribe_utterances(recognizer, session.samples, 3600.0 * length))
     heard = join_broken_utterances(said)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
+    grown = peak_memory_mb() - before
     size = {"n": len(heard), "actions": len(session.actions), "seconds": session.meta.seconds}
     yield _case(f"recognise_{length}", cpu, size | {"memory_mb": grown})
 

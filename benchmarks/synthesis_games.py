@@ -31,7 +31,7 @@ def add_options(parser: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    funnel, began = generator.Funnel(), time.process_time()
+    funnel, began = generator.GameFunnel(), time.process_time()
     count = 1 if args.quick else args.games
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.games_folder or Path(scratch)

@@ -16,12 +16,12 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import annotate_claim
 import corrections
+from bench_case import add_study_arguments, print_study
 
 from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
@@ -30,7 +30,6 @@ from flywheel.envs.suites import catalogue
 from flywheel.envs.tasks.drawing import make_task
 from flywheel.recordings.synthetic.sessions import recorded_tasks
 from flywheel.store.versioning import stage_records
-from flywheel.utils.files import write_json
 
 ARMS = ("even", "fields")
 FIELDS = ("control/type_word", "control/search", "control/form", "settings/name", "shop/buy")
@@ -39,13 +38,10 @@ _PASSED, _SEEDS = 4000, 7_000_000  # where fresh tasks begin: in the stream of r
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workspace", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("bench-text-fields"), help="(default: %(default)s)")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    add_study_arguments(parser, "bench-text-fields")
     parser.add_argument("--demonstrations", type=int, default=60, help="tasks of an arm (default: %(default)s)")
     parser.add_argument("--corrections", type=int, default=100, help="steps of an arm (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=640, help="to train on (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=3e-4, help="(default: %(default)s)")
     parser.add_argument("--eval-tasks", type=int, default=30, help="of each template (default: %(default)s)")
 
 
@@ -117,15 +113,5 @@ def _summary(
     return found
 
 
-def main_of_fields(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    args = parser.parse_args(argv)
-    result = run(args)
-    write_json(args.out.resolve() / "result.json", result)
-    print(json.dumps(result))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main_of_fields())
+    sys.exit(print_study(__doc__, add_arguments, run))

@@ -1,4 +1,4 @@
-"""Run a check-up of the newest model as a flow, between iterations."""
+"""Run a check-up of the newest model on fresh tasks as a Prefect flow, between iterations."""
 
 from __future__ import annotations
 

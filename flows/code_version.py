@@ -38,15 +38,15 @@ def compute_code_version() -> str:
 
 
 def code_version_build_step() -> dict[str, str]:
-    """Return the result of a build step of prefect.yaml: its `version` is that of the deployments."""
+    """Return `version`, the version of the code, as a build step of prefect.yaml, which gives it to deployments."""
     return {"version": compute_code_version()}
 
 
 def check_code_version(made_with: str | None, by: str = "") -> None:
     """Check that this process has the same code as its deployment, or as an iteration that requests a stage.
 
-    made_with: version of that code, of `compute_code_version`; None or another form of text is not checked. by: whose
-    code it is, in words; "": that of the current run's deployment. Raises BadInput for other code.
+    made_with: version of that code, of `compute_code_version`; None or a text of another form is not checked. by: whose
+    code it is, in words; "": that of the current run's deployment. Raises BadInput where this process has other code.
     """
     if made_with and _OURS.fullmatch(made_with) and made_with != compute_code_version():
         own = compute_code_version()

@@ -83,7 +83,7 @@ _NOBODY = "nobody"
 
 
 class PromotionReview(RunInput):
-    """Hold what the reviewer fills in."""
+    """Hold the form about a promotion that a reviewer fills in."""
 
     decision: Literal["promote", "keep the old model"]
     reviewer: str = Field(pattern=labels.REVIEWER_INPUT_PATTERN, description="Your name")
@@ -93,10 +93,10 @@ class PromotionReview(RunInput):
 def ask_reviewer(ctx: StageContext, record: StageRecorder) -> None:
     """Pause before the stage `promote`, where the rule is `review` and nobody has decided yet, until someone does.
 
-    Returns at once before any other stage, and where there is a decision. People are notified; the decision is written
-    to the iteration's `review.json`. When promotion.review_timeout_s has passed the old model stays, or FlywheelError
-    is raised (promotion.on_timeout). ctx: of the stage. record: its recorder, which records that it waits. Raises what
-    `build_promotion_report` and `decide_promotion` do.
+    ctx: of the stage. record: its recorder, which records that it waits. Returns at once before any other stage, and
+    where there is a decision. People are notified; the decision is written to the iteration's `review.json`. When
+    promotion.review_timeout_s has passed the old model stays, or FlywheelError is raised (promotion.on_timeout). Raises
+    as `build_promotion_report` and `decide_promotion`.
     """
     rule = ctx.settings.promotion
     if (
@@ -163,13 +163,13 @@ _Label = Literal["not looked at", "solved", "not solved", "cannot tell"]
 
 
 def ask_for_route_labels(ctx: StageContext, record: StageRecorder) -> None:
-    """Pause before the first stage that trains, until people have looked at the sample of trajectories.
+    """Pause before the first stage that trains, until people have labelled the sample of trajectories.
 
-    Only where `routing.review` asks for it; returns at once before any other stage. People label each trajectory as
-    having solved its task or not; then those that are to be moved go to the other store. A form that is sent ends the
-    review, also with trajectories left out. When routing.review_timeout_s has passed, the labels so far count, or
-    FlywheelError is raised (routing.on_timeout). ctx: of the stage. record: its recorder, which records that it waits.
-    Raises what `open_questions` and `end_route_review` do.
+    It does so only where `routing.review` asks for it; before any other stage it returns at once. ctx: of the stage.
+    record: its recorder, which records that it waits. People label each trajectory as having solved its task or not;
+    then those whose label differs from their route go to the other store. A form that is sent ends the review, also
+    with trajectories left out. When routing.review_timeout_s has passed, the labels so far count, or FlywheelError is
+    raised (routing.on_timeout). Raises as `open_questions`, `label_trajectory` and `end_route_review`.
     """
     if ctx.stage != route_review.GATED_STAGE or not (asked := route_review.open_questions(ctx.ws, ctx.iteration)):
         return
@@ -181,8 +181,10 @@ def ask_for_route_labels(ctx: StageContext, record: StageRecorder) -> None:
 
 
 def route_review_wait_s(rule: RoutingSettings, stage: str) -> float:
-    """Return the seconds that `stage`, by its name, may wait for people; 0 where nobody is asked before it. rule: block
-    `routing`."""
+    """Return the seconds that the stage named `stage` may wait for people's labels; 0 where nobody is asked before it.
+
+    rule: block `routing`.
+    """
     return rule.review_timeout_s if stage == route_review.GATED_STAGE and rule.review else 0
 
 

@@ -1,4 +1,4 @@
-"""Run an iteration of the flywheel: take the lock, begin it, run each stage once its inputs are written, close it."""
+"""Run an iteration of the flywheel as a Prefect flow: begin it, run each stage once its inputs are there, close it."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ class StageScheduler:
     """Run the stages of one iteration, each once its inputs are written, `cluster.max_parallel_stages` at once.
 
     A stage that runs alone runs in this process: a process of its own takes seconds to begin. Parallel stages are
-    processes of their own (`flows/stage_run.py`).
-
-    k: the iteration. now: the workspace's settings, whose blocks `cluster` and `operations` are used.
+    processes of their own (`flows/stage_run.py`). k: number of the iteration. now: the workspace's settings, whose
+    blocks `cluster` and `operations` are used.
     """
 
     def __init__(self, ws: Workspace, k: int, now: Settings) -> None:
@@ -188,7 +187,10 @@ def _run_iteration(ws: Workspace, number: int | None, overrides: dict[str, Any],
     begun = ws.frozen_params(k).exists()
     own = stage_records.load_iteration_params(ws, k) if begun else chosen
     dag.stages_until(until, list(own.synthesis.domains))  # raises for an unknown stage
-    if until == iterations.INGEST and not begun and (lacking := iterations.count_missing_recordings(ws, chosen)):
+    waits = (
+        is_deployed_run() and until == iterations.INGEST and not begun
+    )  # a person's command begins with what is there
+    if waits and (lacking := iterations.count_missing_recordings(ws, chosen)):
         return Completed(
             name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {iteration_label(k)}"
         )

@@ -15,8 +15,10 @@ from flywheel import config
 from flywheel.config import run_lock
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.maintenance.rollback import recover_workspace
+from flywheel.pipeline import dag
 from flywheel.pipeline import iterations as pipeline_iterations
-from flywheel.utils.errors import FlywheelError, first_line
+from flywheel.store.versioning import stage_records
+from flywheel.utils.errors import BadInput, FlywheelError, first_line
 from flywheel.utils.files import write_json
 from flywheel.utils.processes import run_periodically
 from flywheel.utils.progress import announce
@@ -26,24 +28,36 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """Hold numbers of iterations. ran: those that this call worked on; done_before: asked for, but complete already."""
+    """Hold which iterations `run_iterations` worked on (`ran`), and which were wanted, but complete (`done_before`)."""
 
     ran: tuple[int, ...] = ()
     done_before: tuple[int, ...] = ()
 
 
 def run_iterations(
-    ws: Workspace, overrides: Mapping[str, Any], *, iterations: int | None = None, iteration: int | None = None
+    ws: Workspace,
+    overrides: Mapping[str, Any],
+    *,
+    iterations: int | None = None,
+    iteration: int | None = None,
+    until: str | None = None,
 ) -> RunOutcome:
     """Run `iterations` more (default: as the settings say), or only the one numbered `iteration`.
 
-    overrides: parameters for iterations that are begun now, by their dotted names. A run that was killed is resumed
-    first, to the iteration it had been asked to reach, and keeps the overrides that it was begun with. Recorded files
-    that are damaged or missing are restored before anything else. Raises BadInput for an iteration out of order,
-    parameters that cannot work, or overrides that no iteration of the run would use, before anything is frozen;
-    FlywheelError where another run holds the workspace or Prefect's server stops answering; what `recover_workspace`
-    and a failed stage raise. `RunOutcome` is returned also where nothing was left to do.
+    overrides: parameters for iterations that are begun now, by their dotted names. until: the last stage to run, of one
+    iteration, which then is incomplete, and gone on with by the next run; None: all. A run that was killed is resumed
+    first, to the iteration it had been asked to reach, and keeps the overrides that it was begun with; one with `until`
+    does a part of that. Recorded files that are damaged or missing are restored before anything else. Raises BadInput
+    for an iteration out of order, an unknown stage, `until` with `iterations`, parameters that cannot work, or
+    overrides that no iteration of the run would use, before anything is frozen; WorkspaceBusy where another process
+    holds the workspace; FlywheelError where Prefect's server stops answering; as `recover_workspace`, and what a failed
+    stage raises.
     """
+    if until is not None:
+        if iterations is not None:
+            what = f"{iterations} iterations are asked for, and one that ends with {until} is not complete"
+            raise BadInput(what, where="--until", fix="leave --iterations out")
+        iterations = 1
     with run_lock.hold_workspace(ws):
         config.load_settings(ws.params, dict(overrides))  # wrong ones are refused first
         recover_workspace(ws)
@@ -52,6 +66,10 @@ def run_iterations(
         chosen = config.load_settings(ws.params, given)
         wanted = pipeline_iterations.plan_iterations(ws, chosen, iterations, iteration)
         todo = [k for k in wanted if not pipeline_iterations.check_iteration_complete(ws, k)]
+        if until is not None:
+            begun = ws.frozen_params(wanted[0]).exists()
+            own = stage_records.load_iteration_params(ws, wanted[0]) if begun else chosen
+            dag.stages_until(until, list(own.synthesis.domains))  # raises for an unknown stage
         if not todo:
             return RunOutcome(done_before=tuple(wanted))
         pipeline_iterations.check_overrides_used(ws, overrides, chosen, todo)
@@ -68,7 +86,8 @@ def run_iterations(
             importlib.import_module("flows.iteration")  # takes two seconds; the server takes five to start
 
         with open_prefect_server(ws, meanwhile=meanwhile) as url:
-            write_json(ws.run_target, {"first": todo[0], "last": todo[-1], "settings": given})
+            if until is None:
+                write_json(ws.run_target, {"first": todo[0], "last": todo[-1], "settings": given})
             from flows import iteration as flow  # after the server has configured Prefect
 
             announce(
@@ -78,14 +97,15 @@ def run_iterations(
             try:
                 with _stage_worker(ws, chosen):
                     for k in todo:
-                        flow.iteration(str(ws.root), k, given)
+                        flow.iteration(str(ws.root), k, given, until)
             except httpx.HTTPError as error:
                 raise FlywheelError(
                     f"Prefect's server stopped answering: {first_line(str(error))}",
                     where=ws.prefect_home / "server.log",
                     fix="type the same command: what was finished is kept",
                 ) from error
-        ws.run_target.unlink()
+        if until is None:  # else what a killed run was asked for is still to be done
+            ws.run_target.unlink()
         return RunOutcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
 
 

@@ -41,8 +41,10 @@ class StageRecorder:
         self._shares = dict.fromkeys(shards, 0.0)
 
     def hear(self, stage: str, line: str) -> None:
-        """Take a progress line, from any thread; those of another `stage` are left out. It is recorded at most once a
-        second; a full disk is no error here."""
+        """Take a progress line of `stage`, as a listener, from any thread; lines of other stages are left out.
+
+        It is recorded at most once a second; a full disk is no error here.
+        """
         if stage != self._now.stage:
             return
         if isinstance(line, ShardProgress) and line.shard in self._shares:
@@ -59,14 +61,14 @@ class StageRecorder:
         return sum(self._shares.values()) / max(1, len(self._shares))
 
     def record(self, **facts: object) -> None:
-        """Record these fields of `StageAtWork` at once. Raises DiskFull."""
+        """Record new values of fields of `StageAtWork` at once. Raises DiskFull."""
         with self._one:
             self._now = replace(self._now, **facts)
             run_lock.record_stage_at_work(self._ws, self._now)
 
     @contextlib.contextmanager
     def wait_for(self, whom: str, answer: str) -> Iterator[None]:
-        """Record that the stage waits for people within the block. whom: in words. answer: what they may type."""
+        """Record that the stage waits for people within the block. whom: in words. answer: command for them to type."""
         self.record(waits_for=whom, waits_since=time.time(), answer=answer)
         try:
             yield
@@ -75,9 +77,11 @@ class StageRecorder:
 
 
 @contextlib.contextmanager
-def record_stage(ctx: StageContext) -> Iterator[StageRecorder]:
-    """Record what the stage of `ctx` is doing within the block, by its progress lines; where the stage fails, the last
-    record stays. Raises DiskFull."""
+def track_stage(ctx: StageContext) -> Iterator[StageRecorder]:
+    """Record what the stage of `ctx` is doing within the block, by its progress lines; yield its recorder.
+
+    Where the stage fails, the last record stays. Raises DiskFull.
+    """
     recorder = StageRecorder(ctx)
     recorder.record()
     with add_listener(recorder.hear):
@@ -92,8 +96,11 @@ _LOG_EVERY_S = 10  # for lines that replace one another; announcements, the begi
 
 @contextlib.contextmanager
 def log_progress_to_prefect() -> Iterator[None]:
-    """Log progress lines to the run's log in Prefect within the block: announcements, beginnings and ends each, others
-    at most every ten seconds. Raises prefect's MissingContextError outside of a run."""
+    """Log progress lines to the flow run's log in Prefect within the block.
+
+    Announcements, beginnings and ends are all logged, other lines at most every ten seconds. Raises prefect's
+    MissingContextError outside of a run.
+    """
     log, last = get_run_logger(), float("-inf")
 
     def line(stage: str, text: str) -> None:

@@ -52,14 +52,13 @@ def stage_flow(workspace: str, number: int, name: str) -> str:
 
 
 def run_stage_tasks(ctx: StageContext) -> str:
-    """Run the stage of `ctx` within a flow: questions to people, shards, finish, version. Returns its summary, in a
-    line.
+    """Run the stage of `ctx` in a flow (questions to people, shards, finish, record in DVC); return its summary line.
 
     Shards that were done before are not done again. Raises what the stage raises; shards done by then stay done.
     """
     report_progress(ctx.stage, "begins")
     partitions.hide_pandas_from_pyarrow()
-    with run_progress.record_stage(ctx) as record:
+    with run_progress.track_stage(ctx) as record:
         _report_time_left(ctx)
         ask_for_route_labels(ctx, record)
         ask_reviewer(ctx, record)
@@ -94,7 +93,7 @@ _DEAD_S = 60.0  # without its lock: after that its process counts as gone
 
 
 class StageProcess:
-    """Request a stage's process within the iteration's flow, and follow it.
+    """Request a process for a stage from Prefect, within the iteration's flow, and follow it.
 
     k: the iteration. name: of the stage. limits: block `cluster`. longest_s: seconds that the stage may work; before
     that it may wait as long for a GPU. Raises httpx.HTTPError where Prefect's server does not answer.
@@ -177,8 +176,10 @@ class StageProcess:
             return kind(state.message or state.name, where=f"stage {self.name}", fix="look at its run in Prefect")
 
     def release(self, client: SyncPrefectClient) -> None:
-        """Free the lease, so that the process ends by itself, and wait up to 12 seconds for its end. client: of
-        Prefect, where the run is cancelled if the server answers."""
+        """Free the lease, so that the process ends by itself, and wait up to 12 seconds for its end.
+
+        client: of Prefect, where the run is cancelled if the server answers.
+        """
         self._wanted.close()
         with contextlib.suppress(httpx.HTTPError):
             if not client.read_flow_run(self.run_id).state.is_final():

@@ -51,7 +51,7 @@ def reschedule_run() -> str:
 # Running a flow under the lock: progress, notifications, and the run's state where it is locked out.
 
 # Option of the command -> its name in Prefect's form.
-_IN_A_FORM = {"--set": "settings", "--iteration": "number"}
+_IN_A_FORM = {"--set": "settings", "--iteration": "number", "--until": "until"}
 
 
 def is_deployed_run() -> bool:
@@ -62,12 +62,12 @@ def is_deployed_run() -> bool:
 def run_with_workspace_lock(
     workspace: str, work: Callable[[Workspace, OperationsSettings], State | None], *, comes_again: bool = False
 ) -> State | None:
-    """Do the work of a flow under the workspace's lock; return its state, None where `work` returns none.
+    """Do the work of a flow under the workspace's lock; return the state of the flow run, None where `work` does.
 
     workspace: its folder. work: called with the workspace and its block `operations`. A deployed run reports its
-    outcome in its state, in one line: *Skipped* where another run is at work (comes_again: and a later run is
-    scheduled), *Failed* where it raised a FlywheelError, such as other code than the deployment was made with. One that
-    is not deployed raises it.
+    outcome in its state, in one line: *Skipped* where another process holds the lock (comes_again: and a later run is
+    scheduled), *Failed* where it raised a FlywheelError, such as for other code than the deployment was made with. One
+    that is not deployed raises these errors.
     """
     try:
         ws = Workspace.find(workspace)

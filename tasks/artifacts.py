@@ -1,4 +1,4 @@
-"""Publish Prefect artifacts of a stage: tables of what it wrote and measured, RL's curves, the place of the report."""
+"""Publish a stage's results as Prefect artifacts: what it wrote and measured, RL's curves, the path of the report."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def _key(ctx: StageContext, name: str) -> str:
 def publish_stage_artifacts(ctx: StageContext, outcome: StageResult) -> None:
     """Publish the results of a stage as artifacts on the run's page in Prefect.
 
-    Tables of its partitions and of its figures, its summary as Markdown, its own tables, and for RL the training
-    curves. ctx: of the stage. outcome: what it wrote. Call it within a task or a flow. A stage that runs again gives
-    each artifact a new version. Raises httpx.HTTPError where Prefect's server does not answer.
+    They are tables of its partitions and of its figures, its summary as Markdown, its own tables, and for RL the
+    training curves. ctx: of the stage. outcome: what it wrote. Call it within a task or a flow. A stage that runs again
+    gives each artifact a new version. Raises httpx.HTTPError where Prefect's server does not answer.
     """
     written = [
         {"table": part.table, "rows": part.rows, "files": len(part.parts), "sha256": part.parts[0].sha256[:12]}
@@ -59,7 +59,7 @@ def _curves(ctx: StageContext, outcome: StageResult) -> None:
 
 
 def publish_report_artifact(ctx: StageContext) -> None:
-    """Publish, as an artifact on the run's page, where the report of the workspace of `ctx` lies.
+    """Publish the path of the workspace's report as an artifact on the run's page in Prefect.
 
     No link: its server and port are known only when `flywheel ui` runs. Raises as `publish_stage_artifacts`.
     """

@@ -33,19 +33,23 @@ from flywheel.utils.progress import announce
 
 
 def workspace_tag(ws: Workspace) -> str:
-    """Return the tag of all runs of a workspace. Raises DiskFull as `workspace_name`."""
+    """Return the tag of all runs of a workspace. Raises as `workspace_name`."""
     return f"workspace:{workspace_name(ws)}"
 
 
 def iteration_attempt_tag(ws: Workspace, iteration: int) -> str:
-    """Return the tag of the runs of this attempt at an iteration, and of no earlier one under the same number. Raises
-    as `iteration_run_id`."""
+    """Return the tag of the runs of this attempt at an iteration, not of an earlier one under the same number.
+
+    Raises as `iteration_run_id`.
+    """
     return f"turn:{iteration_run_id(ws, iteration)}"
 
 
 def iteration_run_tags(ws: Workspace, number: int) -> list[str]:
-    """Return the tags of the runs of the iteration `number`: the workspace's, the iteration's, the attempt's. Raises as
-    `iteration_run_id`."""
+    """Return the tags of the runs of the iteration `number`: the workspace's, the iteration's, the attempt's.
+
+    Raises as `iteration_run_id`.
+    """
     return [workspace_tag(ws), f"iteration:{iteration_label(number)}", iteration_attempt_tag(ws, number)]
 
 
@@ -55,7 +59,7 @@ def stage_tag(name: str) -> str:
 
 
 def without_tags() -> TagsContext:
-    """Start tasks without tags within the block: they are found by their flow's.
+    """Start Prefect tasks without tags within the block: they are found by the tags of their flow.
 
     Before it begins, a task with tags asks the server for the limit of each tag, by a connection that the server closes
     after five seconds: the retry comes two seconds later, for nearly every task of a stage.
@@ -73,13 +77,13 @@ _KILLED = "its process was killed, and the next run went on from here; last hear
 def mark_killed_runs(
     ws: Workspace, *, older_than_s: float = 0, worker: bool = True, client: SyncPrefectClient | None = None
 ) -> list[FlowRun]:
-    """Set to Crashed the flow runs that the server shows as unfinished though no run is at work here, and their tasks.
+    """Set the flow runs of killed processes, which Prefect's server shows as unfinished, and their tasks to Crashed.
 
-    Returns these flow runs. Call it under the workspace's lock, or with `older_than_s` while nobody has held the lock
-    for so many seconds: a run whose state is older then belongs to a process that was killed. The calling run is left
-    out. Prefect dates the new state by now; its message, and the table `runs`, say when the run was last heard of.
-    worker: whether a worker may be about to begin a run. client: an open one of Prefect; None opens one for the call.
-    Raises httpx.HTTPError where the server does not answer.
+    Call it under the workspace's lock, or with `older_than_s` (seconds) while nobody has held the lock for so long: a
+    run whose state is older then belongs to a process that was killed. The calling run is left out. Prefect dates the
+    new state by now; its message, and the table `runs`, say when the run was last heard of. worker: whether a worker
+    may be about to begin a run. client: an open one of Prefect; None opens one for the call. Returns these flow runs.
+    Raises httpx.HTTPError where the server does not answer, and as `workspace_name`.
     """
     unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[workspace_tag(ws)]))
@@ -115,12 +119,12 @@ def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[Task
 
 
 def read_run_rows(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -> list[dict[str, Any]]:
-    """Read rows of the table `runs`: each flow run and task run of an iteration, those that failed or were killed too.
+    """Read each flow run and task run of an iteration, failed and killed ones too, as rows of the table `runs`.
 
     Times are ISO 8601. Runs of an earlier attempt under the same number are left out (`iteration_attempt_tag`). ends:
-    id of the calling run, where this is its last act: it counts as completed now, or as failed with this `error`. Where
-    it completes, the call waits up to half a minute for the server to hear that all its tasks have ended. Raises
-    httpx.HTTPError where the server does not answer, and as `iteration_run_id`.
+    id of the calling run, where this is its last act: it counts as completed now, or as failed with this `error`; "":
+    the calling run goes on. Where it completes, the call waits up to half a minute for the server to hear that all its
+    tasks have ended. Raises httpx.HTTPError where the server does not answer, and as `iteration_run_id`.
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[iteration_attempt_tag(ws, iteration)]))
     with get_client(sync_client=True) as client:
@@ -156,10 +160,7 @@ def _wait_for_task_ends(client: SyncPrefectClient, own: FlowRunFilter) -> None:
 
 
 def read_all_pages(read, sort, **filters) -> list:
-    """Read all results of a paging method of the client.
-
-    read: the method. sort, filters: its arguments.
-    """
+    """Read all pages of results of `read`, a method of Prefect's client, with its arguments `sort` and `filters`."""
     found, offset = [], 0
     while page := read(**filters, sort=sort, limit=_PAGE, offset=offset):
         found += page

@@ -1,4 +1,4 @@
-"""Wrap stages in Prefect tasks: one a shard, one for the finish, one for the version, one for the report.
+"""Wrap the parts of a stage in Prefect tasks: each shard, the finish, the record in DVC, the report.
 
 They add what Prefect gives (retries, names, states, artifacts) and no logic of their own.
 """
@@ -42,9 +42,8 @@ def _worth_a_retry(task, run, state) -> bool:
 def do_shard(ctx: StageContext, shard: str, workers: StageWorkers) -> tuple[Path, Any]:
     """Do one shard of a stage, or take its stored result from an earlier run; return its folder and result.
 
-    ctx: of the stage. shard: its name. workers: do it. The run's progress says that it is done, or was done before.
-    EnvError, PolicyError and OSError are tried twice more. Raises what `InProcessWorker.do_shard` does, on other
-    machines also ClusterError.
+    ctx: of the stage. shard: its name. workers: run it. A progress line says that it is done, or was done before. After
+    an EnvError, PolicyError or OSError Prefect tries it twice more. Raises as `StageWorkers.do_shard`.
     """
     folder, result, before = workers.do_shard(shard)
     ctx.report_part(f"{shard} was done before" if before else f"{shard} done", 1, 1, shard)
@@ -65,8 +64,11 @@ def do_shards(ctx: StageContext, shards: Sequence[str], workers: StageWorkers) -
 
 @task(task_run_name="finish {ctx.stage}", cache_policy=NO_CACHE)
 def finish_stage(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    """Write the partitions and metrics of the stage of `ctx`, publish them as Prefect artifacts where Prefect runs
-    this, and return what was written. results: by shard, its folder and result. Raises as `publish_stage_result`."""
+    """Write the partitions and metrics of the stage of `ctx`, and return what was written.
+
+    results: by shard, its folder and result. Where Prefect runs this, it also publishes them as artifacts, with the
+    errors of `publish_stage_artifacts`. Raises as `publish_stage_result`.
+    """
     outcome = stage.publish_stage_result(dag.find_stage(ctx.stage), ctx, results)
     if TaskRunContext.get() is not None:
         artifacts.publish_stage_artifacts(ctx, outcome)
@@ -75,15 +77,19 @@ def finish_stage(ctx: StageContext, results: dict[str, tuple[Path, Any]]) -> Sta
 
 @task(task_run_name="version {ctx.stage}", cache_policy=NO_CACHE)
 def record_version(ctx: StageContext) -> None:
-    """Record the outputs of the stage of `ctx` in DVC (`dvc commit`), then remove what was staged for it. Raises as
-    `stage_records.record_stage`."""
+    """Record the outputs of the stage of `ctx` in DVC (`dvc commit`), then remove what was staged for it.
+
+    Raises as `stage_records.record_stage`.
+    """
     stage_records.record_stage(ctx.ws, ctx.stage, ctx.iteration)
     stage.clear_staging(ctx)
 
 
 @task(task_run_name="report", cache_policy=NO_CACHE)
 def publish_report(ctx: StageContext) -> None:
-    """Write the report's page of the workspace of `ctx`, and say on the run's page where it is. Raises as
-    `write_report`."""
+    """Write the report's pages of the workspace of `ctx`, and publish their path on the run's page in Prefect.
+
+    Raises as `write_report` and `publish_report_artifact`.
+    """
     pages.write_report(ctx.ws)
     artifacts.publish_report_artifact(ctx)

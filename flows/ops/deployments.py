@@ -1,4 +1,4 @@
-"""Deploy a workspace's flows to Prefect: its pool, iteration, ingest, check-up and stages."""
+"""Deploy a workspace's flows to Prefect: a work pool, and deployments for iteration, ingest, check-up and stages."""
 
 from __future__ import annotations
 
@@ -31,18 +31,24 @@ _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyL
 
 
 def work_pool_name(ws: Workspace) -> str:
-    """Return the name of the workspace's own pool: its worker runs nothing of another workspace."""
+    """Return the name of the workspace's own work pool, whose workers run nothing of another workspace.
+
+    Raises as `workspace_name`.
+    """
     return workspace_name(ws)
 
 
 def worker_name() -> str:
-    """Name this process as a worker: machine and process id."""
+    """Return the name of this process as a Prefect worker: machine and process id."""
     return f"{socket.gethostname()} {os.getpid()}"
 
 
 def has_other_workers(ws: Workspace, client: SyncPrefectClient) -> bool:
-    """Tell whether the pool has online workers besides those that flywheel starts on this machine. client: of Prefect.
-    Raises httpx.HTTPError where the server does not answer, prefect's ObjectNotFound where there is no pool."""
+    """Tell whether the workspace's pool has online workers besides those that flywheel starts on this machine.
+
+    client: of Prefect. Raises httpx.HTTPError where the server does not answer, prefect's ObjectNotFound where there is
+    no pool.
+    """
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
     found = client.read_workers_for_work_pool(work_pool_name(ws), worker_filter=online)
     return any(not one.name.startswith(f"{socket.gethostname()} ") for one in found)
@@ -83,8 +89,10 @@ def deploy_workspace(ws: Workspace, rules: OperationsSettings) -> dict[str, UUID
 
 
 def deploy_stages(ws: Workspace) -> None:
-    """Make the workspace's pool and the deployment of its stages, or bring them up to date. Raises httpx.HTTPError
-    where Prefect's server does not answer."""
+    """Make the workspace's pool and the deployment of its stages, or bring them up to date.
+
+    Raises httpx.HTTPError where Prefect's server does not answer.
+    """
     with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=work_pool_name(ws), type="process"))
     deployment = Flow.from_source(source=str(SOURCE), entrypoint=_STAGE_ENTRYPOINT).to_deployment(

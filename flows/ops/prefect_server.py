@@ -1,4 +1,4 @@
-"""Serve a workspace's Prefect on 127.0.0.1, and restart it where it ends.
+"""Serve Prefect for a workspace on 127.0.0.1, and restart the server where it ends.
 
 Whoever reaches it may decide a promotion. So it asks for the workspace's secret (`flywheel/utils/credentials.py`),
 answers only requests to its own host (`flows/ops/prefect_server_main.py`), and lets no other origin read its responses.
@@ -75,7 +75,7 @@ def configure_prefect(ws: Workspace, url: str = "") -> None:
 
 @contextlib.contextmanager
 def open_prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
-    """Yield the address of a server for the workspace's runs: the one of PREFECT_API_URL, else the workspace's own.
+    """Yield the URL of a Prefect server for the workspace's runs: the one of PREFECT_API_URL, else the workspace's own.
 
     A server of the workspace that runs already is used; else one is started, restarted where it ends early, and stopped
     at the end of the block. port: 0 takes a free one. meanwhile: called while it starts; a workspace's first start
@@ -108,7 +108,7 @@ def open_prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], No
 
 
 def find_external_server() -> str:
-    """Return the address, without `/api`, of the user's own server that PREFECT_API_URL names; "" where it names none.
+    """Return the URL, without `/api`, of the user's own Prefect server (PREFECT_API_URL); "" where none is named.
 
     Raises BadInput where it does not answer.
     """
@@ -196,7 +196,7 @@ class _PrefectServer:
 
 
 def find_running_server(ws: Workspace) -> str:
-    """Find the address of a server that answers for this workspace now; "" where there is none."""
+    """Find the URL of a Prefect server that answers for this workspace now; "" where there is none."""
     try:
         url = json.loads(_note_path(ws).read_text(encoding="utf-8"))["url"]
         return url if _is_healthy(url) else ""

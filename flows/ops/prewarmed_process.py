@@ -1,7 +1,7 @@
-"""Keep a process with Prefect imported for the next run: from *Submitting* to *Running* 1.3 s, 3.5 without it.
+"""Keep a process with Prefect imported for the next flow run, which then begins in 1.3 instead of 3.5 seconds.
 
-On busy cores it saves 1.1 to 2.7 s where half a minute lies between runs, nothing where they follow one another, since
-then the next one is still importing. It takes 85 MB.
+That is from *Submitting* to *Running*. On busy cores it saves 1.1 to 2.7 s where half a minute lies between runs,
+nothing where they follow one another, since then the next one is still importing. It takes 85 MB.
 
 `python -P -m flows.ops.prewarmed_process` waits for a line on its standard input, JSON of the run's environment and
 folder. It imports nothing of flywheel before: the files may have changed by then.
@@ -29,7 +29,7 @@ ENGINE = "prefect.engine"  # the module that a run executes
 
 
 class PrewarmedProcess:
-    """Hold the spare process of this one, with which it ends unless it has become a run; `start` replaces it."""
+    """Hold a process that waits to become a flow run; it ends with this process unless it has become one."""
 
     def __init__(self) -> None:
         self._waits: Process | None = None
@@ -37,7 +37,7 @@ class PrewarmedProcess:
         self._begins = False
 
     async def start(self) -> None:
-        """Start the spare process, unless one waits. Where it cannot be started, runs begin without it."""
+        """Start a spare process, unless one waits. Where it cannot be started, runs begin without it."""
         if self._begins or (self._waits is not None and self._waits.returncode is None):
             return
         self._waits, self._environment, self._begins = None, dict(os.environ), True
@@ -54,7 +54,7 @@ class PrewarmedProcess:
             self._begins = False
 
     async def become_run(self, env: Mapping[str, str], cwd: Path | str | None) -> Process | None:
-        """Turn the waiting process into a run, with the environment `env` and the folder `cwd`; return it.
+        """Turn the waiting process into a flow run, with the environment `env` and the folder `cwd`; return it.
 
         Returns None where none waits, or the run wants other values of variables that Python or Prefect read at start.
         """

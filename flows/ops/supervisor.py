@@ -1,7 +1,7 @@
-"""Supervise server, worker and deployments of one workspace (`flywheel workspace up`) until a signal ends it.
+"""Supervise Prefect's server, worker and deployments of one workspace (`flywheel workspace up`), until a signal comes.
 
-`python -m flows.ops.supervisor WORKSPACE PORT`. It restarts what dies, and starts runs that new data trigger or that
-replace a dead one.
+`python -m flows.ops.supervisor WORKSPACE PORT`. It restarts the server and the worker where they die, and starts runs
+that new data trigger or that replace a dead one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _START_S = 180.0
 
 
 def start_supervisor(ws: Workspace, port: int) -> dict:
-    """Start the supervisor in the background; return its addresses, as `find_supervisor` does, once all of it answers.
+    """Start the supervisor in the background; return its addresses, as `find_supervisor`, once all servers answer.
 
     It outlives this process, and writes to the workspace's `.flywheel/up.log`. One that runs already stays. port: of
     Prefect's server; the report has the next one, the explorer the one after. Raises BadInput or FlywheelError, with
@@ -79,7 +79,7 @@ def start_supervisor(ws: Workspace, port: int) -> dict:
 def stop_supervisor(ws: Workspace) -> bool:
     """End the supervisor, and with it server, worker and the current run; return whether one ran.
 
-    What the run had finished is kept. Raises FlywheelError where it does not end within a minute.
+    Finished parts of the run are kept. Raises FlywheelError where the supervisor does not end within a minute.
     """
     found = find_supervisor(ws)
     if not found:
@@ -97,7 +97,7 @@ def stop_supervisor(ws: Workspace) -> bool:
 
 
 def find_supervisor(ws: Workspace) -> dict:
-    """Find the supervisor: its `pid`, and the addresses `prefect` of Prefect's pages, `report` and `explorer`.
+    """Find the workspace's supervisor: its `pid`, and the URLs of `prefect`'s pages, the `report` and the `explorer`.
 
     Returns {} where none is up, or one is still starting.
     """

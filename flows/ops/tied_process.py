@@ -22,12 +22,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tied_command(module: str, *words: str) -> Sequence[str]:
-    """Build the command that starts a module tied to this process."""
+    """Build the command that runs a Python module with the arguments `words`, tied to this process."""
     return [sys.executable, "-P", "-m", "flows.ops.tied_process", str(os.getpid()), module, *words]
 
 
 def untie_from_parent() -> None:
-    """Let this process live on when its starter ends."""
+    """Let this process live on when the process that started it ends."""
     _end_with_parent_by(0)
 
 

@@ -35,7 +35,7 @@ _RESTART_TAG = "restart:"
 
 
 class TriggerWatcher:
-    """Watch one workspace for due and dead runs. deployments: ids by name, set anew by whoever deploys."""
+    """Start due runs of one workspace, and restart dead ones. deployments: ids by name, set anew by whoever deploys."""
 
     def __init__(self, ws: Workspace, deployments: Mapping[str, UUID]) -> None:
         self._ws, self.deployments = ws, deployments
@@ -52,8 +52,8 @@ class TriggerWatcher:
     def check(self, settings: Settings) -> bool:
         """Start due runs, and look for dead ones every ten seconds. Call it each second.
 
-        settings: the workspace's. Returns whether a run was requested that begins now. Raises what
-        `iterations.due_runs` does, httpx.HTTPError where Prefect's server does not answer.
+        settings: the workspace's. Returns whether a run was requested that begins now. Raises as
+        `iterations.due_runs`, httpx.HTTPError where Prefect's server does not answer.
         """
         begun = self.start_due_runs(settings)
         if time.monotonic() - self._looked >= _DIED_S:
@@ -63,7 +63,9 @@ class TriggerWatcher:
 
     def start_due_runs(self, settings: Settings) -> list[str]:
         """Start each due run once, however often this is called; return the reasons of those that this call started.
-        settings: the workspace's. Raises as `check`."""
+
+        settings: the workspace's. Raises as `check`.
+        """
         found = [one for one in iterations.due_runs(self._ws, settings) if one.key not in self._begun]
         if not found:
             return []
@@ -77,9 +79,11 @@ class TriggerWatcher:
         return [one.why for one in found]
 
     def restart_dead_runs(self, rules: OperationsSettings) -> None:
-        """Restart the newest run of each deployment where it died, `operations.restarts` times, after 10 seconds, then
-        twice as late each time; people are notified. rules: block `operations`. Raises httpx.HTTPError where Prefect's
-        server does not answer."""
+        """Restart the newest run of each deployment where it died, `operations.restarts` times, and notify people.
+
+        It begins after 10 seconds, then twice as late each time. rules: block `operations`. Raises httpx.HTTPError
+        where Prefect's server does not answer.
+        """
         self._mark_runs_of_dead_workers()
         for name, deployment in self.deployments.items():
             run = _newest_run(self._client, deployment)
@@ -106,9 +110,9 @@ class TriggerWatcher:
                 announce("watch", f"{name} is begun again: {run.name} died")
 
     def mark_dead_runs(self) -> None:
-        """Set to Crashed what a killed run left Running, which would keep the next one out.
+        """Set runs of killed processes, which are still Running in Prefect and would keep the next one out, to Crashed.
 
-        Call it where no worker of this machine is at work.
+        Call it where no worker of this machine is at work. Raises as `has_other_workers` and `mark_killed_runs`.
         """
         if not run_lock.is_workspace_busy(self._ws):
             others = has_other_workers(self._ws, self._client)  # which may be about to begin what is pending

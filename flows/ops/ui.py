@@ -30,9 +30,8 @@ def serve_ui(
 
     port: of Prefect's pages; the report has the next one, the explorer the one after. say: prints a line for the user.
     other: a workspace that the explorer shows for comparison; None: none. allow_runs: whether the explorer's pages may
-    begin counterfactual runs. Raises BadInput where a port is taken,
-    FlywheelError as `serve_explorer` and `open_prefect_server`, and what `write_report` does, as the report is written
-    at the start.
+    begin counterfactual runs. Raises BadInput where a port is taken, FlywheelError as `serve_explorer` and
+    `open_prefect_server`, and as `write_report`, since the report is written at the start.
     """
     stop = threading.Event()
     with (
@@ -59,8 +58,9 @@ def serve_ui(
 def start_report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
     """Serve the report on 127.0.0.1, in a thread, to whoever has the workspace's secret.
 
-    `/trajectories/ID.html` is made when it is requested. port: 0 takes a free one. The caller shuts the server down.
-    Raises BadInput where the port is taken.
+    `/trajectories/ID.html` is made when it is requested. port: 0 takes a free one. Returns the server, a context
+    manager that shuts it down at the end of the block. Raises BadInput where the port is taken, and as
+    `workspace_credentials`.
     """
     handler = functools.partial(
         _ReportHandler,

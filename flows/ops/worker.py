@@ -1,4 +1,4 @@
-"""Start Prefect's worker of a workspace's pool as a process, and restart it where it dies."""
+"""Run Prefect's worker for a workspace's work pool as a process, and restart it where it dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUNS_END_S = 10.0
 class WorkerProcess:
     """Run a worker as a subprocess, and start it again where it dies, a little later each time.
 
-    pool: name of the work pool. out: where it writes; None: where this process does.
+    pool: name of the work pool. out: file for its output; None: this process's own output.
     """
 
     def __init__(self, pool: str, out: IO[bytes] | None) -> None:
@@ -41,8 +41,10 @@ class WorkerProcess:
         self._started = time.monotonic()
 
     def restart_if_dead(self) -> None:
-        """Start the worker again where it died, after a pause that grows from a second to a minute. Call it often: one
-        call notes the death, a later one starts it."""
+        """Start the worker again where it died, after a pause that grows from a second to a minute.
+
+        Call it often: one call notes the death, a later one starts the worker.
+        """
         code, now = self.process.poll(), time.monotonic()
         if code is None:
             if now - self._started > _LONGEST_WAIT_S:
@@ -62,7 +64,7 @@ class WorkerProcess:
             self.process.send_signal(signal.SIGUSR1)
 
     def terminate(self) -> None:
-        """End the worker and the runs that it started, which the next one resumes."""
+        """End the worker and the runs that it started, which a later run resumes."""
         runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
         _call_each(runs, psutil.Process.terminate)
         terminate_process(self.process)
@@ -100,7 +102,8 @@ def _call_each(processes: list[psutil.Process], act: Callable[[psutil.Process], 
 def run_worker(pool: str, out: IO[bytes] | None = None) -> Iterator[WorkerProcess]:
     """Run a worker of the work pool named `pool` for as long as the block lasts.
 
-    out: where it and its runs write; None: where this process does. At the end of the block its runs are ended too.
+    out: file for the output of the worker and its runs; None: this process's own output. At the end of the block its
+    runs are ended too.
     """
     worker = WorkerProcess(pool, out)
     try:

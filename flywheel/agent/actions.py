@@ -20,7 +20,7 @@ ACTION_NAMES: dict[type[Action], str] = {}
 
 
 class Action:
-    """Describe what an agent does in one step. Points are places on the screen; key names are in lower case."""
+    """Hold one action of an agent; the subclasses are the kinds of actions, by their `name` in the grammar."""
 
     def __init_subclass__(cls, name: str) -> None:
         ACTION_NAMES[cls] = name
@@ -28,7 +28,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Point:
-    """Name a place on the screen. x, y: fractions of its width and height, 0 <= x < 1."""
+    """Hold a place on the screen. x, y: fractions of its width and height, 0 <= x < 1."""
 
     x: float
     y: float
@@ -93,7 +93,7 @@ class Type(Action, name="type"):
 
 @dataclass(frozen=True)
 class TypeAt(Action, name="type_at"):
-    """Click the point and type a text there. content: as of `Type`. clear: empty the field in between."""
+    """Click the point and type a text there. content: as of `Type`. clear: whether to empty the field in between."""
 
     point: Point
     content: str
@@ -102,8 +102,10 @@ class TypeAt(Action, name="type_at"):
 
 @dataclass(frozen=True)
 class Scroll(Action, name="scroll"):
-    """Scroll in a direction, with the pointer at the point. direction: where the view moves to; the environment says
-    how far."""
+    """Scroll in a direction, with the pointer at the point.
+
+    direction: where the view moves to; the environment decides how far.
+    """
 
     point: Point
     direction: Literal["up", "down", "left", "right"]
@@ -199,7 +201,7 @@ class ReadFile(Action, name="read_file"):
 
 @dataclass(frozen=True)
 class WriteFile(Action, name="write_file"):
-    """Write a file; one that exists is replaced. path: as the environment counts paths. content: its whole text."""
+    """Write a file; one that exists is replaced. path: in the environment's files. content: the file's whole text."""
 
     path: str
     content: str
@@ -207,7 +209,7 @@ class WriteFile(Action, name="write_file"):
 
 @dataclass(frozen=True)
 class ListFiles(Action, name="list_files"):
-    """List the folder `path`."""
+    """List the files in the folder `path`."""
 
     path: str
 
@@ -217,7 +219,8 @@ class ToolCall(Action, name="call_tool"):
     """Call a tool of an MCP server.
 
     arguments: text of a JSON object, at most 32 levels deep. It is stored in canonical form (keys sorted, no spaces, no
-    lone surrogates), so that equal calls are equal values. Raises ValueError for others; `ToolCall.of` takes a mapping.
+    lone surrogates), so that equal calls are equal values. Raises ValueError for another text; `ToolCall.of` takes a
+    mapping.
     """
 
     tool: str
@@ -271,8 +274,10 @@ def _deeper(value: Any, depth: int) -> bool:
 
 
 def split_action(action: Action) -> tuple[Action, ...]:
-    """Split an action into those that it consists of, in the order in which they are done: `TypeAt` into a click, the
-    keys that empty a field where that is asked for, and the typing. Any other action is returned alone."""
+    """Split a `TypeAt` into a click, the keys that empty the field where asked for, and the typing, in this order.
+
+    Any other action is returned alone.
+    """
     if not isinstance(action, TypeAt):
         return (action,)
     clear = (Hotkey(("ctrl", "a")), Hotkey(("delete",))) if action.clear else ()
@@ -284,7 +289,7 @@ STANDALONE_ACTIONS = frozenset({"finished", "call_user"})  # a step with one of 
 
 @dataclass(frozen=True)
 class ParseError:
-    """Say why a text holds no valid action; it is returned, never raised.
+    """Hold why a text holds no valid action; it is returned, never raised.
 
     reason: what is wrong. position: offset of the fault in the text, in characters.
     """
@@ -310,8 +315,11 @@ def actions_to_json(actions: Sequence[Action]) -> str:
 
 
 def actions_from_json(text: str) -> list[Action]:
-    """Read what `actions_to_json` wrote. Raises ValueError, KeyError, TypeError, AttributeError or RecursionError for
-    most other texts; the types of fields are not checked."""
+    """Read the actions that `actions_to_json` wrote.
+
+    Raises ValueError, KeyError, TypeError, AttributeError or RecursionError for most other texts; the types of fields
+    are not checked.
+    """
     return [_action(name, fields) for name, fields in json.loads(text)]
 
 

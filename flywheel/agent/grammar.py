@@ -28,10 +28,10 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 @dataclass(frozen=True)
 class Axis:
-    """Convert between fractions and numbers along the width or the height.
+    """Convert between fractions of the screen and a model's numbers, along the width or the height.
 
-    size: number that the whole width (or height) counts. last: largest number written. middle: what is added to a
-    number before it is divided by `size`: 0.5 for cells, whose middle counts, else 0.
+    size: the number that stands for the whole width (or height). last: largest number written. middle: what is added to
+    a number before it is divided by `size`: 0.5 for cells, whose middle counts, else 0.
     """
 
     size: int
@@ -51,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class CoordinateSpace:
-    """Describe what a model's coordinates mean. kind: name of the space. x, y: its axes."""
+    """Hold what a model's coordinates mean. kind: name of the space. x, y: its axes."""
 
     kind: SpaceKind
     x: Axis
@@ -59,7 +59,7 @@ class CoordinateSpace:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return the numbers that the whole width and the whole height count."""
+        """Return the numbers that stand for the whole width and the whole height."""
         return self.x.size, self.y.size
 
     def snap(self, point: Point) -> Point:
@@ -80,8 +80,10 @@ def norm1000_space() -> CoordinateSpace:
 
 
 def pixel_space(width: int, height: int) -> CoordinateSpace:
-    """Make the space of pixels of the resized image. A pixel's number is its distance from the edge, as in UI-TARS's
-    code. width, height: of the resized image, in pixels."""
+    """Make the space of pixels of the resized image, which is `width` x `height` pixels large.
+
+    A pixel's number is its distance from the edge, as in UI-TARS's code.
+    """
     return CoordinateSpace("pixels", Axis(width, width - 1, 0.0), Axis(height, height - 1, 0.0))
 
 
@@ -92,13 +94,12 @@ def norm1_space() -> CoordinateSpace:
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """Compute (width, height), in pixels, of the image that Qwen2-VL's processor makes of a screen of width x height
-    pixels.
+    """Compute the size to which Qwen2-VL's processor resizes a screen: (width, height), in pixels.
 
-    Both are multiples of `factor` pixels and one or more of them, their product lies in min_pixels..max_pixels (but for
-    a very narrow screen, or where these are so near that no multiples lie between), and their ratio is about that of
-    the screen, as nearly as the multiples allow. Raises BadInput for an empty screen and for sides that differ by more
-    than 200 times, which the processor refuses.
+    width, height: of the screen, in pixels. Both results are multiples of `factor` pixels, one or more, their product
+    lies in min_pixels..max_pixels (but for a very narrow screen, or where these are so near that no multiples lie
+    between), and their ratio is about that of the screen, as nearly as the multiples allow. Raises BadInput for an
+    empty screen and for sides that differ by more than 200 times, which the processor refuses.
     """
     if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
         what, fix = f"no image processor takes a screen of {width} x {height}", f"keep their ratio within {MAX_RATIO}"
@@ -120,12 +121,12 @@ Form = Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]
 
 @dataclass(frozen=True)
 class Grammar:
-    """Describe how a model writes its actions.
+    """Hold how a model writes its actions.
 
     form: as `policy.template`; actions of minimal are written as in point. space: what its coordinates mean. actions:
-    name of the action space that its prompt lists. functions: whether the prompt also lists the SDK functions; any
-    grammar parses every action. thinks: whether the prompt opens the thinking, so that the model's text is thought
-    until `</think>`.
+    name of the action space that its prompt lists. functions: whether the prompt also lists the SDK functions (shell,
+    Python, files, tools). Any grammar parses every action. thinks: whether the prompt opens the thinking, so that the
+    model's text is thought until `</think>`.
     """
 
     form: Form
@@ -136,18 +137,16 @@ class Grammar:
 
     @classmethod
     def of(cls, policy: config.PolicySettings, screen: tuple[int, int] | None = None) -> Grammar:
-        """Make the grammar that the settings name.
+        """Make the grammar that the block `policy` names.
 
-        policy: block `policy`. screen: width and height, in pixels, of the screens that the model sees. Only the space
-        of pixels depends on it. Raises BadInput where that space is set and there is no screen, or one that cannot be
-        resized.
+        screen: width and height, in pixels, of the screens that the model sees. Only the space of pixels depends on it.
+        Raises BadInput where that space is set and `screen` is None or cannot be resized.
         """
         return cls(policy.template, _space(policy, screen), policy.actions, policy.functions, policy.thinks)
 
     @classmethod
     def of_settings(cls, settings: config.Settings) -> Grammar:
-        """Make the grammar of a workspace, whose screens have the sandbox's size. Raises BadInput where coordinates are
-        pixels and a screen of that size cannot be resized."""
+        """Make the grammar of a workspace, whose screens have the sandbox's size. Raises as `Grammar.of`."""
         return cls.of(settings.policy, (settings.sandbox.width, settings.sandbox.height))
 
 
@@ -166,12 +165,12 @@ def _space(policy: config.PolicySettings, screen: tuple[int, int] | None) -> Coo
 
 
 def as_grammar(grammar: Grammar | int) -> Grammar:
-    """Return `grammar`; a plain number n means the embedded model's grammar: the point form with n cells an axis."""
+    """Return `grammar`; for a number n the embedded model's: the point form on a grid of n cells along each axis."""
     return grammar if isinstance(grammar, Grammar) else _cells(grammar)
 
 
 def grammar_without_thinking(grammar: Grammar | int) -> Grammar:
-    """Return the grammar for steps of a person, with `thinks` False: no prompt has opened a thinking.
+    """Return `grammar` with `thinks` False, for a person's steps, whose text does not begin within an open thinking.
 
     grammar: a Grammar, or a plain number as for `as_grammar`.
     """
@@ -186,8 +185,8 @@ def _cells(number: int) -> Grammar:
 def format_response(thought: str, action: str) -> str:
     """Write a step as the model writes it: `Thought: ` and the thought, then the action.
 
-    thought: where it is "", its label stays. action: as `serialise_action` writes it; a tool call has a tag of its own
-    and gets no `Action: ` before it.
+    thought: where it is "", its label stays. action: as `serialise_action` writes it; `Action: ` stands before it, but
+    not before a tool call, which has a tag of its own.
     """
     label = "" if action.startswith("<tool_call>") else "Action: "
     return f"Thought: {thought}\n{label}{action}"

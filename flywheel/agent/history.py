@@ -1,4 +1,7 @@
-"""Keep the memory of an episode, M_t = (W_t, E_t) (UI-TARS-2, section 2.1): recent steps in full, older ones brief."""
+"""Keep the past steps of an episode for the prompt: recent ones in full, older ones brief (UI-TARS-2, section 2.1).
+
+The paper's memory M_t = (W_t, E_t): W_t, the working memory, and E_t, the episodic memory.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ SUMMARY_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class PastStep:
-    """Hold a past step. screenshot: PNG that its action was chosen on; None where it was not kept or there was none.
+    """Hold a past step of an episode, as the memory needs it.
 
-    The other fields are those of `store.schema.Step`, with "" in place of None. action: its text; action_type: its
-    kind. typed: text that a `type` action typed. observation: text that the policy read; None where the screen was all.
+    screenshot: PNG that its action was chosen on; None where it was not kept or there was none. The other fields are
+    those of `store.schema.Step`, with "" in place of None. action: its text. action_type: its name in the grammar.
+    typed: text that a `type` action typed. observation: text that the policy read; None where the screen was all.
     """
 
     screenshot: bytes | None
@@ -33,8 +37,8 @@ class PastStep:
 def summarise_step(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
     """Summarise a step in one line, by a rule: its thought, or else its action, then what a tool returned.
 
-    step: without thought and action the line begins with "No action.". characters: maximum length of the line, 80
-    unless given; a longer one is cut at its end, where "..." then stands. Returns the line, without a line break.
+    step: without thought and action the line begins with "No action.". characters: maximum length of the line; a longer
+    one is cut at its end, where "..." then stands. Returns the line, without a line break.
     """
     text = collapse_whitespace(step.thought or step.action or "No action.")
     if step.tool_result:
@@ -81,7 +85,7 @@ _PAGE_CHARACTERS = 48
 
 @dataclass(frozen=True)
 class StepCounts:
-    """Hold what a rule knows of any number of steps, in bounded space.
+    """Hold counts and newest texts of any number of steps, in bounded space, for a digest by rules.
 
     actions: (action type, count) in the order of first use; the type is "" for steps without an action. pages, typed:
     the newest distinct URLs and typed texts, newest last.
@@ -131,8 +135,11 @@ class HistorySummary:
 
 
 class Summarizer(Protocol):
-    """Make digests of old steps. name: the author that is stored with a digest. every: number of steps that must be too
-    old for a line before the digest is renewed; until then each keeps its line."""
+    """Make digests of steps that are too old for a line of their own in the prompt.
+
+    name: the author that is stored with a digest. every: number of such steps that must wait before the digest is
+    renewed; until then each keeps its line.
+    """
 
     name: str
     every: int
@@ -140,13 +147,13 @@ class Summarizer(Protocol):
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
         """Extend a digest by the steps that follow it; within a process equal arguments give equal digests.
 
-        before: the digest so far; of a trajectory without one, an empty one. aged: the steps after it that are too old
-        for a line of their own, oldest first. Returns the digest of both; one that a model failed at is made by rules.
+        before: the digest so far, an empty one at first. aged: the steps after it that are too old for a line of their
+        own, oldest first. Returns the digest of both; where a language model fails, rules make it.
         """
 
 
 class RuleSummarizer:
-    """Make digests by rules. They cost nothing, so the digest is renewed at each step."""
+    """Make digests by rules, of at most `characters` characters; they cost nothing, so each step renews the digest."""
 
     name, every = RULES, 1
 
@@ -161,14 +168,15 @@ class RuleSummarizer:
 
 @dataclass(frozen=True)
 class EpisodeMemory:
-    """Hold M_t = (W_t, E_t) of one step (section 2.1): the last N steps in full, older ones compressed.
+    """Hold the memory M_t = (W_t, E_t) for the prompt of one step: the last N steps in full, older ones compressed.
 
     A step is summarised when it leaves the working memory and digested once, so that neither the prompt nor the work of
     a step grows with the trajectory. working: W_t, the last N - 1 steps with their screens (the step being chosen is
-    the N-th). episodic: a line for each of the newest `history_n_text` older steps, and for those that are not digested
-    yet; oldest first. before: number of still older steps; 0 where the prompt does not mention them. digest: their
-    digest, where `summary_max_chars` asks for one. result: outcome of the newest step, where the prompt shows it before
-    the screen that followed. observation: text that the policy reads at this step; None where the screen is all.
+    the N-th; N is `history_n_images`). episodic: a line for each of the newest `history_n_text` older steps, and for
+    those that are not digested yet; oldest first. before: number of still older steps; 0 where the prompt does not
+    mention them. digest: their digest, where `summary_max_chars` asks for one. result: outcome of the newest step,
+    where the prompt shows it before the screen that followed. observation: text that the policy reads at this step;
+    None where the screen is all.
     """
 
     working: tuple[PastStep, ...] = ()
@@ -180,7 +188,7 @@ class EpisodeMemory:
 
 
 class StepHistory:
-    """Hold the steps of one trajectory so far, oldest first, and make M_t of them at each step.
+    """Hold the steps of one trajectory so far, and make the `EpisodeMemory` of them for each next step.
 
     policy: block `policy`. summarizer: makes the digests where `policy.summary_max_chars` asks for them; None: rules.
     digest: of the oldest steps, as of the last `memory()`; an empty one at first.
@@ -196,19 +204,21 @@ class StepHistory:
         self._steps.append(step)
 
     def recall(self, steps: int, text: str, by: str) -> None:
-        """Restore a stored digest of the oldest `steps` steps; nothing happens where the present one covers as many, or
-        fewer steps were added.
+        """Restore a stored digest of the oldest `steps` steps.
 
-        text, by: the digest's text and its author, as stored.
+        text, by: the digest's text and its author, as stored. Nothing happens where the present digest covers as many
+        steps, or fewer steps were added.
         """
         if self.digest.steps < steps <= len(self._steps):
             counts = self.digest.counts.with_steps(self._steps[self.digest.steps : steps])
             self.digest = HistorySummary(steps, text, by, counts)
 
     def memory(self) -> EpisodeMemory:
-        """Make M_t for the next step, without its observation. The digest is renewed where enough steps
-        (`Summarizer.every`) wait for it; a language model's then blocks, and must not be called from a running event
-        loop."""
+        """Make the memory M_t for the next step, without its observation.
+
+        The digest is renewed where enough steps (`Summarizer.every`) wait for it: by a language model this blocks, and
+        must not be called from a running event loop.
+        """
         policy, count = self._policy, len(self._steps)
         older = count - min(policy.history_n_images - 1, count)
         begin = max(0, older - policy.history_n_text)
@@ -225,7 +235,7 @@ class StepHistory:
 
 
 def build_memory(history: Sequence[PastStep], policy: config.PolicySettings) -> EpisodeMemory:
-    """Make M_t of a whole history at once, with a digest by rules."""
+    """Make the memory M_t of a whole `history`, oldest step first, with a digest by rules. policy: block `policy`."""
     past = StepHistory(policy)
     for step in history:
         past.add(step)

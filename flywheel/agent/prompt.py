@@ -1,4 +1,7 @@
-"""Build the prompt of a step: P(t_n, a_n | instruction, W_n, o_n, E_n) (UI-TARS-2 report, section 2.1)."""
+"""Build the prompt of a step, for rollout and training alike, and decode its screens.
+
+It is the condition of P(t_n, a_n | instruction, W_n, o_n, E_n) in the UI-TARS-2 report, section 2.1.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Message:
-    """Hold one message of a context. role: system, user or assistant. parts: text and images in reading order."""
+    """Hold one message of a prompt. role: system, user or assistant. parts: texts and images in reading order."""
 
     role: str
     parts: tuple[str | Image, ...]
@@ -113,7 +116,10 @@ SDK_FUNCTIONS = tuple(_WORDS["sdk_functions"].split())
 
 @lru_cache(maxsize=64)
 def format_instructions(grammar: Grammar) -> str:
-    """Write the instructions that precede the task; "" for a model that knows its actions from training (minimal)."""
+    """Write the instructions that precede the task in the prompt: the actions, and how to write them.
+
+    It is "" for a model that knows its actions from training (form minimal).
+    """
     if grammar.form == "minimal":
         return ""
     if grammar.form == "tool_call":
@@ -123,18 +129,22 @@ def format_instructions(grammar: Grammar) -> str:
 
 
 def list_action_signatures(grammar: Grammar) -> list[str]:
-    """List an example call of each action in the grammar's action space, in its order, then of each SDK function where
-    the grammar has them. Returns a line each; some end with a comment."""
+    """List an example call of each action that the grammar offers, a line each; some end with a comment (`  # ...`).
+
+    First come the actions of its action space, in their order, then, where it has functions, the SDK functions. Places
+    are points in the forms `point` and `minimal`, boxes in all others; for `tool_call`, whose JSON calls
+    `format_instructions` describes, the lines are not what the model writes.
+    """
     names = ACTION_SPACES[grammar.actions] + (SDK_FUNCTIONS if grammar.functions else ())
     places = _WORDS["point_places" if grammar.form in ("minimal", "point") else "box_places"]
     return [_WORDS["lines"][name].format(**places) for name in names]
 
 
 def restore_box_tokens(action: str, grammar: Grammar) -> str:
-    """Return a past action as the model itself wrote it, for the history in its prompt.
+    """Return a past action's text with the special tokens of UI-TARS 1.5 put back, for the history in its prompt.
 
-    UI-TARS 1.5 marks its boxes with special tokens. Servers leave these out of their responses, so the stored text has
-    none (bytedance/UI-TARS, README_deploy.md puts them back in the same way).
+    The model marks its boxes with them. Servers leave them out of their responses, so the stored text has none
+    (bytedance/UI-TARS, README_deploy.md puts them back in the same way). In other forms the text stays as it is.
     """
     if grammar.form != "ui_tars_1_5":
         return action
@@ -185,7 +195,7 @@ def build_context(
     *,
     observation: str | None = None,
 ) -> Context:
-    """Build the context of one step, of at most `policy.max_context_tokens`, for rollout and training alike.
+    """Build the context (the prompt) of one step, of at most `policy.max_context_tokens` tokens.
 
     instruction: the task. history: the past steps, or the memory that a `StepHistory` made of them. screenshot: PNG;
     None where there is none. policy: block `policy`. count: counts the tokens of a context (an Encoder's method);
@@ -301,7 +311,7 @@ def _returned(result: str, grammar: Grammar, characters: int) -> tuple[str, ...]
 
 
 def count_tokens_upper_bound(context: Context, policy: config.PolicySettings | None = None) -> int:
-    """Compute an upper bound of the tokens that a byte-level tokeniser in Qwen's chat form makes of the context.
+    """Compute an upper bound of the tokens that a byte-level tokeniser in Qwen's chat form makes of `context`.
 
     It counts a token for each byte of text, 8 a message for the form, 24 for a system message that the form may add,
     and for each screen those of the image that `policy.resize_factor`, `min_pixels` and `max_pixels` resize it to. The

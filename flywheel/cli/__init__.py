@@ -1,4 +1,4 @@
-"""Run the command `flywheel`: dispatch its commands, and turn their errors into a line and an exit code."""
+"""Define the command `flywheel`: find its subcommands, and turn their errors into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LazyGroup(click.Group):
         return list(self.table)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import and return the command or group of that name; None where the table has none."""
+        """Import and return the command or group called `name`; None where the table has none."""
         entry = self.table.get(name)
         if entry is None or isinstance(entry, LazyGroup):
             return entry
@@ -44,8 +44,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command's name, the command and the arguments after it, as click does. args: the words after this
-        group's name. Raises click.UsageError, with the nearest command, for a name that the table does not have."""
+        """Return the command's name, the command and the arguments after it, as click does.
+
+        args: the words after this group's name. Raises click.UsageError, with the nearest command, for a name that the
+        table does not have.
+        """
         name = str(args[0])
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(f"No such command {name!r}{_describe_nearest(ctx, name)}", ctx)
@@ -61,7 +64,10 @@ class LazyGroup(click.Group):
                     formatter.write_dl(list(rows.items()))
 
     def iterate_commands(self, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        """Yield the words of each command and each group below this group. path: the words before them."""
+        """Yield the words of each command and each group below this group, such as ("data", "import").
+
+        path: the words before them.
+        """
         for name, entry in self.table.items():
             yield (*path, name)
             if isinstance(entry, LazyGroup):
@@ -89,7 +95,7 @@ RENAMED_OPTIONS: dict[str, dict[str, str]] = _RENAMED["options"]
 
 
 def describe_renamed_command(words: Sequence[str]) -> str:
-    """Say what a command of an earlier version is today; "" for others. words: as typed after `flywheel`."""
+    """Describe what a command of an earlier version is called today; "" for others. words: typed after `flywheel`."""
     for count in (2, 1):
         old = " ".join(words[:count])
         if old in RENAMED_COMMANDS:
@@ -98,7 +104,7 @@ def describe_renamed_command(words: Sequence[str]) -> str:
 
 
 def describe_renamed_option(command: str, typed: Iterable[str]) -> str:
-    """Say what the first option of an earlier version among those typed is today; "" where there is none.
+    """Describe what the first typed option of an earlier version is called today; "" where there is none.
 
     command: its words after `flywheel`. typed: words of the command line, such as `--each=40`.
     """

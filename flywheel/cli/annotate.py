@@ -1,4 +1,4 @@
-"""Serve the page on which people annotate the newest model's own rollouts: `annotate`."""
+"""Serve the page on which people accept or override the newest model's steps: `annotate`."""
 
 from __future__ import annotations
 

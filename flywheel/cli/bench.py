@@ -1,4 +1,4 @@
-"""Run `benchmarks/NAME.py`, which prints its figures, a JSON line a case: `bench`."""
+"""Run benchmarks, the scripts `benchmarks/NAME.py` of the source folder: `bench`, `paper`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ BENCHMARKS_FOLDER = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
 def list_benchmarks() -> dict[str, str]:
-    """Return the first line of each benchmark's docstring, by its name. Raises BadInput where there are no scripts.
+    """Return the first line of each benchmark's docstring, by its name.
 
     Only scripts with a `main` count: modules that they share may lie beside them. The name is the file's, without the
-    trailing underscore of one that would else hide a package (`flywheel_.py`).
+    trailing underscore of one that would else hide a package (`flywheel_.py`). Raises BadInput where there are no
+    scripts, as in an installed package.
     """
     if not BENCHMARKS_FOLDER.is_dir():
         raise BadInput(
@@ -39,8 +40,11 @@ def list_benchmarks() -> dict[str, str]:
 
 
 def run_benchmark(name: str, argv: Sequence[str]) -> int:
-    """Run the benchmark `name` with the options `argv`; return its exit code. Raises BadInput for an unknown name, an
-    option of an earlier version, and where a package for development is missing."""
+    """Run the benchmark `name` with the options `argv`; return its exit code.
+
+    Raises BadInput for an unknown name, an option of an earlier version, and where a package for development is
+    missing, and what the benchmark raises.
+    """
     known = list_benchmarks()
     if name not in known:
         raise BadInput(f"no benchmark {name!r}", where="flywheel bench", fix=f"one of {', '.join(known)}")

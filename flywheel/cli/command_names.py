@@ -16,18 +16,18 @@ _COMMANDS = re.compile(r"`(flywheel|dvc|prefect)(?=[ `])")
 
 
 def echo_with_commands(text: str) -> None:
-    """Print a line on standard output, its commands as `name_commands` writes them."""
+    """Print `text` as a line on standard output, with its commands as `name_commands` writes them."""
     click.echo(name_commands(text))
 
 
 def name_commands(text: str) -> str:
-    """Return `text` with each command of the environment that stands in backticks as `name_command` writes it."""
+    """Replace each `flywheel`, `dvc` or `prefect` that begins a command in backticks by what `name_command` returns."""
     return _COMMANDS.sub(lambda found: f"`{name_command(found[1])}", text)
 
 
 @cache
 def name_command(name: str, *, anywhere: bool = False) -> str:
-    """Return what to type for a command that the environment installs (flywheel, dvc, prefect).
+    """Return what to type for the command `name` that the Python environment installs (flywheel, dvc, prefect).
 
     It is `name` where that is on PATH, or where this program is not the command `flywheel`; else `PYTHON -m flywheel`
     or the path of `name` beside this program. anywhere: make the path absolute, for use in any folder.

@@ -44,7 +44,7 @@ class RunConsole:
             self._status.stop()
 
     def __call__(self, stage: str, line: str) -> None:
-        """Show a line of progress. stage: that reports it."""
+        """Show a line of progress of the stage named `stage`."""
         with self._lock:
             now = time.monotonic()
             minutes, seconds = divmod(int(now - self._start), 60)
@@ -76,8 +76,10 @@ class RunConsole:
 
 
 def plain_table(*names: str, left: Sequence[int] = (), **options: Any) -> Table:
-    """Make a table for a terminal of 80 columns: no frame, one space between columns. names: headings. left: indices of
-    the columns of words, which are aligned left."""
+    """Make a table for a terminal of 80 columns: no frame, one space between columns.
+
+    names: headings. left: indices of the columns of words, which are aligned left. options: of rich's Table.
+    """
     table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False, **options)
     for place, name in enumerate(names):
         table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
@@ -88,11 +90,11 @@ _ITERATIONS_SHOWN = 10
 
 
 def build_summary_tables(ws: Workspace, width: int, *, everything: bool = False) -> list[Table]:
-    """Build a rich table with a row an iteration: tasks, trajectories, recordings, P(V=1), routes, held-out success
-    before -> after, promoted or not, minutes. Where it is wider than `width` characters, held-out success stands in a
-    second one. everything: show all iterations, not only the newest ten.
+    """Build the rich table of the newest ten iterations that `flywheel run` and `flywheel status` print.
 
-    Raises DataError as `connect_catalog`, and what `run_query` does.
+    A row has tasks, trajectories, recordings, P(V=1), routes, held-out success before -> after, promoted or not,
+    minutes. Where it is wider than `width` characters, held-out success is in a second table. everything: show all
+    iterations. Raises DataError as `connect_catalog`, and as `run_query`.
     """
     from flywheel.store.catalog import database
     from flywheel.ui.report import figures

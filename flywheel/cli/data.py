@@ -459,8 +459,9 @@ def _print_scorers(found: Any) -> None:
     click.echo(f"iteration {iteration_label(found.iteration)}: {changed}")
     for one in found.scorers:
         why = f" (the first: {one['reason']})" if one["failed"] else ""
-        counts = f"{one['scored']} scored, {one['abstained']} abstained, {one['failed']} without a score{why}"
-        click.echo(f"  {one['scorer']} {one['version']}: {counts}")
+        counts = f"{one['scored']} have a score, {one['abstained']} abstained, {one['failed']} without a score{why}"
+        known = f"; {one['known']} known from before: a version is not asked twice" if one["known"] else ""
+        click.echo(f"  {one['scorer']} {one['version']}: {counts}{known}")
     _print_stale(found)
 
 

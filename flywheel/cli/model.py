@@ -1,10 +1,11 @@
-"""Pretrain, evaluate, serve and merge models, and ask them what else they would have done: `model ...`."""
+"""Pretrain, evaluate, serve and merge models, and play counterfactuals with them: `model ...`."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from rich.console import Console
 from flywheel.cli.command_names import echo_with_commands
 from flywheel.cli.options import JSON_OPTION, WORKSPACE_OPTION, parse_overrides, set_option
 from flywheel.config.workspace import Workspace
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, DiskFull
+from flywheel.utils.files import remove_unfinished
 
 
 @click.command(epilog="Example: flywheel model pretrain --out .flywheel/pretrain --processes 2")
@@ -57,7 +59,7 @@ def pretrain_command(
 
     from flywheel.policy.checkpoint import check_checkpoint
     from flywheel.training.pretrain.figures import replace_base
-    from flywheel.training.pretrain.pretrainer import OPTIMIZER, Recipe
+    from flywheel.training.pretrain.pretrainer import OPTIMIZER, PretrainRecipe
     from flywheel.training.pretrain.pretrainer import run_pretraining as train
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -65,7 +67,7 @@ def pretrain_command(
         check_checkpoint(replace)
     optimizer = OPTIMIZER.model_copy(update={"processes": processes, "engine": engine, "zero_stage": zero_stage})
     chosen = {"seed": seed, "steps": steps, "seeing": vision_steps, "copying": copying, "start": init_from}
-    folder = train(Recipe(out, **chosen, optimizer=optimizer))
+    folder = train(PretrainRecipe(out, **chosen, optimizer=optimizer))
     click.echo(f"the checkpoint is {folder}")
     if replace:
         figures = replace_base(folder, replace)
@@ -175,7 +177,7 @@ def counterfactual_command(
     from flywheel.cli.console import RunConsole
     from flywheel.config import run_lock
     from flywheel.maintenance import counterfactuals
-    from flywheel.rollout.counterfactual import Change
+    from flywheel.rollout.counterfactual import CounterfactualChange
     from flywheel.utils.progress import replace_listener
 
     given = {kind: value for kind, value in changes.items() if value is not None}
@@ -183,7 +185,9 @@ def counterfactual_command(
         what = f"{len(given)} things are changed: {', '.join(f'--{kind}' for kind in given)}" if given else "no change"
         raise BadInput(what, where="counterfactual", fix=f"give one of {', '.join(f'--{kind}' for kind in changes)}")
     ((kind, value),) = given.items()
-    asked = counterfactuals.CounterfactualRequest(trajectory, step, Change(kind, value), runs, seed, policy)
+    asked = counterfactuals.CounterfactualRequest(
+        trajectory, step, CounterfactualChange(kind, value), runs, seed, policy
+    )
     with run_lock.hold_workspace(ws):
         prepared = counterfactuals.prepare_counterfactual(ws, asked)
         if as_json:
@@ -241,6 +245,7 @@ def merge_adapter_command(folder: Path, out: Path, dtype: str | None) -> None:
     """Write the adapter in FOLDER and its base to OUT as one whole checkpoint."""
     import torch
 
+    from flywheel.pipeline.resource_plan import format_size
     from flywheel.policy import checkpoint
     from flywheel.policy.encoding import Encoder
     from flywheel.policy.model import load_model, save_checkpoint, stored_dtype
@@ -249,7 +254,12 @@ def merge_adapter_command(folder: Path, out: Path, dtype: str | None) -> None:
     if not checkpoint.is_adapter(folder):
         raise BadInput("a whole checkpoint, and no adapter", where=folder, fix="use it as it is")
     _check_new(out)
-    kind = dtype or stored_dtype(checkpoint.find_base_checkpoint(folder))
+    base = checkpoint.find_base_checkpoint(folder)
+    kind = dtype or stored_dtype(base)
+    needs = checkpoint.count_parameters(base) * getattr(torch, kind).itemsize
+    if (free := shutil.disk_usage(_find_place(out)).free) < needs:
+        what = f"the checkpoint takes {format_size(needs)}, {format_size(free)} are free"
+        raise DiskFull(what, where=out, fix="free some space, or name a folder on another disk")
     save_checkpoint(load_model(folder, dtype=kind), Encoder.from_folder(folder), out, dtype=getattr(torch, kind))
     _tell_written(out, f"a checkpoint in {kind}")
 
@@ -257,6 +267,17 @@ def merge_adapter_command(folder: Path, out: Path, dtype: str | None) -> None:
 def _check_new(out: Path) -> None:
     if out.exists():
         raise BadInput("it is there already", where=out, fix="give a folder that is not there")
+    place = _find_place(out)
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        what = f"nothing can be made here: {place} is no folder that can be written"
+        raise BadInput(what, where=out, fix="name another place")
+    if place == out.absolute().parent:
+        remove_unfinished(place, out.name)
+
+
+def _find_place(out: Path) -> Path:
+    """Return the nearest folder above `out` that is there; what is above it may be a file."""
+    return next(folder for folder in out.absolute().parents if folder.exists())
 
 
 def _tell_written(out: Path, what: object) -> None:
@@ -319,7 +340,7 @@ def train_orm_command(
             right = f"probability of what is right {metric['probability']:.3f}"
             click.echo(f"{metric['stage']}: step {metric['step']} of {metric['steps']}, {right}")
 
-    recipe = trainer.Recipe(begin, VerdictInput(screens), steps, rl_steps, seed=seed)
+    recipe = trainer.OrmRecipe(begin, VerdictInput(screens), steps, rl_steps, seed=seed)
     made = trainer.train_orm(ws, (first, last), out, recipe, tell)
     click.echo((made / "README.md").read_text(encoding="utf-8"))
     echo_with_commands(f"{made}: set orm.checkpoint to it; `flywheel model serve {made}` serves it as the policy's")

@@ -21,18 +21,23 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def set_option(help: str) -> Callable:
-    """Make the option `--set NAME=VALUE`, which `parse_overrides` reads."""
+    """Make the option `--set NAME=VALUE` with the help text `help`; `parse_overrides` reads its values."""
     return click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help=help)
 
 
 def find_workspace_here(folder: Path | None) -> Workspace | None:
-    """Return the workspace in `folder`, by default in the current folder; None where there is none and none was named.
-    Raises BadInput where the named folder has none, or its files are of another version."""
+    """Find the workspace in `folder`; if none is named, in the current folder, or None if that has no params.yaml.
+
+    Raises as `Workspace.find`.
+    """
     return Workspace.find(folder) if folder or (Path.cwd() / "params.yaml").is_file() else None
 
 
 def parse_overrides(assignments: tuple[str, ...]) -> dict:
-    """Parse each NAME=VALUE to dotted name -> value. Raises BadInput for another form, or a value that is not YAML."""
+    """Parse the texts of `--set` into a dict: dotted name -> value, read as YAML.
+
+    Raises BadInput for a text that is not NAME=VALUE, and for a value that is not YAML.
+    """
     import yaml
 
     from flywheel.utils import yaml_text

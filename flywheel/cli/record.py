@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import re
+import shlex
 import shutil
 import signal
 from collections import Counter
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from flywheel.config import Settings
     from flywheel.config.workspace import Workspace
     from flywheel.recordings.recorder.recorder import RecordingOptions, RecordingWriter
+    from flywheel.recordings.session import SessionMeta
 
 
 @click.command(epilog='Example: flywheel record "Sort the invoices by date." --annotator anna --exclude keepassxc')
@@ -99,27 +101,47 @@ def record_command(
             not no_speech,
             exclude,
         )
+        for left in sorted(folder.glob("*" + selection.UNFINISHED)):
+            if not recorder.is_recording_held(left):
+                click.echo(f"a recording is not decided on yet: {_tell_unfinished(left)}")
         unfinished = folder / (_session_name(instruction) + selection.UNFINISHED)
         record = functools.partial(_record_browser, browser) if browser else _record
         record(unfinished, options, keep_text, seconds)
-    if not recorder.read_events(unfinished):
-        shutil.rmtree(unfinished)
-        raise DataError("nothing was done in this recording", where=unfinished, fix="it is removed: record again")
-    decision = _decide(unfinished, port, yes)
-    if not decision.keep:
-        shutil.rmtree(unfinished)
+    with recorder.hold_recording(unfinished):
+        kept = _look_through(unfinished, port, yes)
+    if kept is None:
         click.echo("nothing is kept")
         return
-    target = folder / unfinished.name.removesuffix(selection.UNFINISHED)
-    meta = recorder.finish_recording(unfinished, target, done=decision.done, answer=decision.answer, cut=decision.cut)
-    for what, count in recorder.describe_dropped(unfinished).items():
-        click.echo(f"left out: {what}, {count} times: no action of the model is like it")
-    shutil.rmtree(unfinished)
+    target, meta = kept
     click.echo(f"{target}: {meta.seconds:.0f} s")
     if settings and ws.resolve(settings.recording.folder).resolve() == folder.resolve():
         click.echo(_tell_turn(ws, settings, target))
     else:
         click.echo("an iteration takes it in once it lies in recording.folder of a workspace")
+
+
+def _look_through(unfinished: Path, port: int, yes: bool) -> tuple[Path, SessionMeta] | None:
+    """Have a recording looked through; return the session that is made of it, None where it is thrown away."""
+    from flywheel.recordings import selection
+    from flywheel.recordings.recorder import recorder
+
+    if not recorder.read_events(unfinished):
+        shutil.rmtree(unfinished)
+        raise DataError("nothing was done in this recording", where=unfinished, fix="it is removed: record again")
+    try:
+        decision = _decide(unfinished, port, yes)
+    except KeyboardInterrupt:
+        click.echo(f"\nit waits: {_tell_unfinished(unfinished)}", err=True)
+        raise SystemExit(130) from None
+    if not decision.keep:
+        shutil.rmtree(unfinished)
+        return None
+    target = unfinished.resolve().parent / unfinished.name.removesuffix(selection.UNFINISHED)
+    meta = recorder.finish_recording(unfinished, target, done=decision.done, answer=decision.answer, cut=decision.cut)
+    for what, count in recorder.describe_dropped(unfinished).items():
+        click.echo(f"left out: {what}, {_count(count, 'time', 'times')}: no action of the model is like it")
+    shutil.rmtree(unfinished)
+    return target, meta
 
 
 def _choose_domain(named: str | None, fitting: str, settings: Settings | None) -> str:
@@ -141,9 +163,21 @@ def _tell_turn(ws: Workspace, settings: Settings, target: Path) -> str:
     if settings.curation.reviewers:
         return "an iteration takes it in once it is accepted: see `flywheel review recordings`"
     before, limit = selection.count_chosen_before(ws, target), settings.recording.sessions_per_iteration
+    if limit == 0:
+        return "no iteration takes in recordings: set recording.sessions_per_iteration in params.yaml to 1 or more"
     if before < limit:
         return "the next iteration takes it in"
-    return f"{before} recordings come before it, and an iteration takes in {limit} (recording.sessions_per_iteration)"
+    waiting = _count(before, "recording comes", "recordings come")
+    return f"{waiting} before it, and an iteration takes in {limit} (recording.sessions_per_iteration)"
+
+
+def _tell_unfinished(recording: Path) -> str:
+    """Say how a recording that is not decided on is looked through."""
+    return f"flywheel record --unfinished {shlex.quote(str(recording))} looks it through"
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 def _session_name(instruction: str) -> str:
@@ -182,18 +216,24 @@ def _record(folder: Path, options: RecordingOptions, keep_text: bool, seconds: f
 
 
 def _follow(going: RecordingWriter, options: RecordingOptions, seconds: float | None) -> str:
-    click.echo(f"recording into {going.folder}; Ctrl-C or {options.stop_key} stops, {options.pause_key} pauses")
+    stop, pause = (key.title().replace(" ", "+") for key in (options.stop_key, options.pause_key))
+    click.echo(f"recording into {going.folder}; {stop} or Ctrl-C stops, {pause} pauses")
+
+    def tell(paused: bool) -> None:
+        click.echo(f"paused: nothing is recorded; {pause} goes on" if paused else "recording again")
+
     with _stop_by_signal(going):
-        return going.wait(seconds)
+        return going.wait(seconds, tell)
 
 
 def _tell(going: RecordingWriter, why: str) -> None:
     stats = going.stats
     late = f" ({stats.late} late)" if stats.late else ""
-    click.echo(f"{why}: {stats.inputs} inputs, {stats.screens} screens{late}, {stats.stretches} stretches of hidden "
-               f"typing, {stats.excluded} inputs left out")  # fmt: skip
+    hidden, left_out = _count(stats.stretches, "stretch", "stretches"), _count(stats.excluded, "input", "inputs")
+    click.echo(f"{why}: {_count(stats.inputs, 'input', 'inputs')}, {_count(stats.screens, 'screen', 'screens')}{late}, "
+               f"{hidden} of hidden typing, {left_out} left out")  # fmt: skip
     for what, count in Counter(stats.notes).items():
-        click.echo(f"not recorded: {what}, {count} times")
+        click.echo(f"not recorded: {what}, {_count(count, 'time', 'times')}")
 
 
 @contextlib.contextmanager

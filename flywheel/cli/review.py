@@ -1,4 +1,4 @@
-"""Record what people decide: `review routes`, `review recordings`, `review promotion`."""
+"""Record what people decide: `review routes`, `review recordings`, `review owners`, `review promotion`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run iterations and stages, and show their state, data and pages: `run`, `stage`, `status`, `query`, `ui`."""
+"""Run iterations and stages, show their state, query data, serve pages: `run`, `stage`, `status`, `query`, `ui`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from flywheel.utils.processes import raise_on_sigterm
     "--iterations", "-n", type=click.IntRange(1), help="Number of new iterations; default: `iterations` of params.yaml."
 )
 @click.option("--iteration", "-k", type=int, help="Run this one alone.")
+@click.option("--until", metavar="STAGE", help="End after this stage of one iteration; the next run goes on with it.")
 @set_option("Set a parameter for the new iterations (`flywheel settings` lists them).")
-def run_command(ws: Workspace, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]) -> None:
+def run_command(
+    ws: Workspace, iterations: int | None, iteration: int | None, until: str | None, assignments: tuple[str, ...]
+) -> None:
     """Run iterations; resume one that was stopped.
 
     Finished shards are kept: type the same command again after Ctrl-C or a crash.
@@ -37,21 +40,25 @@ def run_command(ws: Workspace, iterations: int | None, iteration: int | None, as
 
     console = Console()
     with raise_on_sigterm(), RunConsole(console) as screen, replace_listener(screen):
-        outcome = run_iterations(ws, parse_overrides(assignments), iterations=iterations, iteration=iteration)
+        overrides = parse_overrides(assignments)
+        outcome = run_iterations(ws, overrides, iterations=iterations, iteration=iteration, until=until)
     for k in outcome.done_before:
         console.print(f"iteration {iteration_label(k)} is complete: nothing to do")
     if outcome.ran:
         console.print(*cli_console.build_summary_tables(ws, console.width), sep="\n")
-        console.print(_next_steps(ws, ws.report_page), highlight=False, soft_wrap=True)
+        console.print(_next_steps(ws, outcome.ran[-1], until), highlight=False, soft_wrap=True)
 
 
-def _next_steps(ws: Workspace, report: Path) -> str:
+def _next_steps(ws: Workspace, iteration: int, until: str | None) -> str:
     where, typed = "" if ws.root == Path.cwd() else f" -w {ws.root}", escape(name_command("flywheel"))
+    if until is not None:
+        waits = f"Iteration {iteration_label(iteration)} waits after {until}"
+        return f"{waits}: [bold]{typed} run{where}[/bold] goes on with it"
     return (
         f'Next: [bold]{typed} query{where} "select * from iterations"[/bold]  (the figures, in SQL)\n'
         f"      [bold]{typed} ui{where}[/bold]   (Prefect's pages and the report)\n"
         f"      [bold]{typed} run{where}[/bold]  (go on with the next iteration)\n"
-        f"Report: {report}"
+        f"Report: {ws.report_page}"
     )
 
 

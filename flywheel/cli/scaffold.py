@@ -1,4 +1,4 @@
-"""Create a workspace from a profile, list the data that it still lacks, and list what runs have written in it."""
+"""Create a workspace from a profile (`flywheel init`), and list the data that it lacks and the outputs of its runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _GITIGNORE = "/.flywheel/\n/annotations/\n/data/\n/episodes/\n/models/iteration=
 
 
 def load_profile(name: str, *, project: Path = PROJECT_ROOT) -> dict[str, Any]:
-    """Read the parameters, by dotted name, in which a profile differs from params.yaml; {} where `project` has no
-    profiles.
+    """Read the parameters, by dotted name, in which a profile differs from params.yaml.
 
-    name: of a file `configs/NAME.yaml` in the source folder `project`. Raises BadInput for another name.
+    name: of a file `configs/NAME.yaml` in the source folder `project`. Returns {} where `project` has no profiles.
+    Raises BadInput for another name.
     """
     known = sorted(path.stem for path in (project / "configs").glob("*.yaml"))
     if known and name not in known:
@@ -34,8 +34,8 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
     """Create a workspace in `folder`, with git and DVC: settings, base model and recordings are copied from the source.
 
     folder: must be empty, and is made where it is missing. profile: of `configs`. project: the source folder. Raises
-    BadInput for an unknown profile, a folder that is not empty, and where the source lacks a part; FlywheelError where
-    git is missing or fails; DiskFull.
+    BadInput for an unknown profile, a folder that is not empty or cannot be made, and where the source lacks a part;
+    FlywheelError where git is missing or fails; DiskFull.
     """
     overrides = {**load_profile(profile, project=project), "versioning.git": True}
     base, recordings = project / "models" / "base", project / "recordings"
@@ -69,10 +69,10 @@ def create_workspace(folder: Path, profile: str = "laptop", *, project: Path = P
 
 
 def list_missing_data(ws: Workspace) -> list[str]:
-    """List the recordings and demonstrations that a new workspace still needs, with the commands that make them: a text
-    of two lines for each.
+    """List the recordings and demonstrations that a new workspace still needs, as texts with the commands to make them.
 
-    Raises BadInput where params.yaml is wrong or its tasks cannot be drawn, DataError as `sessions_match_settings`.
+    A text has two lines: what is needed, and the command. Raises BadInput where params.yaml is wrong or its tasks
+    cannot be drawn, DataError as `sessions_match_settings`.
     """
     from flywheel.recordings.synthetic import demonstrations, sessions  # they load the environments
 
@@ -102,8 +102,7 @@ def list_missing_data(ws: Workspace) -> list[str]:
 
 
 def list_run_outputs(ws: Workspace) -> list[Path]:
-    """List the paths that runs have written in a workspace and that exist: not the base model, recordings and
-    settings."""
+    """List the existing paths that runs have written in a workspace: not its base model, recordings and settings."""
     names = ("data", "report", ".flywheel", "dvc.lock", "iterations.yaml", "iterations", ".dvc/cache", ".dvc/tmp")
     found = [ws.root / name for name in names if (ws.root / name).exists()]
     return [*found, *sorted((ws.root / "models").glob("iteration=*"))]

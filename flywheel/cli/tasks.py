@@ -1,4 +1,4 @@
-"""Make tasks of what nobody wrote tasks for, try their verifiers, and plan tasks for people: `tasks ...`."""
+"""Generate tasks from sites, applications and rules, test verifiers, and plan tasks for people: `tasks ...`."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def games_command(
                 "no language model is named", where="language_model.endpoint", fix="set it, or leave out --model"
             )
         propose = by_proposal.propose_by_model(OpenAIChatModel(chosen))
-    funnel, listed = generator.Funnel(), []
+    funnel, listed = generator.GameFunnel(), []
     with errors_of_place(out):
         out.mkdir(parents=True, exist_ok=True)
         for one in generator.make_games(count, seed, propose, proposals or 40 * count, funnel):
@@ -293,11 +293,11 @@ def attack_command(
 
 
 def list_attacked_suites() -> list[str]:
-    """List the suites that a machine without a device can play: all but those of an Android device."""
+    """List the suites that `tasks attack` takes by default: all that have an expert."""
     from flywheel.envs import registry
+    from flywheel.synthesis.verifier_attack import run
 
-    names = registry.list_task_suites()
-    return [name for name in names if registry.get_task_suite(name).environment != "android"]
+    return [name for name in registry.list_task_suites() if run.has_known_solutions(registry.get_task_suite(name))]
 
 
 def _report(name: str, domain: str, source: str, found: list[Any], as_json: bool) -> dict[str, Any]:

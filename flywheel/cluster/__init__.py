@@ -16,9 +16,11 @@ from flywheel.config import Settings
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline.stage import InProcessWorker, Stage, StageContext
 
+__all__ = ["ClusterBackend", "StageWorkers", "current_cluster", "open_cluster", "resources"]
+
 
 class StageWorkers(Protocol):
-    """Run the shards of one stage of one iteration, for as long as its context lasts.
+    """Run the shards of one stage of one iteration, until the block of `open_workers` ends.
 
     runs_concurrently: whether `do_shard` may be called for several shards at once, each from a thread of its own.
     """
@@ -30,8 +32,9 @@ class StageWorkers(Protocol):
 
         shard: its name, one of those that the stage lists. Returns the folder that the shard wrote to, its result, and
         whether it had been done before. Raises ShardBusy where another process is still at it after 10 minutes,
-        DiskFull, what the stage's own work raises; on a cluster also WorkerLost where three workers are lost over it,
-        HeadLost, ClusterError where no worker comes in `cluster.acquire_timeout_s`, or a node has a fault.
+        DiskFull, and what the stage's own work raises. On a cluster it also raises WorkerLost where three workers are
+        lost over the shard, HeadLost, and ClusterError where no worker comes in `cluster.acquire_timeout_s`, or a node
+        has a fault.
         """
 
 
@@ -39,8 +42,11 @@ class ClusterBackend:
     """Run stages in this process, one shard after the other; `ray_cluster.RayCluster` runs them on nodes."""
 
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[StageWorkers]:
-        """Open the workers that run the shards of `stage` with the settings and the iteration of `ctx`; they are closed
-        at the end of the block. `RayCluster` raises ClusterError where no node can do a shard, and HeadLost."""
+        """Open the workers that run the shards of `stage` within the block.
+
+        ctx: of the stage: its iteration and settings. `RayCluster` raises ClusterError where no node can do a shard,
+        and HeadLost.
+        """
         return InProcessWorker(stage, ctx)
 
 
@@ -48,8 +54,10 @@ _current: ContextVar[ClusterBackend] = ContextVar("cluster", default=ClusterBack
 
 
 def current_cluster() -> ClusterBackend:
-    """Return the cluster of the innermost `open_cluster` around the call; a `ClusterBackend`, which runs stages in this
-    process, where there is none."""
+    """Return the cluster that the innermost `open_cluster` around the call yields.
+
+    Without one, a `ClusterBackend`, which runs stages in this process.
+    """
     return _current.get()
 
 

@@ -34,8 +34,11 @@ def is_reachable(place: HostPort) -> bool:
 
 @contextlib.contextmanager
 def connect_to_ray(settings: Settings) -> Iterator[HostPort]:
-    """Make this process a driver of the cluster until the block ends; yield the (host, port) of the cluster's head.
-    Raises BadInput where Ray is not installed, cannot be reached, or cannot be started."""
+    """Connect this process to `cluster.address`, or to a Ray that it starts, and yield the (host, port) of its head.
+
+    The connection, and a Ray that was started, end with the block. Raises BadInput where Ray is not installed, cannot
+    be reached, or cannot be started.
+    """
     if importlib.util.find_spec("ray") is None:
         raise BadInput("Ray is not installed", where="cluster.engine", fix="pip install 'flywheel[ray]'")
     address = settings.cluster.address

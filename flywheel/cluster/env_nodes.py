@@ -69,14 +69,16 @@ def serve_environments_on_nodes(cluster: RayCluster, settings: Settings) -> Iter
 
 
 class EnvironmentNode:
-    """Serve environments on one node, as a Ray actor. Two calls run at once: `run` and `end`. No method is a coroutine:
-    Ray would then run all methods in one event loop."""
+    """Serve environments on one node, as a Ray actor.
+
+    Two calls run at once: `run` and `end`. No method is a coroutine: Ray would then run all methods in one event loop.
+    """
 
     def __init__(self) -> None:
         self._over = threading.Event()
 
     def run(self, shared: SharedFolder, settings: Settings, name: str, host: str, manager: str, token: str) -> None:
-        """Serve environments on this node until `end`.
+        """Serve environments on this node until `end` is called.
 
         name: of this node at the manager. host: its address. manager, token: URL and token of the manager. Raises
         ClusterError where this machine has a fault: it may have joined after the others were checked. Raises as
@@ -87,7 +89,7 @@ class EnvironmentNode:
         asyncio.run(_run_until(self._over, node_server.run_node(opening, token, manager=manager, host=host)))
 
     def end(self) -> None:
-        """End `run`."""
+        """Make `run` return, in its own thread."""
         self._over.set()
 
 
@@ -107,8 +109,10 @@ async def _run_until(over: threading.Event, work: Coroutine[Any, Any, None]) -> 
 
 @dataclass(frozen=True)
 class _NodeActor:
-    """Hold the actor of one node. name: at the manager, the same for each actor on this node, so that a later one ends
-    the sessions of an earlier one. job: its pending call of `run`."""
+    """Hold the actor of one node, and its pending call of `run` (job).
+
+    name: at the manager, the same for each actor on this node, so that a later one ends the sessions of an earlier one.
+    """
 
     name: str
     host: str

@@ -1,4 +1,4 @@
-"""Check a node, do shards of a stage on it, and train one model on several nodes."""
+"""Check a node of a Ray cluster, run shards of a stage on it, and train one model on several nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NodeFault = tuple[str, str]  # what is wrong with a node, and how to mend it
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """Let a node check that it sees the run's own folder: by a file that the run has just written, and holds locked.
+    """Hold the file by which a node checks that it sees the run's own folder: just written, and locked by the run.
 
     path, text: the file and what stands in it. source: digest of the run's code. root: folder of the workspace.
     """
@@ -79,7 +79,10 @@ def compute_source_digest() -> str:
 
 
 def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> NodeFault | None:
-    """Find why this machine cannot take part; None where it can. plays: whether it is to open environments."""
+    """Find why this machine cannot run shards: what is wrong, and how to mend it; None where it can.
+
+    plays: whether it is to open environments.
+    """
     if compute_source_digest() != shared.source:
         return "it has another version of flywheel", "install the same one on all nodes"
     try:
@@ -105,21 +108,21 @@ def find_node_fault(shared: SharedFolder, settings: Settings, plays: bool) -> No
 
 
 def raise_node_fault(node: str, fault: NodeFault | None) -> None:
-    """Raise ClusterError for a node that has a fault."""
+    """Raise ClusterError, which names the address `node`, where `fault` is not None."""
     if fault:
         raise ClusterError(fault[0], where=f"node {node}", fix=fault[1])
 
 
 def describe_ray_error(error: RayError) -> str:
-    """Describe an error of Ray's in one line: the last of its traceback, where it has one."""
+    """Describe an error of Ray's in one line: the last line of its traceback, or else the error's class."""
     return last_line(str(error)) or type(error).__name__
 
 
 class ShardWorker:
     """Run shards on a node as a Ray actor: an `InProcessWorker` (`pipeline/stage.py`) that also passes on progress.
 
-    Two calls run at once: `do_shard` and `fetch_progress`. environ: variables of its process. team: its nodes, where
-    several.
+    Two calls run at once: `do_shard` and `fetch_progress`. environ: environment variables of its process. team: the
+    nodes of a worker that trains on several; else None.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class ShardWorker:
         )
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Do a shard as `InProcessWorker.do_shard` does, whose result and errors it has, and pass on its progress."""
+        """Run a shard as `InProcessWorker.do_shard`, with its result and errors, and keep progress to be fetched."""
         try:
             with (
                 replace_listener(lambda stage, line: self._said.put((stage, line))),
@@ -153,8 +156,10 @@ class ShardWorker:
             self._said.put(_SHARD_DONE)
 
     def fetch_progress(self, seconds: float) -> list[tuple[str, str]]:
-        """Return the progress lines since the last call, as a sign of life. Waits until there are any, the shard is
-        over, or so many seconds have passed."""
+        """Return the progress lines, (stage, line), since the last call; a caller takes the answer as a sign of life.
+
+        It waits until there are any, the shard is over, or `seconds` have passed.
+        """
         found = []
         try:
             line = self._said.get(timeout=seconds)
@@ -166,7 +171,7 @@ class ShardWorker:
         return found
 
     def close(self) -> None:
-        """Close what the shards share."""
+        """Close what the shards share, such as a model or environments."""
         self._worker.close()
 
 
@@ -185,8 +190,8 @@ _NEWS_S = 1.0  # between two signs of life of a node, at most
 class TrainingTeam:
     """Start training processes on the nodes of one worker, as `RankLauncher` of `training/distributed/worker_group.py`.
 
-    group: Ray's placement group, one bundle a node. wanted: resources of each bundle. silent_s: as
-    `cluster.heartbeat_timeout_s`.
+    group: Ray's placement group, one bundle a node. wanted: resources of each bundle. silent_s: seconds without an
+    answer after which a node is lost (`cluster.heartbeat_timeout_s`).
     """
 
     group: PlacementGroup
@@ -197,7 +202,10 @@ class TrainingTeam:
 
     @classmethod
     def reserve(cls, wanted: Sequence[resources.Resources], *more: Any) -> TrainingTeam:
-        """Request the nodes without waiting for them: what is placed on them begins once all are there."""
+        """Request nodes without waiting for them: what is placed on them begins once all are there.
+
+        wanted: resources of each node. more: the fields `shared`, `settings` and `silent_s` of the class.
+        """
         return cls(placement_group([dict(one) for one in wanted], strategy="STRICT_SPREAD"), wanted, *more)
 
     def make_scheduling_strategy(self, number: int) -> Within:
@@ -214,15 +222,18 @@ class TrainingTeam:
         return ray.util.get_node_ip_address()
 
     def __call__(self, start: GroupSpec, meets: HostPort) -> TeamRanks:
-        """Start the processes of the group `start`, as `TeamRanks`, which says what it raises."""
+        """Start the processes of the group `start`, which meet at `meets` (host, port); raises as `TeamRanks`."""
         return TeamRanks(self, start, meets)
 
 
 class NodeRanks:
-    """Run the training processes of one node, as a Ray actor."""
+    """Run the training processes of one node of a team, other than its first, as a Ray actor."""
 
     def find_fault(self, shared: SharedFolder, settings: Settings, meets: HostPort) -> NodeFault | None:
-        """Find why this node cannot take part; None where it can. meets: (host, port) at which the processes meet."""
+        """Find why this node cannot train: what is wrong, and how to mend it; None where it can.
+
+        meets: (host, port) at which the processes meet.
+        """
         if found := find_node_fault(shared, settings, plays=False):
             return found
         if not is_reachable(meets):
@@ -231,7 +242,7 @@ class NodeRanks:
         return None
 
     def start(self, start: GroupSpec, first: int, count: int, meets: HostPort) -> None:
-        """Start the processes with the ranks from `first` on, `count` of them. start, meets: as of `LocalRanks`."""
+        """Start `count` processes, with the ranks from `first` on. start, meets: as of `LocalRanks`."""
         self._ranks = LocalRanks(start, range(first, first + count), meets, ray.util.get_node_ip_address())
 
     def ask(self, call: bytes) -> None:
@@ -255,10 +266,10 @@ class _TeamNode:
 
 
 class TeamRanks:
-    """Call training processes on several nodes, as `RankProcesses` of `training/distributed/worker_group.py`.
+    """Start and call training processes on several nodes, as `RankProcesses` of `training/distributed/worker_group.py`.
 
-    Raises, when it starts them, ClusterError for a node that has a fault, fails or is late, WorkerLost for one that is
-    lost.
+    meets: (host, port) at which the processes meet, on this node. Making it raises ClusterError for a node that has a
+    fault, fails or is late, WorkerLost for one that is lost.
     """
 
     lost = WorkerLost  # another worker, with other nodes, resumes where this one was

@@ -39,9 +39,9 @@ class RayWorkers(AbstractContextManager):
     def __init__(
         self, cluster: RayCluster, stage: Stage, ctx: StageContext, wanted: Sequence[resources.Resources]
     ) -> None:
-        """wanted: resources of a worker on each of its nodes, of `resources.compute_worker_resources`.
+        """Hash the stage's inputs, and prepare the workers. wanted: as `resources.compute_worker_resources` returns it.
 
-        Raises what `StageContext.key` does.
+        Raises as `StageContext.key`.
         """
         ctx.key(stage)  # hash the inputs once, here; the key is sent with `ctx`
         own = wanted[0]
@@ -79,9 +79,11 @@ class RayWorkers(AbstractContextManager):
             self._end(one)
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Run one shard on a worker, on another one where the first is lost. Raises what its work raises; WorkerLost
-        where three workers were lost over it, HeadLost, and ClusterError where no worker comes in time, a node has a
-        fault, or the workers are closed."""
+        """Run one shard on a worker, on another one where the first is lost; returns as `StageWorkers.do_shard`.
+
+        Raises what its work raises; WorkerLost where three workers were lost over it, HeadLost, and ClusterError where
+        no worker comes in `cluster.acquire_timeout_s`, a node has a fault, or the workers are closed.
+        """
         for number in range(1, _TRIES + 1):
             worker = self._take()
             try:
@@ -210,7 +212,10 @@ _BETWEEN_S = 2  # between two checks of the head
 
 
 class RayCluster:
-    """Run stages on the nodes of a Ray cluster. place: (host, port) of the head. environ: variables for its workers."""
+    """Run stages on the nodes of a Ray cluster.
+
+    place: (host, port) of the head. environ: environment variables that its workers get. limits: block `cluster`.
+    """
 
     def __init__(self, shared: SharedFolder, settings: Settings, place: HostPort) -> None:
         self.shared, self.limits = shared, settings.cluster
@@ -221,9 +226,9 @@ class RayCluster:
         self._life = time.monotonic()
 
     def open_workers(self, stage: Stage, ctx: StageContext) -> AbstractContextManager[RayWorkers | InProcessWorker]:
-        """Open the workers of a stage; of one that stays on the run's machine, in this process.
+        """Open the workers of a stage: on nodes, or in this process for a stage that stays on the run's machine.
 
-        Raises ClusterError where no present node can do a shard, HeadLost, and what `StageContext.key` does.
+        Raises ClusterError where no present node can do a shard, HeadLost, and as `StageContext.key`.
         """
         if stage.needs is None:
             return InProcessWorker(stage, ctx)
@@ -236,8 +241,10 @@ class RayCluster:
         return RayWorkers(self, stage, ctx, wanted)
 
     def check_nodes(self) -> None:
-        """Check every node that may get work. Raises ClusterError for a node with a fault, or without an answer in 120
-        seconds, and where there is none."""
+        """Check every node that may get work.
+
+        Raises ClusterError for a node with a fault or without an answer in 120 seconds, and where there is no node.
+        """
         look, asked = ray.remote(num_cpus=0, max_retries=0)(nodes.find_node_fault), {}
         for node in list_live_nodes():
             if any(node["Resources"].get(name) for name in (resources.CPU, resources.GPU, BROWSERS)):
@@ -262,8 +269,10 @@ class RayCluster:
             nodes.raise_node_fault(asked[one][1], fault)
 
     def check_head(self) -> None:
-        """Check the head; all who wait call this every few seconds. Raises HeadLost where it was silent for 30
-        seconds."""
+        """Check that the head answers; all who wait call this every few seconds.
+
+        Raises HeadLost where it was silent for 30 seconds.
+        """
         with self._lock:
             now = time.monotonic()
             if now - self._looked < _BETWEEN_S:
@@ -286,10 +295,10 @@ class RayCluster:
 
     @property
     def silent_s(self) -> float:
-        """Return the seconds since the last sign of life of any worker: for so long nobody has been at work."""
+        """Return the seconds since the last sign of life of any worker."""
         return time.monotonic() - self._life
 
 
 def list_live_nodes() -> list[dict[str, Any]]:
-    """List the nodes that Ray reports alive."""
+    """List the nodes that Ray reports alive, as `ray.nodes()` describes them."""
     return [node for node in ray.nodes() if node["Alive"]]

@@ -21,11 +21,11 @@ Resources = Mapping[str, float]
 def compute_worker_resources(
     stage: Stage, ctx: StageContext, limits: ClusterSettings, nodes: Sequence[Resources]
 ) -> list[Resources]:
-    """Compute what one worker of the stage takes of each of its nodes, one mapping a node.
+    """Compute the resources (name -> count) that one worker of the stage takes, a mapping for each of its nodes.
 
     The worker runs on the first; the processes that train with it run on the others, if any. limits: block `cluster`.
-    nodes: what each node of the cluster has; with device `auto` GPUs are asked for where any node has one, and nodes
-    without one then take no part.
+    nodes: the resources of each node of the cluster; with device `auto` GPUs are asked for where any node has one, and
+    nodes without one then take no part.
     """
     nodes_each = 1
     if TRAINING in (stage.needs or ()):
@@ -41,12 +41,12 @@ def compute_worker_resources(
 
 
 def needs_local_environments(stage: Stage, settings: Settings) -> bool:
-    """Tell whether a worker of the stage has environments on its own node; leased ones run elsewhere."""
+    """Tell whether a worker of the stage opens environments on its own node, not at a manager."""
     return BROWSERS in (stage.needs or ()) and settings.sandbox.backend == "local"
 
 
 def split_evenly(count: int, nodes: int) -> list[int]:
-    """Split `count` processes over nodes, the larger shares first."""
+    """Split `count` processes over `nodes` nodes; return the number of each, the larger ones first."""
     return [count // nodes + (number < count % nodes) for number in range(nodes)]
 
 
@@ -72,7 +72,10 @@ def _training_settings(name: str, settings: Settings) -> TrainingSettings:
 
 
 def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Resources]) -> str:
-    """Describe why no nodes can ever take such a worker; "" where some can."""
+    """Describe why no nodes can ever take a worker of the resources `wanted` (by node); "" where some can.
+
+    nodes: the resources of each node of the cluster.
+    """
     first, *others = wanted
     for at in nodes:
         left = [node for node in nodes if node is not at]
@@ -85,7 +88,7 @@ def describe_missing_resources(wanted: Sequence[Resources], nodes: Sequence[Reso
 
 
 def describe_resources(wanted: Sequence[Resources]) -> str:
-    """Describe resources in one line, with commas between those of a node and semicolons between nodes."""
+    """Describe resources in one line, `CPU 1, GPU 1; CPU 1`: commas within a node, semicolons between nodes."""
     return "; ".join(", ".join(f"{name} {count:g}" for name, count in one.items()) for one in wanted)
 
 

@@ -1,4 +1,4 @@
-"""Expose typed settings, read from `params.yaml`; the modules beside hold a workspace's paths and locks.
+"""Expose the typed settings of `params.yaml`; the modules of this package hold a workspace's paths and locks too.
 
 Each class is one block of the file. The string below a field is its description: a comment in `params.yaml`, shown by
 `flywheel settings`. Everything that takes effect has a field here: there are no hidden switches.

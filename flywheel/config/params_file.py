@@ -1,4 +1,4 @@
-"""Describe the parameters as data, and read, check and write them as `params.yaml`."""
+"""Read, check and write the settings as `params.yaml`, and describe each parameter for `flywheel settings`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ from flywheel.utils.files import write_text
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """Describe a parameter. name: dotted; of one that stands in no block, without a dot. description: in words. schema:
-    JSON Schema of its values. default: as JSON has it."""
+    """Hold the description of a parameter.
+
+    name: dotted; of one that stands in no block, without a dot. description: in words. schema: JSON Schema of its
+    values. default: as JSON has it.
+    """
 
     name: str
     description: str
@@ -41,16 +44,17 @@ class ParameterInfo:
 
     @property
     def comment(self) -> str:
-        """Return the description, with the choices added where it does not name them all; it is the comment in
-        `params.yaml`."""
+        """Return the comment in `params.yaml`: the description, with the choices added where it does not name all."""
         choices = [str(one) for one in self.schema.get("enum", ())]
         if all(choice in self.description for choice in choices):
             return self.description
         return f"{self.description} One of {', '.join(choices)}."
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """Return the parameter's value in `values`, settings as `model_dump(mode="json")` gives them. Raises KeyError
-        where they lack it."""
+        """Return the parameter's value in `values`, a dump of settings by `model_dump(mode="json")`.
+
+        Raises KeyError where they lack it.
+        """
         found: Any = values
         for part in self.name.split("."):
             found = found[part]
@@ -59,8 +63,10 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class ParameterSection:
-    """Describe a block of the settings: its name ("" of the parameters that stand in no block), its description in
-    words, its parameters in the order of the file."""
+    """Hold the description of a block of settings, with its parameters in the order of the file.
+
+    name: "" for the parameters that stand in no block. description: in words.
+    """
 
     name: str
     description: str
@@ -69,8 +75,10 @@ class ParameterSection:
 
 @cache
 def list_parameter_sections() -> tuple[ParameterSection, ...]:
-    """List all blocks with their parameters, in the order of the file; the parameters that stand in no block come
-    first, as a section without a name."""
+    """List all blocks with their parameters, in the order of the file.
+
+    The parameters that stand in no block come first, as a section without a name.
+    """
     blocks = {name: field.annotation for name, field in Settings.model_fields.items() if _is_block(field.annotation)}
     return tuple(
         ParameterSection(name, _one_line(block.__doc__), tuple(_parameters(block, name)))
@@ -81,8 +89,8 @@ def list_parameter_sections() -> tuple[ParameterSection, ...]:
 def find_parameter_section(name: str) -> ParameterSection:
     """Find the block called `name`; or the block of the parameter called `name`, with that parameter alone.
 
-    name: of a block, or of a parameter, dotted as in `params.yaml` (`rl.steps`), by its present name. Raises BadInput
-    where there is neither, with the nearest name or else those that exist.
+    name: of a block, or of a parameter, dotted as in `params.yaml` (`rl.steps`); earlier names are not found. Raises
+    BadInput, with the nearest name or else those that exist, where there is neither.
     """
     for section in list_parameter_sections():
         if name and section.name == name:
@@ -141,7 +149,9 @@ def _describe_schema(schema: Mapping[str, Any]) -> str:
     if choices := schema.get("enum"):
         return f"one of {', '.join(map(str, choices))}"
     if schema["type"] == "array":
-        return f"list of {_describe_schema(schema['items'])}s" + (", not empty" if schema.get("minItems") else "")
+        inner = _describe_schema(schema["items"])
+        some = inner.replace("one of", "any of", 1) if "enum" in schema["items"] else f"{inner}s"
+        return f"list of {some}" + (", not empty" if schema.get("minItems") else "")
     if schema["type"] == "object":
         (inner,) = schema.get("patternProperties", {"": schema.get("additionalProperties")}).values()
         if isinstance(inner, bool):  # of any values
@@ -167,7 +177,7 @@ def _describe_limits(schema: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class SettingsFault:
-    """Describe one fault of the settings.
+    """Hold one fault of the settings.
 
     parameter: dotted; "" where the message itself names several. renamed: whether its name or value is an earlier one.
     """
@@ -182,7 +192,7 @@ class SettingsFault:
         return f"{self.parameter}: {self.message}" if self.parameter else self.message
 
     def names(self, parameters: Iterable[str]) -> bool:
-        """Tell whether the fault is about one of `parameters`, or a block or an entry of one."""
+        """Tell whether the fault concerns one of `parameters` (dotted names), or a block or an entry of one."""
         mentioned = {self.parameter} if self.parameter else set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", self.message))
         return any(
             f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.")
@@ -192,9 +202,9 @@ class SettingsFault:
 
 
 def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> list[SettingsFault]:
-    """List the faults of a validation error in the order met, one for each parameter, also where its type is a union.
+    """List the faults of pydantic's validation `error` in its order, one for each parameter, also for union types.
 
-    error: pydantic's. settings: the class that was validated; the names are dotted from it on.
+    settings: the class that was validated; the names are dotted from it on.
     """
     by_name: dict[str, list[str]] = {}
     earlier: set[str] = set()
@@ -210,10 +220,10 @@ def list_settings_faults(error: ValidationError, settings: type[BaseModel]) -> l
 
 
 def resolve_parameter_path(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
-    """Return the part of a path that names a parameter, or an entry of a list or mapping; None where there is none.
+    """Return the part of `path` that names a parameter, or an entry of a list or mapping; None where there is none.
 
-    path: parts of a dotted name. block: the class of settings. After a field pydantic also puts tags of its own (which
-    type of a union was tried): they are left out.
+    path: parts of a dotted name, or of an error's location in pydantic, which ends in tags of its own (the tried type
+    of a union): they are left out. block: the class of settings that the path begins in.
     """
     if not path or path[0] not in block.model_fields:
         return None
@@ -247,7 +257,7 @@ MIGRATE_FIX = "type the new name; `flywheel workspace migrate` does so in the fi
 
 
 def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
-    """Load settings from a YAML file, replace values in them, and check the whole.
+    """Load settings from a YAML file, apply the overrides of `--set`, and check the whole.
 
     path: `params.yaml` or an iteration's copy. overrides: dotted name -> value ("rl.steps": 3) in place of the file's;
     None: none. What neither names has its default. Raises BadInput, naming the parameter, for a file that is missing,
@@ -287,11 +297,11 @@ def load_settings(path: Path, overrides: dict[str, Any] | None = None) -> Settin
 
 
 def parse_settings(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None = None) -> Settings:
-    """Validate a mapping of blocks and parameters; what it lacks has its default.
+    """Validate a mapping of blocks and parameters, and return it as settings; what it lacks has its default.
 
     where: the file that `raw` comes from, for messages. overrides: the values of `raw` that came from `--set`, by
-    dotted name; they are not applied here; where only they are wrong, the error names `--set`. Returns the settings.
-    Raises BadInput for wrong parameters.
+    dotted name; they are not applied here; where only they are wrong, the error names `--set`. Raises BadInput for
+    wrong parameters.
     """
     try:
         return Settings.model_validate(raw)
@@ -311,7 +321,7 @@ def is_settings_parameter(name: str) -> bool:
 
 
 def dump_settings(settings: Settings) -> str:
-    """Render settings as YAML with every field, as an iteration's frozen copy. Returns the file's text.
+    """Render settings as the YAML text of an iteration's frozen copy, with every field and no comments.
 
     By a mark at its end `load_settings` sees whether a file was cut off.
     """
@@ -320,10 +330,10 @@ def dump_settings(settings: Settings) -> str:
 
 
 def add_missing_settings(path: Path) -> None:
-    """Add blocks and top-level parameters that are missing in an iteration's frozen copy, with this version's defaults.
+    """Add what blocks and top-level parameters an iteration's own `params.yaml` lacks, with this version's defaults.
 
-    path: of the copy; what stands in it stays as it is. DVC asks for each block that a stage declares. Raises BadInput
-    as `load_settings`, and as `write_text`.
+    path: of that file; what stands in it stays as it is. It is for DVC, which needs each block that a stage declares.
+    Raises as `load_settings` and `write_text`.
     """
     values = load_settings(path).model_dump(mode="json")
     text = path.read_text(encoding="utf-8")
@@ -335,8 +345,7 @@ def add_missing_settings(path: Path) -> None:
 
 
 def dump_commented_settings(settings: Settings) -> str:
-    """Render the settings as the `params.yaml` that people edit: each description is a comment above its line. Returns
-    the file's text.
+    """Render settings as the text of the `params.yaml` that people edit: each description is a comment above its line.
 
     By a mark at its end `load_settings` sees whether a file was cut off.
     """

@@ -1,4 +1,4 @@
-"""Declare the settings whose name or value differs from earlier versions, and rename them in a file."""
+"""Hold which settings had another name or value in earlier versions (renamed.json), and rename them in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RENAMED_VALUES: dict[str, dict[str, str]] = _DECLARED["values"]
 
 
 def describe_renamed(name: str, value: object) -> str:
-    """Say what an earlier name, or an earlier value of the dotted `name`, is today; "" for others."""
+    """Describe what an earlier dotted `name`, or an earlier `value` of a parameter, is today; "" for others."""
     if name in RENAMED:
         return f"it is {RENAMED[name]} now"
     if isinstance(value, str) and value in (known := RENAMED_VALUES.get(name, {})):
@@ -29,10 +29,10 @@ def describe_renamed(name: str, value: object) -> str:
 
 
 def rename_block(block: str, values: Any, where: str) -> Any:
-    """Return the parameters of a block by their present names and values; anything but a mapping is returned as it is.
+    """Replace earlier names and values in the mapping of a block of settings; return the new mapping.
 
-    block: its name. values: what stands below it in the YAML. where: the file, for messages. Raises BadInput for a
-    parameter that is there by both names.
+    block: its name. values: what stands below it in the YAML; returned as it is where it is no mapping. where: the
+    file, for messages. Raises BadInput for a parameter that is there by both names.
     """
     if not isinstance(values, dict):
         return values
@@ -51,11 +51,11 @@ _LEAF = re.compile(r"^( +)(\w+):(?:( +)(['\"]?)([\w.-]+)\4(?=\s|$))?")
 
 
 def rename_in_text(text: str, where: str) -> tuple[str, list[str]]:
-    """Rename settings in the text of a file; return the text and the list of changes, in words (`rl.alpha -> rl.beta`).
+    """Replace earlier names and values of settings in a file's YAML text; return the text and the changes, in words.
 
-    text: YAML of the file. where: the file, for messages. Comments and lines stay; a file whose blocks are written in
-    one line is written anew, without its comments. Raises BadInput for bad YAML, and for a parameter that is there by
-    both names.
+    where: the file, for messages. A change reads `rl.alpha -> gae_lambda_alpha`, or for a value `ct.sft_init: newest ->
+    latest`. Comments and lines stay; a file whose blocks are written in one line is written anew, without its comments.
+    Raises BadInput for bad YAML, and for a parameter that is there by both names.
     """
     try:
         before = yaml_text.parse_yaml(text)

@@ -1,6 +1,8 @@
-"""Lock a workspace for one run and one supervisor (`flywheel workspace up`), and record what the run is doing.
+"""Lock a workspace for the one command that changes it and for one supervisor, and record what its run is doing.
 
-A lock ends with its process. The record lies in `.flywheel/at_work`; it counts while its writer holds the lock.
+`flywheel run` takes the workspace's lock, and so do other commands that change the workspace; the supervisor
+(`flywheel workspace up`) has a lock of its own. A lock ends with its process. The record lies in `.flywheel/at_work`;
+it counts while its writer holds the workspace's lock.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ _held_here: set[Path] = set()  # workspaces whose lock this process holds
 
 
 class WorkspaceBusy(FlywheelError):
-    """Signal that another process, or this one itself, holds the lock."""
+    """Signal that another process, or this one itself, holds a lock of the workspace."""
 
 
 @contextlib.contextmanager
 def hold_workspace(ws: Workspace) -> Iterator[None]:
-    """Lock the workspace for a run within the block.
+    """Lock the workspace within the block, for a run or another command that changes it.
 
     The lock is on a file in `.flywheel`, which is made where it is missing, and ends with the process. Raises
-    WorkspaceBusy where a process, this one included, holds it for 0.2 seconds; the error names that process, what it
-    does or waits for, and how to end it. Raises OSError where the file cannot be written (a read-only disk).
+    WorkspaceBusy where a process, this one included, holds it for 0.2 seconds: the error names that process, and of a
+    run what it does or waits for, and how to end it. Raises OSError where the file cannot be written.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -66,44 +68,46 @@ def _describe_busy(ws: Workspace, busy: WorkspaceBusy) -> WorkspaceBusy:
 def hold_workspace_reentrant(ws: Workspace) -> Iterator[None]:
     """Lock the workspace as `hold_workspace` does; do nothing where this process holds the lock already.
 
-    Raises WorkspaceBusy where another process holds it, OSError as `hold_workspace`.
+    Raises as `hold_workspace`.
     """
     with contextlib.nullcontext() if ws.root in _held_here else hold_workspace(ws):
         yield
 
 
 def is_workspace_busy(ws: Workspace) -> bool:
-    """Tell whether a run holds the workspace now; this process's own counts too.
+    """Tell whether a run or another command that changes the workspace holds its lock now, in this process or another.
 
-    False where `.flywheel` is missing or cannot be written.
+    False where `.flywheel` is missing or cannot be written. Otherwise the lock's file is made where it is missing.
     """
     return is_lock_held(_lock_path(ws))
 
 
 def supervisor_lock_path(ws: Workspace) -> Path:
-    """Return the path of the file whose lock the supervisor holds (`flywheel workspace up`)."""
+    """Return the path of the file that the supervisor (`flywheel workspace up`) locks."""
     return ws.state / "up.lock"
 
 
 def is_supervised(ws: Workspace) -> bool:
-    """Tell whether a supervisor (`flywheel workspace up`) runs for the workspace; False where `.flywheel` is missing or
-    cannot be written."""
+    """Tell whether a supervisor (`flywheel workspace up`) runs for the workspace.
+
+    False where `.flywheel` is missing or cannot be written. Otherwise the lock's file is made where it is missing.
+    """
     return is_lock_held(supervisor_lock_path(ws))
 
 
 def workspace_holder(ws: Workspace) -> int | None:
-    """Return the process id of the run that holds the workspace now; None where there is none, or it is starting."""
+    """Return the id of the process that holds the workspace's lock now; None where there is none, or it is starting."""
     held_by = _lock_path(ws).read_text(encoding="utf-8") if is_workspace_busy(ws) else ""
     return int(held_by) if held_by.isdigit() else None
 
 
 @contextlib.contextmanager
 def hold_exclusively(path: Path, otherwise: str, fix: str) -> Iterator[None]:
-    """Hold the lock of a file within the block. The process's id is written to the file, which stays.
+    """Hold the lock of a file within the block; the process's id is written to the file, which stays afterwards.
 
-    path: the file, two folders below the one that the error names; its folder is created. otherwise: beginning of the
-    error's message where another process, or this one, holds the lock. fix: end of the message. Raises WorkspaceBusy,
-    with the holder's process id, after 0.2 seconds, OSError where the file cannot be written.
+    path: the file, two levels below the folder that the error names; its own folder is created. otherwise: beginning of
+    the error's message where another process, or this one, holds the lock. fix: end of the message. Raises
+    WorkspaceBusy, with the holder's process id, after 0.2 seconds, OSError where the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + _PROBED_S
@@ -150,10 +154,11 @@ def _lock_path(ws: Workspace) -> Path:
 
 @dataclass(frozen=True)
 class StageAtWork:
-    """Describe a stage that the run is doing, or has done since it began.
+    """Hold what is known of a stage that the run is doing, or has done since the run began.
 
-    began, ended: Unix time in seconds; ended is None while it is at work. share: how much of it is done, 0 to 1. line:
-    its newest progress line. waits_for: whom it waits for ("": nobody), since waits_since. answer: a command for them.
+    began, ended: Unix time in seconds; ended is None while the stage is at work. share: how much of it is done, 0 to 1.
+    line: its newest progress line. waits_for: the people it waits for, such as "a reviewer" ("": nobody). waits_since:
+    Unix time in seconds. answer: the command that those people type.
     """
 
     stage: str
@@ -175,8 +180,11 @@ class StageAtWork:
 
 @dataclass(frozen=True)
 class RunAtWork:
-    """Describe the run that holds a workspace. process: its process id. by: the command that began it. began: Unix time
-    in seconds. stages: those that it has begun, oldest first."""
+    """Hold what is known of the run that holds a workspace.
+
+    process: its process id. by: the command that began it. began: Unix time in seconds. stages: those that it has
+    begun, oldest first.
+    """
 
     process: int
     iteration: int
@@ -186,7 +194,7 @@ class RunAtWork:
 
     @property
     def how_to_end(self) -> str:
-        """Say how to end the run, in words that go on with "ends it": a command, or "cancelling it in Prefect"."""
+        """Return words that go on with "ends it": the command that ends the run, or "cancelling it in Prefect"."""
         ends = {RUN_COMMAND: f"`kill {self.process}`", UP_COMMAND: "`flywheel workspace down`"}
         return ends.get(self.by, "cancelling it in Prefect")
 
@@ -200,9 +208,9 @@ def format_moment(moment: float) -> str:
 
 
 def record_run(ws: Workspace, iteration: int, by: str) -> None:
-    """Record that this process, which holds the lock, works on `iteration`; the record of an earlier run is removed.
+    """Record that this process, which holds the workspace's lock, runs `iteration`; an earlier run's record is removed.
 
-    by: RUN_COMMAND, UP_COMMAND, or in words whose worker it is. Raises as `write_json`.
+    by: RUN_COMMAND, UP_COMMAND, or other words for what began the run. Raises as `write_json`.
     """
     shutil.rmtree(_at_work_folder(ws), ignore_errors=True)
     facts = {"process": os.getpid(), "iteration": iteration, "by": by, "began": time.time()}
@@ -215,7 +223,7 @@ def record_stage_at_work(ws: Workspace, stage: StageAtWork) -> None:
 
 
 def read_run_at_work(ws: Workspace) -> RunAtWork | None:
-    """Read what the run that holds the workspace now is doing; None where there is none, or it does no iteration."""
+    """Read what the run that holds the workspace now is doing; None where no process holds it, or it is no run."""
     folder = _at_work_folder(ws)
     try:
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))

@@ -13,8 +13,10 @@ MAX_NUMBER = 10**9  # of any number: above it counts and seconds leave what mach
 
 
 class SettingsBlock(BaseModel):
-    """Check a block of settings: values are of the field's own type, `true` is no number, and every number is finite.
-    Making one with another value or an unknown name raises pydantic.ValidationError; a made one cannot be changed."""
+    """Hold a block of settings, checked strictly: values have the field's own type, and every number is finite.
+
+    Another value or an unknown name raises pydantic.ValidationError. It cannot be changed.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -341,6 +343,9 @@ class SynthesisSettings(SettingsBlock):
     has all levels, always. Recordings of levels that are not open wait while there are others."""
     num_grounding_examples: int = Field(1000, ge=0, le=1_000_000)
     """General screens, with something to say of them, that CT and SFT mix with the steps of tasks."""
+    page_grounding_fraction: float = Field(0.0, ge=0, le=1)
+    """Share of them that show pages which training tasks are on, of sites and third-party pages: click what has this
+    name, say what is there. The screens are those of a task's start and, on our own sites, of the expert's way."""
 
 
 class RolloutSettings(SettingsBlock):
@@ -359,8 +364,8 @@ class RolloutSettings(SettingsBlock):
     """Times that a trajectory is begun again if its page crashes."""
     corrections_per_task: int = Field(0, ge=0)
     """Failed trajectories of each task that a solver corrects, at most: the state before one of the model's mistakes is
-    restored, and the solver of the world goes on from there. What then solves its task is trained on as people's
-    demonstrations are. Tasks of worlds without a solver, such as pages of others, get none. 0: none."""
+    restored, and a solver goes on from there: the expert of the world, or the known solution of a page's task. What
+    then solves its task is trained on as people's demonstrations are. Tasks without a solver get none. 0: none."""
     corrections_at: Literal["first_mistake", "least_sure", "both"] = "first_mistake"
     """The mistake that a correction begins at: first_mistake, of the trajectory; least_sure, the first one from the
     step on whose answer had the lowest mean log-probability; both, two corrections where these differ."""
@@ -725,9 +730,12 @@ class RlSettings(TrainingSettings):
     a coin toss; 0.75 is a good choice. 0: all begin at the task's beginning."""
     true_start_tail: float = Field(0.3333, ge=0, le=1)
     """Share of the steps, the last ones, whose groups all begin at the task's beginning."""
-    start_sources: list[Literal["rollouts", "recordings", "solver"]] = Field(["rollouts", "recordings"], min_length=1)
+    start_sources: list[Literal["rollouts", "corrections", "recordings", "solver"]] = Field(
+        ["rollouts", "recordings"], min_length=1
+    )
     """Whose successes episodes begin within; the first that knows the task is taken. rollouts: the iteration's own
-    verified ones; recordings: people's; solver: what a suite's own solver plays, also of fresh contents."""
+    verified ones; corrections: its rollouts that a solver went on with (rollout.corrections_per_task); recordings:
+    people's; solver: what a suite's own expert plays, also of fresh contents."""
 
 
 class MergeSettings(SettingsBlock):

@@ -1,4 +1,4 @@
-"""Find a workspace, check its format, and name it and its paths.
+"""Find a workspace, check the version of its files, and name it and its paths.
 
 A workspace is a folder with `params.yaml` and `dvc.yaml`. Paths that enter datasets are relative to it.
 """
@@ -28,7 +28,7 @@ def iteration_label(iteration: int) -> str:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Name the paths of a workspace. root: its folder, absolute.
+    """Hold the folder of a workspace (`root`, absolute), and return the paths of its files.
 
     In it lie `params` (params.yaml), `data` (the datasets), `report` (a folder) with `report_page`, and `state`
     (`.flywheel`, which is never part of a dataset) with `prefect_home`.
@@ -40,8 +40,8 @@ class Workspace:
     def find(cls, folder: Path | str | None = None, *, any_format: bool = False) -> Workspace:
         """Find the workspace in `folder` (default: the current one); folders above it are not searched.
 
-        any_format: accept files of another version. Raises BadInput where there is none, or it is of another version,
-        OSError where that cannot be read.
+        any_format: accept files of another version. Raises BadInput where there is no workspace, or it is of another
+        version, OSError where its version cannot be read.
         """
         root = Path(folder or Path.cwd()).resolve()
         if not (root / "params.yaml").is_file() or not (root / "dvc.yaml").is_file():
@@ -59,8 +59,10 @@ class Workspace:
         return ws
 
     def read_format(self) -> int:
-        """Read the version of the workspace's files, from 1 on, out of iterations.yaml; a workspace without that file
-        has FORMAT, this program's version. Raises OSError where it cannot be read."""
+        """Read the version of the workspace's files, from 1 on, out of iterations.yaml.
+
+        A workspace without that file has FORMAT, this program's version. Raises OSError where it cannot be read.
+        """
         try:
             found = _FORMAT_LINE.search(self.iterations_index.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -91,23 +93,23 @@ class Workspace:
         return self.iteration(iteration) / "params.yaml"
 
     def manifest(self, iteration: int) -> Path:
-        """Return the path of the manifest of the training stores, chained from iteration to iteration."""
+        """Return the path of the manifest: the files, with hashes, that the iteration's training may read."""
         return self.iteration(iteration) / "manifest.json"
 
     def promotion(self, iteration: int) -> Path:
-        """Return the path of the file that says which model is promoted, the newest one, after this iteration."""
+        """Return the path of the file that names the newest model, the promoted one, after this iteration."""
         return self.iteration(iteration) / "promotion.json"
 
     def held_out(self, iteration: int) -> Path:
-        """Return the path of the outcomes of this iteration's evaluation on the held-out tasks, by model."""
+        """Return the path of the file with the outcomes of this iteration's models on the held-out tasks."""
         return self.iteration(iteration) / "held_out.json"
 
     def checkup(self, iteration: int) -> Path:
-        """Return the path of the check-up of the model that this iteration made, on fresh tasks."""
+        """Return the path of the file with the check-up, on fresh tasks, of the model that this iteration made."""
         return self.iteration(iteration) / "checkup.json"
 
     def levels(self, iteration: int) -> Path:
-        """Return the path of the levels that are open to the next iteration's training tasks."""
+        """Return the path of the file with the levels that are open to the next iteration's training tasks."""
         return self.iteration(iteration) / "levels.json"
 
     @property
@@ -116,8 +118,7 @@ class Workspace:
         return self.root / "data"
 
     def partition(self, table: str, iteration: int, stage: str) -> Path:
-        """Return the folder of the Parquet files of one table, written by one stage of one iteration; it may not
-        exist."""
+        """Return the folder, which may not exist, of one table's Parquet files that a stage of an iteration wrote."""
         return self.data / table / f"iteration={iteration_label(iteration)}" / f"stage={stage}"
 
     def model(self, iteration: int, name: str) -> Path:
@@ -144,12 +145,14 @@ class Workspace:
         return self.state / "run.json"
 
     def closing(self, iteration: int) -> Path:
-        """Return the path of a mark: it exists from the start of an iteration's last stage, `runs`, until the iteration
-        is reported, tagged and pushed."""
+        """Return the path of the mark of an iteration whose report, tag and push may still be to do.
+
+        It exists from the start of the iteration's last stage, `runs`, until all three are done.
+        """
         return self.state / "closing" / iteration_label(iteration)
 
     def run_history(self, iteration: int) -> Path:
-        """Return the path of Prefect's record of the runs of `iteration`, until the stage `runs` makes it a table."""
+        """Return the path of the JSON file with Prefect's runs of `iteration`, which the stage `runs` makes a table."""
         return self.state / "runs" / f"{iteration_label(iteration)}.json"
 
     @property
@@ -195,15 +198,14 @@ def workspace_name(ws: Workspace) -> str:
 
 
 def folder_slug(folder: Path) -> str:
-    """Return the name of `folder` in small letters, digits and hyphens, 40 characters at most; `workspace` where none
-    is left."""
+    """Return the name of `folder` in small letters, digits and hyphens, 40 at most; `workspace` if none is left."""
     return (re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "workspace")[:40]
 
 
 def iteration_run_id(ws: Workspace, iteration: int) -> str:
     """Return the id of the attempt that makes this iteration here, such as `003-9c41d2`; resuming does not change it.
 
-    It is made at the first call and stored under `.flywheel`. Raises DataError where its file is no JSON, and as
+    The id is made at the first call and stored under `.flywheel`. Raises DataError where its file is no JSON, and as
     `write_json`.
     """
     path = _iteration_run_path(ws, iteration)
@@ -216,7 +218,7 @@ def iteration_run_id(ws: Workspace, iteration: int) -> str:
 
 
 def renew_iteration_run_id(ws: Workspace, iteration: int) -> None:
-    """Give an iteration that begins a new id: what was made under its number before belongs to another attempt.
+    """Store a new id for an iteration that begins: what was made under its number before is of another attempt.
 
     Raises as `write_json`.
     """

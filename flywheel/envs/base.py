@@ -1,4 +1,4 @@
-"""Define the interfaces of environments: tasks, V, suites, `Env`, checkpoints, live view and take-over by a person.
+"""Define what all environments share: tasks, suites, `Env`, checkpoints, live view, take-over by people, and verdicts.
 
 An `Env` plays one episode at a time: `reset` begins it, `step` plays it to its end; then follows another `reset`, or
 `close`. `terminated` means that the task ended, `truncated` that a limit (the step budget) was reached. A crash is an
@@ -27,14 +27,15 @@ INTERFACES = ("gui", "sdk", "both")  # how a task may be done: by the screen, by
 
 @dataclass(frozen=True)
 class Task:
-    """Describe one task, a row of the table `tasks`: what the agent must do and how that is verified.
+    """Hold one task, a row of the table `tasks`: what the agent must do and how that is verified.
 
-    world: its suite. params: the template's parameters, JSON values. max_steps: the step budget, after which the env
-    truncates. split: train or eval. verifier: the verifier's name in the back-end; "": there is none. threshold: the
-    task is solved where its score (0 to 1) reaches this. checksum: hash of all that the task depends on. environment:
-    the back-end that plays it (`flywheel.envs.registry`). source: what made it: templates, page, questions, exploration
-    or rules. verifier_kill_rate: share of mutated end states that its verifier refused (`flywheel tasks attack`); None:
-    unknown.
+    world: the name of its suite or third-party page. template: its template, or the page's variant. level: its
+    difficulty. seed: what its params were drawn by. params: the template's parameters, JSON values. max_steps: the step
+    budget, after which the env truncates. split: train or eval. verifier: the verifier's name in the back-end; "":
+    there is none. threshold: the task is solved where its score (0 to 1) reaches this. checksum: hash of all that the
+    task depends on. environment: the back-end that plays it (`flywheel.envs.registry`). source: what made it:
+    templates, page, questions, exploration or rules. verifier_kill_rate: share of mutated end states that its verifier
+    refused (`flywheel tasks attack`); None: unknown.
     """
 
     task_id: str
@@ -56,7 +57,7 @@ class Task:
 
     @property
     def interface(self) -> str:
-        """Return how the task may be done, as its params name it in `allowed`: gui, sdk or both; else ""."""
+        """Return how the task may be done: gui (screen), sdk (functions) or both; "" where its params do not say."""
         allowed = self.params.get("allowed", "")
         return allowed if allowed in INTERFACES else ""
 
@@ -80,8 +81,10 @@ class Observation:
 class StepResult:
     """Hold the result of a reset or a step.
 
-    reward: of this step alone. info: `state` (what the verifier reads, JSON values), `score` (the verifier's score of
-    that state, 0 to 1), `note` (such as why the action did nothing), `result` (what an SDK function returned).
+    reward: of this step alone: the score where it terminates, 0 before that and at a truncation. Never both terminated
+    and truncated. info: `state` (what the verifier reads, JSON values, and a bool `terminated`) and `score` (the
+    verifier's score of that state, 0 to 1); where there is one, `note` (a text, such as why the action did nothing) and
+    `result` (what an SDK function returned). `check_env` of `conformance.py` holds a back-end to it.
     """
 
     observation: Observation
@@ -118,16 +121,20 @@ class Env(Protocol):
 
 @runtime_checkable
 class Checkpointable(Protocol):
-    """Save and restore the whole state of an `Env`."""
+    """Save and restore the whole state of an `Env`, which may leave it out.
+
+    Without it `flywheel annotate` takes a step back, and `flywheel model counterfactual` comes to its step, by playing
+    all steps before it again, and what does not repeat exactly cannot be gone back to.
+    """
 
     async def checkpoint(self) -> bytes:
-        """Return the state, for `restore`. Raises EnvError before a reset."""
+        """Return the whole state, as bytes for `restore`. Raises EnvError before a reset."""
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Restore a checkpoint of this task; the same actions then give the same results as after it was saved.
+        """Restore a checkpoint of this task and return the last result before it was saved.
 
-        checkpoint: from `checkpoint` in any process. Returns the last result before it was saved. Raises EnvError for
-        other bytes, or the checkpoint of another task.
+        The same actions then give the same results as they gave after that. checkpoint: from `checkpoint` in any
+        process. Raises EnvError for other bytes, or the checkpoint of another task.
         """
 
 
@@ -139,7 +146,7 @@ class PartialCheckpointable(Protocol):
     """
 
     async def save_partial(self) -> bytes:
-        """Return the part for `restore_partial`; running programs go on.
+        """Return the part of the state that can be saved, as bytes for `restore_partial`; running programs go on.
 
         Raises EnvError outside of an episode, or for a part that is too large; EnvTimeout after the deadline.
         """
@@ -153,7 +160,7 @@ class PartialCheckpointable(Protocol):
 
 
 class TaskTemplate(BaseModel):
-    """Describe a family of tasks of one suite.
+    """Hold a template: a family of tasks of one suite, which differ by level and drawn params.
 
     instruction: a format string over the drawn params. max_steps: step budget by level. verifier: the verifier's name
     in the back-end; "": there is none, and other scorers judge (`routing.scorers`). threshold: a task is solved from
@@ -168,11 +175,12 @@ class TaskTemplate(BaseModel):
 
 
 class TaskSuite(BaseModel, ABC):
-    """Draw the tasks of one suite.
+    """Hold one suite: its templates, and how the params of their tasks are drawn.
 
-    environment: the back-end. domain: the suite's default one; `synthesis.domains` may put it into another. checksum:
-    hash of all that its tasks depend on. once: each template and level is one task, the same for all seeds. source: as
-    of `Task`.
+    environment: the back-end that plays it. domain: its default one; `synthesis.domains` may put it into another.
+    checksum: hash of all that its tasks depend on, which stands in each task; computed from the bytes of those files,
+    as `suites/desk/world.py` does, it changes by itself. once: each template and level is one task, the same for all
+    seeds. source: as of `Task`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -193,8 +201,10 @@ class TaskSuite(BaseModel, ABC):
         """
 
     def answer(self, params: Mapping[str, Any]) -> Any:
-        """Return the answer that the task with these `params` asks for, where they do not hold it as `answer`: a text,
-        a number, or texts in any order; None: it asks for none."""
+        """Return the answer that a task asks for, where its `params` do not hold it as `answer`; None: there is none.
+
+        The answer is a text, a number, or texts in any order.
+        """
         return None
 
     @property
@@ -203,8 +213,10 @@ class TaskSuite(BaseModel, ABC):
         return sorted({level for template in self.templates.values() for level in template.max_steps})
 
     def budget(self, template: str, level: int) -> int:
-        """Return the step budget of a template's level: the number of actions after which the env truncates. Raises
-        BadInput where the suite does not have it."""
+        """Return the step budget of a template's level: the number of actions after which the env truncates.
+
+        Raises BadInput for a template or a level that the suite does not have.
+        """
         spec = self.templates.get(template)
         if spec is None:
             fix = f"known are {', '.join(self.templates)}"
@@ -224,7 +236,7 @@ _GESTURES_WITH_POINT = ("click", "long", "grab", "move", "drop", "wheel")
 
 @dataclass(frozen=True)
 class Gesture:
-    """Describe one gesture of a person who has taken over an environment.
+    """Hold one gesture of a person who has taken over an environment.
 
     kind: click, long (a long press), grab, move and drop (a button or a finger held down), wheel, press and release
     (a key), text, back, home. at: its place on the screen, for kinds that have one. count: of clicks. right, down:
@@ -242,10 +254,10 @@ class Gesture:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Gesture:
-        """Parse a gesture from a JSON object.
+        """Parse a gesture from `said`, a JSON object that the watch page sent.
 
-        said: the object. `do` is the kind, `x` and `y` (fractions of the screen) are the place; other keys are named
-        as the fields. Values out of bounds are clipped. Raises ValueError for an object that is no gesture.
+        In it, `do` is the kind, `x` and `y` (fractions of the screen) are the place; other keys are named as the
+        fields. Values out of bounds are clipped. Raises ValueError for an object that is no gesture.
         """
         kind = said.get("do")
         if kind in _GESTURES_WITH_POINT:
@@ -315,11 +327,13 @@ class MachineAccess(Protocol):
 
 @runtime_checkable
 class StepListener(Protocol):
-    """Hear what the agent says with its next action: a person who takes the episode over goes on from it."""
+    """Receive what the agent said before each step, so that a person who takes the episode over can go on from it."""
 
     def announce(self, chosen: Mapping[str, Any]) -> None:
-        """Take the fields of the step that is about to be carried out, as the table `steps` names them (thought,
-        raw_text, token_ids, ...). A text without an action is announced too; it is carried out by no call."""
+        """Take the step that the agent has chosen; a text without an action is announced too, and no call follows it.
+
+        chosen: the step's fields, as the table `steps` names them (thought, raw_text, token_ids, ...).
+        """
 
 
 class LatestPicture:
@@ -378,8 +392,9 @@ def apply_verifier(
 ) -> float:
     """Score a recorded state by a verifier; returns the score, in [0, 1].
 
-    name: of the verifier, for messages. params: of the task. where: the trajectory or page, for messages. Raises
-    DataError for a state that lacks what the verifier reads, or a score out of [0, 1].
+    name: of the verifier, for messages. params: of the task. state: `info["state"]` of an environment. where: the
+    trajectory or page, for messages. Raises DataError for a state that lacks what the verifier reads, or a score out of
+    [0, 1].
     """
     try:
         value = float(verifier(params, state))

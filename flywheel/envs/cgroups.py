@@ -27,7 +27,7 @@ class Cgroup:
     folders: tuple[Path, ...]
 
     def wrap_command(self, command: list[str]) -> list[str]:
-        """Wrap a command so that it joins the cgroup before it starts; where it cannot, its exit status is 99."""
+        """Wrap a command so that it joins the cgroup before it starts; where it cannot join, its exit status is 99."""
         files = " ".join(str(folder / "cgroup.procs") for folder in self.folders)
         return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 99; done; exec "$@"', "sh", *command]
 
@@ -47,7 +47,7 @@ class Cgroup:
             time.sleep(0.002)
 
     def kill_and_remove(self) -> None:
-        """Kill the cgroup's processes as `kill`, and remove the cgroup, which stays where some are left."""
+        """Kill the cgroup's processes as `kill`, and remove the cgroup, which stays where processes are left."""
         self.kill()
         for folder in self.folders:
             with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ class Cgroup:
 
     @property
     def memory(self) -> int:
-        """Return the bytes of memory in use, files in memory included."""
+        """Return the bytes of memory in use, files in memory included; 0 where the kernel does not tell."""
         for folder in self.folders:
             for name in ("memory.current", "memory.usage_in_bytes"):
                 with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ def create_cgroup(memory_mb: int, processes: int, cores: float = 0) -> Cgroup | 
     """Create a cgroup with these limits; None where this user may create none (`explain_missing_cgroups`).
 
     memory_mb: MiB of processes and of files in memory. processes: processes and threads at once. cores: processor
-    cores; 0 for all. Raises OSError where the kernel refuses a limit.
+    cores; 0 for all. The caller removes it (`Cgroup.kill_and_remove`). Raises OSError where the kernel refuses a limit.
     """
     found, name = _find_cgroup_parents(), f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
     if found is None:
@@ -102,7 +102,7 @@ def create_cgroup(memory_mb: int, processes: int, cores: float = 0) -> Cgroup | 
 
 
 def find_own_cgroup(pid: int) -> Cgroup | None:
-    """Find the cgroup whose only process is `pid`; None where none can be seen from here."""
+    """Find the cgroup whose only process is `pid`, such as a container's; None where none can be seen from here."""
     with contextlib.suppress(OSError):
         for _, folders in _list_cgroup_folders(pid):
             found = Cgroup(tuple(dict.fromkeys(folders)))

@@ -1,4 +1,4 @@
-"""Check that an environment keeps the contract of `flywheel.envs.base`: the suite that every back-end passes."""
+"""Check that an environment keeps the contract of `flywheel.envs.base`, for tests of back-ends and checks of pages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SHARE_OF_CLICKS = 0.7  # among all other actions
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """Tell whether another seed gives another task, at the first screen or after the same actions.
+    """Hold whether, and when, another seed gives another task: at the first screen or after the same actions.
 
     Actions are played too, since a game against a random player begins with the same board for every seed. differ_at:
     the step after which another seed's result differed (0: the reset); None: none did, in `steps` steps. drawn: the
@@ -76,10 +76,10 @@ class SeedComparison:
 
 
 async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None) -> SeedComparison:
-    """Play a task with its own seed, then the same actions with other seeds, and say where the results first differ.
+    """Play a task with its own seed, then the same actions with other seeds, and tell where the results first differ.
 
-    make_env: leases an env. look: called with the env after the last step with the own seed. Raises EnvError, BadInput
-    and DataError as `Env` where the task cannot be played, and what `look` raises.
+    make_env: leases an env. look: called with the env after the last step with the task's own seed; None: not called.
+    Raises EnvError, BadInput and DataError as `Env` where the task cannot be played, and what `look` raises.
     """
     seeds = [task.seed + step for step in range(N_OTHER_SEEDS + 1)]
     task = dataclasses.replace(task, max_steps=10_000)
@@ -105,7 +105,7 @@ async def compare_seeds(make_env: MakeEnv, task: Task, look: Hang | None = None)
 
 
 def results_differ(one: StepResult, other: StepResult) -> bool:
-    """Tell whether two results differ in what is seen or recorded, leaving out the address, which may hold the seed."""
+    """Tell whether two results differ in screen, text or state, leaving out the address, which may hold the seed."""
     here, there = ({**result.info["state"], "page": ""} for result in (one, other))
     seen = [(result.observation.screenshot, result.observation.text) for result in (one, other)]
     return seen[0] != seen[1] or here != there
@@ -129,7 +129,7 @@ async def _explore_at_random(env: Env, task: Task) -> list[tuple[Action, StepRes
 
 
 def draw_random_action(rng: random.Random) -> Action:
-    """Draw a random action by `rng`, mostly a click; its points lie anywhere on the screen."""
+    """Draw an action for a random play of an environment, mostly a click; its points lie anywhere on the screen."""
     points = [Point(rng.random(), rng.random()) for _ in range(2)]
     others = (Drag(*points), Hotkey((rng.choice(_RANDOM_KEYS),)), Type("12"), Wait())
     return Click(points[0]) if rng.random() < _SHARE_OF_CLICKS else rng.choice(others)
@@ -171,7 +171,7 @@ class NotReproducible(EnvError):
 
 @dataclass(frozen=True)
 class ConformanceCase:
-    """Hold the arguments of `check_env`."""
+    """Hold what the clauses of `check_env` check; its fields are that function's arguments."""
 
     make_env: MakeEnv
     task: Task
@@ -182,7 +182,7 @@ class ConformanceCase:
 
     @property
     def where(self) -> str:
-        """Return what is checked, for messages."""
+        """Return the world and the task that are checked, as error messages name them."""
         return f"check of world {self.task.world}, task {self.task.task_id}"
 
     def require(self, holds: bool, otherwise: str) -> None:
@@ -200,15 +200,15 @@ async def check_env(
     able: frozenset[type] = frozenset(),
     moves: Sequence[Action] = _DEFAULT_MOVES,
 ) -> None:
-    """Check one back-end on one task.
-
-    Raises EnvError that says what does not hold, at the first clause that does not; BadInput for `moves`, and BadInput
-    and DataError as `Env.reset` and `Env.step` do.
+    """Check that one back-end keeps each clause of the contract (`CLAUSES`) on one task.
 
     make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline; None: that is not
     checked. seeded: another seed gives another task. able: types of actions beyond mouse, keyboard and address that
     this back-end can do. moves: actions that are played to check that results repeat; at least three; those
     after one that ends the task are not played.
+
+    Raises EnvError that says what does not hold, at the first clause that does not; BadInput for fewer than three
+    `moves`, and BadInput and DataError as `Env.reset` and `Env.step` do.
     """
     if len(moves) < 3:
         raise BadInput(f"{len(moves)} moves are given", where="check_env", fix="give three moves at least")
@@ -221,7 +221,7 @@ async def check_env(
 async def resume_checkpoint(
     make_env: MakeEnv, task: Task, checkpoint: bytes, actions: Sequence[Action]
 ) -> list[StepResult]:
-    """Restore `checkpoint` of `task` in a fresh env and play `actions`; returns the restored result and theirs.
+    """Restore `checkpoint` of `task` in a fresh env and play `actions`; returns the restored result and each step's.
 
     make_env: leases an env, in any process. Raises EnvError where the checkpoint cannot be restored, and as `Env`.
     """

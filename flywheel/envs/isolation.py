@@ -1,4 +1,4 @@
-"""Run a command under bubblewrap: it sees its own folder and the system's programs, and no network.
+"""Confine servers of pages, and machines of agents, by bubblewrap: they see some folders and programs, and no network.
 
 A policy may run code in a page's server (a notebook, a console); bubblewrap confines that code. Without bubblewrap the
 code can do all that this user can; `explain_missing_bwrap` says why it is missing.
@@ -43,7 +43,7 @@ _UNSHARE_FLAGS = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-
 
 @functools.cache
 def explain_missing_bwrap() -> str:
-    """Explain why bubblewrap cannot isolate servers from this machine; "" where it can. It is tried once, for real."""
+    """Explain why bubblewrap cannot isolate programs from this machine; "" where it can. It is tried once, for real."""
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed"
@@ -64,7 +64,7 @@ def list_settings_paths() -> tuple[str, ...]:
 
 @functools.cache
 def list_scratch_folders() -> tuple[str, ...]:
-    """List the folders of /var that every user may write, such as PHP's for sessions; a command sees them empty."""
+    """List the folders of /var that every user may write, such as PHP's for sessions; isolated, they are seen empty."""
     found = ["/var/tmp"]
     for path in sorted(Path("/var/lib").glob("*/*")):
         with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ def list_scratch_folders() -> tuple[str, ...]:
 
 @functools.cache
 def list_secrets() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """List the folders, and the files, below `list_settings_paths` that a session must not see.
+    """List the (folders, files) below `list_settings_paths` that isolated programs must not see.
 
     Those are what not every user may read, such as private keys; a process of root could read them.
     """
@@ -94,21 +94,24 @@ def list_secrets() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def hide_secrets() -> list[str]:
-    """Build bubblewrap's options that hide `list_secrets`; they must follow those that mount the folders above."""
+    """Build bubblewrap's options that hide `list_secrets`; they must follow those that mount `list_settings_paths`."""
     folders, files = list_secrets()
     words = [word for path in folders for word in ("--tmpfs", path, "--remount-ro", path)]
     return words + [word for path in files for word in ("--ro-bind", "/dev/null", path)]
 
 
 def mount_scratch(places: Iterable[str], size_bytes: int, mode: str) -> list[str]:
-    """Build bubblewrap's options for empty folders in memory. size_bytes: limit of each. mode: in octal digits."""
+    """Build bubblewrap's options that mount an empty folder in memory at each of `places`.
+
+    size_bytes: limit of each. mode: permissions in octal digits, such as "1777".
+    """
     return [word for place in places for word in ("--perms", mode, "--size", str(size_bytes), "--tmpfs", place)]
 
 
 def make_read_only() -> list[str]:
     """Build bubblewrap's last options, after which only what was mounted below /, /dev and /proc can be written.
 
-    bubblewrap's own / and /dev are in this machine's memory, without a limit.
+    Otherwise programs could fill this machine's memory: bubblewrap keeps its own / and /dev there, without a limit.
     """
     return [word for place in _READ_ONLY for word in ("--remount-ro", place)]
 
@@ -116,11 +119,11 @@ def make_read_only() -> list[str]:
 def wrap_in_bwrap(
     command: Sequence[str], working: str, writable: Mapping[str, Path] = {}, readable: Mapping[str, Path] = {}
 ) -> list[str]:
-    """Wrap a command in bubblewrap, where it sees only its own processes, the system's programs and these paths.
+    """Wrap a command in bubblewrap, where it sees only its own processes, the system's programs and given paths.
 
     It has no network. working: path inside, in which it starts. writable, readable: path inside -> path of this machine
-    that it may write, or only read. It may also write 64 MiB in each of `TMPFS_FOLDERS` and `list_scratch_folders`.
-    Returns the wrapped command.
+    that it may write, or only read; what is missing of the latter is left out. It may also write 64 MiB in each of
+    `TMPFS_FOLDERS` and `list_scratch_folders`. Returns the wrapped command.
     """
     words = ["bwrap", *_UNSHARE_FLAGS, "--proc", "/proc", "--dev", "/dev"]
     words += mount_scratch((*TMPFS_FOLDERS, *list_scratch_folders()), _TMPFS_BYTES, "1777")
@@ -135,7 +138,7 @@ def wrap_in_bwrap(
 
 
 def list_unseen_settings(program: Path) -> list[str]:
-    """List the folders of /etc and /var where a program's Debian package keeps files that a server does not see.
+    """List the folders of /etc and /var where a program's Debian package keeps files that it cannot see when isolated.
 
     program: its path. Returns an empty list on a system without Debian's packages.
     """
@@ -155,7 +158,12 @@ def list_unseen_settings(program: Path) -> list[str]:
 
 
 def list_program_folders(program: Path) -> list[Path]:
-    """List the folders that `program` needs to run: its own, or its virtual environment and that one's Python."""
+    """List the folders that an isolated process must be able to read to run `program`.
+
+    program: path of an executable, such as a virtual environment's Python. Of one in a virtual environment these are
+    the environment and the installation of Python that it was made from; of another, its folder and the one that its
+    symbolic links lead to, which may be the same.
+    """
     bin_folder = program.parent
     settings = bin_folder.parent / "pyvenv.cfg"
     if not settings.is_file():

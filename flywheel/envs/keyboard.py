@@ -16,10 +16,10 @@ ALT, CONTROL, META, SHIFT = 1, 2, 4, 8  # bits of `modifiers` in the DevTools pr
 
 @dataclass(frozen=True)
 class Key:
-    """Describe a key.
+    """Hold a key of the keyboard, as browsers and desktops know it.
 
-    key, code: as in KeyboardEvent. number: its Windows virtual-key code. text: what it types, "" for nothing. modifier:
-    its bit, such as SHIFT; 0 for other keys.
+    key, code: as in the DOM's KeyboardEvent. number: its Windows virtual-key code. text: what it types, "" for nothing.
+    modifier: its bit, such as SHIFT; 0 for other keys.
     """
 
     key: str
@@ -73,7 +73,7 @@ _KEYS_BY_ACTION, _KEYS_BY_REASON, RESERVED_KEYS = (_LISTED[name] for name in ("b
 
 @dataclass(frozen=True)
 class BrowserShortcut:
-    """Describe what the browser does on a shortcut.
+    """Hold what the browser itself does on a keyboard shortcut, such as to reload the page.
 
     does: one of the constants above, such as RELOAD; "" where it does nothing. missing: why it does nothing, else "".
     reserved: the browser never passes these keys to the page.
@@ -85,7 +85,7 @@ class BrowserShortcut:
 
 
 def find_shortcut(action: Action, held: int) -> BrowserShortcut | None:
-    """Find the shortcut that an action's keys form; None for none. held: bits of the modifiers held down."""
+    """Find the browser's shortcut that an action's keys form; None for none. held: bits of the modifiers held down."""
     if isinstance(action, Hotkey | Press):
         keys = [find_key(name) for name in (action.keys if isinstance(action, Hotkey) else (action.key,))]
         if None not in keys:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from flywheel.config import Settings, params_file
 from flywheel.config.settings import SettingsBlock
 from flywheel.envs.base import Env, Task, TaskSuite, Verifier
+from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput, EnvError, EnvTimeout, Finding, did_you_mean
 
 _SETTINGS_KEY = "sandbox.kinds"
@@ -50,13 +51,13 @@ class EnvPool(Protocol):
 
 
 class EnvBackend(Protocol):
-    """Define one back-end; tasks, rollouts, stores and training treat all back-ends alike.
+    """Implement one kind of environment: its task suites, their verifiers, its settings, and how it is opened.
 
     One that reads task suites from manifests also has `load(path) -> TaskSuite`, which raises BadInput for a wrong one.
     """
 
     def suites(self) -> Iterable[str]:
-        """List the names of the task suites that it plays; no other back-end has one of the same name."""
+        """List the names of the back-end's task suites; no other back-end has one of the same name."""
 
     def suite(self, name: str) -> TaskSuite:
         """Load the suite called `name`, which is one of `suites`. Raises BadInput where it is damaged."""
@@ -68,25 +69,25 @@ class EnvBackend(Protocol):
         """
 
     def limits(self, settings: Settings) -> EnvLimits:
-        """Read its limits. Raises BadInput where its settings are wrong."""
+        """Read the back-end's limits from its settings. Raises BadInput where these are wrong."""
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
-        """Return the settings, JSON values, that change what happens in an episode, not only how long it takes.
+        """Return the settings, JSON values by name, that change what happens in an episode, not only how long it takes.
 
         Raises BadInput where its settings are wrong.
         """
 
     def check(self, settings: Settings) -> None:
-        """Check that a run can use it. Raises BadInput naming what is wrong or missing."""
+        """Check that a run can use the back-end. Raises BadInput naming what is wrong or missing."""
 
     def diagnose(self, settings: Settings) -> Iterable[Finding]:
-        """Try for real what it needs, and report each finding, for `flywheel doctor`.
+        """Try for real what the back-end needs, and yield a finding for each thing tried, for `flywheel doctor`.
 
         What fails is a finding; raises BadInput where its settings are wrong.
         """
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[EnvPool]:
-        """Open what its environments need, until the block ends.
+        """Open what the back-end's environments need, until the block ends; yields the pool that lends them.
 
         root: the workspace, from which relative paths in the settings count; None: the current folder. Raises BadInput
         where its settings are wrong or something is missing, EnvError where it cannot be opened.
@@ -103,10 +104,11 @@ def list_backends() -> list[str]:
 
 
 def find_backend(name: str, where: str = "environment") -> EnvBackend:
-    """Find a back-end by its name, the same object each time; the first call imports its module.
+    """Find an environment back-end by its name, the same object each time; the first call imports its module.
 
-    where: what named it, such as a parameter, for the error. Raises BadInput where there is none, or where its module
-    registers none that has all methods of `EnvBackend`; and what the import of its module raises.
+    name: as in `Task.environment`. where: what named it, such as a parameter, for the error. Raises BadInput where
+    there is none, or where its module registers none that has all methods of `EnvBackend`; and what the import of its
+    module raises.
     """
     if name not in BACKENDS:
         if name not in list_backends():
@@ -126,8 +128,8 @@ def find_backend(name: str, where: str = "environment") -> EnvBackend:
 def check_backends(settings: Settings, used: Iterable[str]) -> None:
     """Check that the back-ends `used` can run here, and that the settings of all in `sandbox.kinds` can be read.
 
-    used: names. Raises BadInput for the first fault: a back-end that does not exist, a wrong setting, or something that
-    a used one needs and that is missing here.
+    used: names, as for `find_backend`. Raises BadInput for the first fault: a back-end that does not exist, a wrong
+    setting, or something that a used one needs and that is missing here.
     """
     for name in settings.sandbox.kinds:
         # This reads its settings only, and checks nothing that a run with it needs.
@@ -148,7 +150,7 @@ class BackendSettings(SettingsBlock):
 
     @property
     def limits(self) -> EnvLimits:
-        """Return them as `EnvBackend.limits` does."""
+        """Return these limits in the form of `EnvBackend.limits`."""
         return EnvLimits(self.places, self.timeout_s, self.open_s)
 
 
@@ -209,15 +211,18 @@ class EnvProvider(Protocol):
     """Lend environments to tasks of any back-end; it may have `counts` of events by the name of their class."""
 
     def env(self, task: Task) -> AbstractAsyncContextManager[Env]:
-        """Lend an environment of the task's back-end until the block ends. Raises EnvError where there is none,
-        EnvTimeout where none comes free in time; a manager's also BadInput where none ever would."""
+        """Lend an environment of the task's back-end until the block ends.
+
+        Raises EnvError where there is none, EnvTimeout where none comes free in time; a manager's also BadInput where
+        none ever would.
+        """
 
 
 OpenEnvProvider = Callable[[Settings, Iterable[Task]], AbstractAsyncContextManager[EnvProvider]]
 
 
 class EnvRouter:
-    """Lend environments from the pools of this machine. pools: by the name of the back-end."""
+    """Lend each task an environment from its back-end's pool on this machine. pools: by the name of the back-end."""
 
     def __init__(self, pools: Mapping[str, EnvPool]) -> None:
         self._pools = pools
@@ -242,13 +247,13 @@ class EnvRouter:
 async def open_environments(
     settings: Settings, tasks: Iterable[Task], root: Path | None = None
 ) -> AsyncIterator[EnvProvider]:
-    """Open the environments that these tasks need: on this machine, or leased from `sandbox.manager`.
+    """Open the environments that `tasks` need, here or leased from `sandbox.manager`; yields what lends them.
 
-    tasks: only their back-ends count; a manager leases environments of any back-end, whatever they are. root: the
-    folder from which relative paths in the settings count; None: the current one. Raises BadInput for a back-end that
-    does not exist, wrong settings, something missing that a back-end needs (a Chromium, a page's package), a manager
-    without an address or a token, or `cluster` as the manager where no cluster runs; EnvTimeout where a back-end does
-    not open or close within its deadline, EnvError where it cannot be opened.
+    tasks: only their back-ends count; with a manager none does, since it leases environments of any. root: the folder
+    from which relative paths in the settings count; None: the current one. Raises BadInput for a back-end that does not
+    exist, wrong settings, something missing that a back-end needs (a Chromium, a page's package), a manager without an
+    address or a token, or `cluster` as the manager where no cluster runs; EnvTimeout where a back-end does not open or
+    close within its deadline, EnvError where it cannot be opened.
     """
     if settings.sandbox.backend == "manager":
         from flywheel.envs.remote.client import open_remote_envs  # its HTTP client takes a sixth of a second to load
@@ -261,15 +266,17 @@ async def open_environments(
 
 
 def list_task_suites() -> list[str]:
-    """List the names of all back-ends' task suites, sorted, those of `synthesis.worlds` where they are loaded. Raises
-    BadInput where two back-ends have one of the same name, or one cannot be used (`find_backend`)."""
+    """List the names of all back-ends' task suites, sorted, those of `synthesis.worlds` only once they are loaded.
+
+    Raises BadInput where two back-ends have a suite of the same name, or a back-end cannot be used (`find_backend`).
+    """
     return sorted(_backend_by_suite())
 
 
 def get_task_suite(name: str) -> TaskSuite:
     """Find a task suite by its name; those of `synthesis.worlds` must be loaded first (`load_external_suites`).
 
-    Raises BadInput where there is none or it is damaged, and as `list_task_suites`.
+    name: as in `Task.world`. Raises BadInput where there is none or it is damaged, and as `list_task_suites`.
     """
     of_world = _backend_by_suite()
     if name not in of_world:
@@ -280,7 +287,8 @@ def get_task_suite(name: str) -> TaskSuite:
 def find_used_backends(settings: Settings) -> set[str]:
     """Find the names of the back-ends for the suites of `synthesis.domains` and the pages of `synthesis.manifests`.
 
-    A name that no loaded suite has is ignored. Raises BadInput as `list_task_suites`.
+    Suites of `synthesis.worlds` count once they are loaded (`load_external_suites`). A name that no loaded suite has is
+    ignored. Raises BadInput as `list_task_suites`.
     """
     of_world = _backend_by_suite()
     named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
@@ -305,7 +313,7 @@ PlaceholderChoices = Mapping[str, Sequence[Mapping[str, str] | str]]  # by the n
 
 
 def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[str, str]:
-    """Draw a text for each placeholder by `rng`; returns texts by placeholder.
+    """Draw a text for each placeholder `{name}` of a manifest by `rng`; returns texts by name.
 
     choices: by placeholder, its possible texts, at least one; a choice may also map several placeholders to texts that
     go together.
@@ -318,8 +326,11 @@ def draw_placeholders(choices: PlaceholderChoices, rng: random.Random) -> dict[s
 
 
 def fill_placeholders(value: Any, values: Mapping[str, str]) -> Any:
-    """Replace `{name}` by its text in all texts of the JSON value `value`, keys included. values: texts by name, filled
-    in one after the other: the names of later ones in an earlier one's text are replaced too."""
+    """Replace each `{name}` by its text in all texts of the JSON value `value`, keys included; returns the new value.
+
+    values: texts by name, filled in one after the other: the names of later ones in an earlier one's text are replaced
+    too.
+    """
     if isinstance(value, str):
         for name, text in values.items():
             value = value.replace(f"{{{name}}}", text)
@@ -364,7 +375,7 @@ def register_external_suite(own: dict[str, TaskSuite], world: TaskSuite, path: P
 
 
 def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestForm:
-    """Parse the manifest in the file `path` as the model class `form`.
+    """Parse the YAML manifest in the file `path` as the pydantic class `form`, its field `kind` left out.
 
     Raises BadInput where the file cannot be read, or for the first wrong field, which it names.
     """
@@ -378,10 +389,10 @@ def validate_suite_manifest(path: Path, form: type[ManifestForm]) -> ManifestFor
 
 def _read_yaml_mapping(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml_text.load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the manifest cannot be read: {error}", where=path, fix="check the path") from None
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         reason = str(error).replace("\n", " ")
         raise BadInput(f"the manifest is not YAML: {reason}", where=path, fix="mend that place") from None
     if not isinstance(found, dict):

@@ -26,8 +26,11 @@ class JudgedEpisode:
 
     @property
     def result(self) -> EvalResult:
-        """Return the result that counts. An episode that crashed in every try, or on which all scorers abstain, is a
-        failure: both models must be measured on the same tasks."""
+        """Return the episode's result for the gate.
+
+        An episode that crashed in every try, or on which all scorers abstain, is a failure: both models must be
+        measured on the same tasks.
+        """
         verdict = decide_verdict(self.verdicts)
         score = 0.0 if verdict.score is None else verdict.score
         return EvalResult(self.task.task_id, self.task.domain, score, bool(verdict.v))
@@ -42,8 +45,9 @@ async def evaluate_policy(
     episode. playing: further arguments of `run_rollout`: `iteration`, and where wanted `run_id`, `on_episode`, `stats`.
     Returns the judged episodes, sorted by trajectory_id, which are for the report and never enter training; nothing is
     stored. Raises DataError where a scorer failed that a verdict depends on, or for a state that a verifier cannot
-    read, PolicyError where the policy does, BadInput for settings that name a scorer or an environment that is not
-    there or that one of them refuses, and where the policy cannot be asked; what `on_episode` raises.
+    read, PolicyError where the policy fails, BadInput for settings that name a scorer or an environment that is not
+    there or that one of them refuses, and where the policy cannot be asked; ModelError for an outcome reward model
+    whose weights are missing; what `on_episode` raises.
     """
     panel, chosen = ScorerSet(settings), settings.evaluation
     temperature = chosen.temperature
@@ -55,10 +59,13 @@ async def evaluate_policy(
 
 
 def judge_episode(task: Task, episode: Episode, panel: ScorerSet) -> JudgedEpisode:
-    """Score one episode of `task` by the scorers of its domain in `panel`; one without a final state is not scored.
+    """Score one finished episode of `task` by the scorers of its domain in `panel`.
 
-    Raises DataError where the deciding scorer failed, since a model is not measured by what nobody judged; BadInput
-    as `ScorerSet.score_trajectory`. Where all abstain, or a person is to tell, the verdict is without V.
+    Returns it with a verdict of each scorer that was asked; where all abstain, or a person is to tell, the one that
+    counts (`decide_verdict`) leaves open whether the task was solved: its `v` is None. An episode without a final state
+    is not scored, and has one verdict without a score. Raises DataError where the deciding scorer failed, since a model
+    is not measured by what nobody judged; BadInput as `ScorerSet` and `ScorerSet.score_trajectory`, and ModelError for
+    an outcome reward model whose weights are missing.
     """
     trajectory = episode.trajectory
     if trajectory.final_state in (None, "null"):

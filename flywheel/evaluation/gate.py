@@ -1,5 +1,7 @@
-"""Decide whether the merged model replaces its predecessor, by a sequential test on fresh tasks, and which model is the
-best so far, by the outcomes on held-out ones."""
+"""Decide on a promotion by a sequential test on fresh tasks, and choose the best model by its held-out outcomes.
+
+The stages `evaluate` and `promote` do so: does the merged model replace its predecessor, and which is the best so far?
+"""
 
 from __future__ import annotations
 
@@ -47,21 +49,28 @@ def log_capital_above(differences: Sequence[float] | np.ndarray, mean: float) ->
 
 
 def log_capital_below(differences: Sequence[float] | np.ndarray, mean: float) -> float:
-    """Compute the natural logarithm of the capital won by betting that the mean is below `mean`. differences, mean: as
-    in `log_capital_above`."""
+    """Compute the natural logarithm of the capital won by betting that the mean is below `mean`.
+
+    differences, mean: as for `log_capital_above`.
+    """
     return log_capital_above(-np.asarray(differences, np.float64), -mean)
 
 
 def log_capitals_of_counts(counts: np.ndarray, mean: float) -> np.ndarray:
-    """Compute `log_capital_above` of many samples of differences -1, 0 and 1, against `mean`: float64 [...]. counts:
-    how many there are of each, [..., 3]."""
+    """Compute `log_capital_above` of many samples of differences -1, 0 and 1, against `mean`: float64 [...].
+
+    counts: how many differences of each value a sample has, [..., 3].
+    """
     gains = np.log1p(_STAKES * ((np.array([-1.0, 0.0, 1.0])[:, None] - mean) / (1 + mean)))  # (3, stakes)
     return _log_mean(np.asarray(counts, np.float64) @ gains)
 
 
 def betting_interval(differences: Sequence[float] | np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute the interval (low, high) of the means that neither bet has refuted: with probability `confidence`, in (0,
-    1), it holds the true mean at all looks together. differences: [tasks], in [-1, 1]."""
+    """Compute the interval (low, high) of the means that neither bet has refuted.
+
+    differences: [tasks], in [-1, 1]. confidence: in (0, 1), the probability with which the intervals of all looks at a
+    growing sample hold the true mean.
+    """
     data = np.asarray(differences, np.float64)
     refuted = math.log(2 / (1 - confidence))
     return _lowest_unrefuted_mean(data, refuted), -_lowest_unrefuted_mean(-data, refuted)
@@ -98,7 +107,7 @@ _DIGITS = 12  # decimals of a difference: a rounding error of 1e-18 must decide 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Hold the result of one evaluated episode. score: the one that decides, 0..1. v: V = 1 (`envs.base`)."""
+    """Hold the result of one evaluated episode. score: the deciding scorer's, 0..1. v: whether it solved the task."""
 
     task_id: str
     domain: str
@@ -118,7 +127,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class GateJudgement:
-    """Hold what the tasks played so far show. verdict: pass, fail, or undecided: play on, while there are tasks.
+    """Hold the gate's judgement after the tasks played so far. verdict: undecided asks for more tasks, if there are.
 
     difference, low, high, n: as `Comparison`; the interval holds at all looks together. passing, failing: logarithms of
     the capital of the bets that the model is good enough, and that it is not. discordance: share of tasks (weighed by
@@ -160,8 +169,10 @@ def solved_share_by_task(results: Sequence[EvalResult]) -> dict[str, float]:
 
 
 def pair_differences(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
-    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1]. old,
-    new: results of each model. Raises DataError where the two were not evaluated on the same tasks, or on none."""
+    """Compute the difference in success, new - old, of each task, sorted by task id: [tasks], each in [-1, 1].
+
+    old, new: results of each model. Raises DataError where the two were not evaluated on the same tasks, or on none.
+    """
     before, after = solved_share_by_task(old), solved_share_by_task(new)
     if before.keys() != after.keys() or not before:
         apart = len(before.keys() ^ after.keys())
@@ -192,15 +203,15 @@ def compare_models(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed
 
 
 def gate_bounds(rule: PromotionSettings) -> tuple[float, float]:
-    """Return (too bad, good enough): the mean differences that the rule tells apart. rule: block `promotion`."""
+    """Return the mean differences that the rule tells apart: (too bad, good enough). rule: block `promotion`."""
     return (0.0, rule.margin) if rule.rule == "superiority" else (-rule.margin, 0.0)
 
 
 def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> GateJudgement:
-    """Decide by the promotion rule what paired differences say.
+    """Judge paired differences by the promotion rule: pass, fail or undecided, with the evidence.
 
-    differences: new - old of each task, [tasks], each in [-1, 1], in the order played; of none the decision is
-    `undecided`, the interval -1 to 1 and the rest 0. rule: block `promotion`; under `rule: review` the decision is the
+    differences: new - old of each task, [tasks], each in [-1, 1], in the order played; of none the verdict is
+    `undecided`, the interval -1 to 1 and the rest 0. rule: block `promotion`; under `rule: review` the verdict is the
     one of `non_inferiority`, for a person to read.
     """
     bad, good = gate_bounds(rule)
@@ -214,8 +225,11 @@ def judge_differences(differences: Sequence[float], rule: PromotionSettings) -> 
 
 
 def decide_gate(passing: float, failing: float, rule: PromotionSettings) -> Literal["pass", "fail", "undecided"]:
-    """Decide by the logarithms of the capitals of the bets that the model is good enough (`passing`), and that it is
-    not (`failing`). rule: block `promotion`."""
+    """Decide whether the evidence of the two bets is enough: pass, fail or undecided.
+
+    passing, failing: natural logarithms of the capital of the bet that the model is good enough, and that it is not.
+    rule: block `promotion`.
+    """
     if passing >= -math.log(rule.type_i_error):
         return "pass"
     return "fail" if failing >= -math.log(rule.type_ii_error) else "undecided"
@@ -235,9 +249,11 @@ def count_fewest_tasks(rule: PromotionSettings) -> int:
 
 
 def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: int = 0) -> ErrorRates:
-    """Simulate the error rates of `rule`, block `promotion`, for one episode a task, by 4,000 runs each. discordance:
-    share of tasks on which the models differ, raised to the least that such a difference takes. seed: of the
-    simulation."""
+    """Simulate the error rates of `rule`, block `promotion`, for one episode a task, by 4,000 runs each.
+
+    discordance: share of tasks on which the models differ, raised to the least that such a difference takes. seed: of
+    the simulation.
+    """
     bad, good = gate_bounds(rule)
     promoted, _ = simulate_gate(rule, bad, max(discordance, abs(bad)), seed)
     passed, tasks = simulate_gate(rule, good, max(discordance, abs(good)), seed + 1)
@@ -245,10 +261,9 @@ def estimate_error_rates(rule: PromotionSettings, discordance: float, *, seed: i
 
 
 def explain_judgement(found: GateJudgement, rule: PromotionSettings, against: str) -> str:
-    """Explain a judgement in plain words: what was `found`, what was to be shown and whether it was, how often the test
-    errs.
+    """Explain a judgement in a line of plain words: what was found, whether that was enough, how often the test errs.
 
-    rule: block `promotion`. against: whom the model was compared with, in words.
+    rule: block `promotion`. against: the model that it was compared with, in words.
     """
     superiority, margin = rule.rule == "superiority", f"{rule.margin:g}"
     wanted = "better" if superiority else f"not worse by {margin} or more"
@@ -273,7 +288,8 @@ def explain_disagreement(rows: Iterable[Mapping[str, Any]], rule: PromotionSetti
     """Explain why held-out and fresh tasks say different things of the same two models; "" where they do not.
 
     rows: of the table `metrics` of one iteration. rule: block `promotion`. They disagree where one rises and the other
-    falls, or where their intervals do not meet. Raises KeyError as `parse_gate_metrics`.
+    falls, or where their intervals do not meet; "" also where `rows` have no result of one of them. Raises KeyError as
+    `parse_gate_metrics`.
     """
     rows = list(rows)
     fresh = parse_gate_metrics(rows, rule).get("before")
@@ -339,9 +355,12 @@ def build_gate_metrics(rival: str, judged: GateJudgement) -> list[dict[str, Any]
 
 
 def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> dict[str, GateJudgement]:
-    """Read judgements back from `rows` of the table `metrics` of one iteration, by rival (`before`, `best`) that was
-    played against; by `rule`, block `promotion`, the decision is made again. Empty where the gate did not run. Raises
-    KeyError where rows of a judgement are missing."""
+    """Read the gate's judgements back from an iteration's metrics, and decide again by `rule`.
+
+    rows: of one iteration, of the table `metrics`. rule: block `promotion`. Returns a judgement for each model that the
+    new one was compared with: `before`, `best`; {} where the gate did not run. Raises KeyError where rows of a
+    judgement are missing.
+    """
     by_name = {row["name"]: row for row in rows if row["domain"] == ALL_DOMAINS}
     found = {}
     for rival, end in _METRIC_SUFFIX.items():
@@ -356,9 +375,10 @@ def parse_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSetting
 
 
 def explain_gate_metrics(rows: Iterable[Mapping[str, Any]], rule: PromotionSettings) -> list[str]:
-    """Explain each judgement in `rows`, of the table `metrics` of one iteration, in a line: what was found, what the
-    `rule` (block `promotion`) makes of it, how often it errs. No lines where there is no judgement. Raises KeyError as
-    `parse_gate_metrics`."""
+    """Explain each judgement of the gate in an iteration's metrics, in a line each, as `explain_judgement` does.
+
+    rows, rule: as for `parse_gate_metrics`, whose KeyError passes. [] where the gate did not run.
+    """
     return [
         explain_judgement(found, rule, _BASELINE_NAMES[rival])
         for rival, found in parse_gate_metrics(rows, rule).items()
@@ -375,9 +395,11 @@ SolvedShares = dict[str, float]  # task_id -> share of the episodes that were so
 
 
 def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
-    """Hash all that an outcome on the held-out tasks `task_ids` depends on besides the model: 16 hexadecimal digits. Of
-    the `settings` seed, the blocks policy, language_model, sandbox and evaluation, and the scorers with their versions
-    and threshold count. Raises BadInput as `ScorerSet`."""
+    """Hash all that an outcome on held-out tasks depends on besides the model, to 16 hexadecimal digits.
+
+    Of the `settings` seed, the blocks policy, language_model, sandbox and evaluation, and the scorers with their
+    versions and threshold count. task_ids: of the held-out tasks. Raises BadInput as `ScorerSet`.
+    """
     blocks = (settings.policy, settings.language_model, settings.sandbox, settings.evaluation)
     judged = [ScorerSet(settings).versions, settings.routing.threshold]
     content = [settings.seed, [block.model_dump(mode="json") for block in blocks], judged, sorted(task_ids)]
@@ -385,17 +407,18 @@ def held_out_key(settings: Settings, task_ids: Sequence[str]) -> str:
 
 
 def read_comparable_outcomes(ws: Workspace, iteration: int, about: str) -> dict[str, SolvedShares]:
-    """Read the outcomes of an iteration as `read_outcomes` does; {} where they were measured under another key than
-    `about` (`held_out_key`).
+    """Read an iteration's outcomes as `read_held_out_outcomes` does; {} where they were measured under other settings.
 
-    Raises DataError as `read_outcomes`.
+    about: key of the settings now (`held_out_key`). Raises DataError as `read_held_out_outcomes`.
     """
-    return read_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
+    return read_held_out_outcomes(ws, iteration) if _load_outcomes(ws, ws.held_out(iteration))["about"] == about else {}
 
 
-def read_outcomes(ws: Workspace, iteration: int) -> dict[str, SolvedShares]:
-    """Read what an evaluated iteration recorded: by digest of a model, the share of solved episodes by task. Raises
-    DataError for a file that is missing or cannot be read."""
+def read_held_out_outcomes(ws: Workspace, iteration: int) -> dict[str, SolvedShares]:
+    """Read the held-out outcomes that an iteration recorded: digest of a model -> share of solved episodes by task.
+
+    Raises DataError for a file that is missing or cannot be read.
+    """
     return _load_outcomes(ws, ws.held_out(iteration))["models"]
 
 
@@ -411,20 +434,24 @@ def _load_outcomes(ws: Workspace, path: Path) -> dict[str, Any]:
 
 
 def write_outcomes(ws: Workspace, iteration: int, about: str, models: Mapping[str, SolvedShares]) -> None:
-    """Write an iteration's `held_out.json`. about: key of the measurement (`held_out_key`). models: as `read_outcomes`
-    returns them. Raises DiskFull."""
+    """Write what models did on an iteration's held-out tasks to its `held_out.json`, which is replaced.
+
+    about: key of the settings that they were measured under (`held_out_key`). models: outcomes by the model's digest,
+    as `read_held_out_outcomes` returns them. Raises DiskFull.
+    """
     write_json(ws.held_out(iteration), {"about": about, "models": dict(models)})
 
 
 def mean_success(outcome: SolvedShares) -> float:
-    """Compute the mean success over the tasks of `outcome`, each of the same weight, in [0, 1]; 0 where there are
-    none."""
+    """Compute the mean success over the tasks of `outcome`, in [0, 1], each of the same weight; 0 where it has none."""
     return math.fsum(outcome.values()) / len(outcome) if outcome else 0.0
 
 
 def get_best_model(promotion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the best model so far as {"model", "digest"}: the `best` of a promotion, else the model promoted by it.
-    promotion: an iteration's, of `read_promotion`. Raises KeyError where it has neither."""
+    """Return the best model so far as {"model", "digest"}: the `best` of a promotion, else the promoted model.
+
+    promotion: an iteration's, of `read_promotion`. Raises KeyError where it has neither.
+    """
     return dict(promotion.get("best") or {name: promotion[name] for name in ("model", "digest")})
 
 

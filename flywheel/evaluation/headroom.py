@@ -1,4 +1,4 @@
-"""Estimate what sampling reaches beyond one sample: headroom, and the share of groups that RL can learn from.
+"""Estimate what more samples of a task find than one: headroom, and the share of groups that RL can learn from.
 
 Rejection sampling and RL move only what sampling already reaches. A task has n samples, of which c are verified:
     pass@k = 1 - C(n - c, k) / C(n, k)                                       (Chen et al. 2021, equation 1),
@@ -32,17 +32,20 @@ class Headroom:
 
 
 def pass_at_k(verified: int, samples: int, k: int) -> float:
-    """Estimate the probability that one or more of k samples of a task are verified, from `samples` of which `verified`
-    are. k: at most `samples` (ZeroDivisionError)."""
+    """Estimate the probability that one or more of k samples of a task are verified.
+
+    verified: how many of its `samples` are. k: at most `samples` (ZeroDivisionError).
+    """
     return 1 - comb(samples - verified, k) / comb(samples, k)
 
 
 def measure_headroom(counts: Iterable[tuple[int, int]], group_size: int) -> Headroom:
-    """Measure headroom, by pass@8, and live groups. counts: (verified, scored samples) of each task.
-    group_size: `rl.group_size`; at least 2 are taken.
+    """Estimate how much more of the tasks eight samples solve than one (headroom), and how many groups RL learns from.
 
-    A task with fewer samples than k or the group counts with as many as it has, which tells too little rather than too
-    much; one with fewer than two is left out, since it can tell nothing. All fields are 0 where no task is left.
+    counts: (verified, scored samples) of each task, the first at most the second. group_size: `rl.group_size`; at least
+    2 are taken. Returns sums over tasks, of pass@8 - pass@1 and of the probability of a live group. A task with fewer
+    samples than k or the group counts with as many as it has, which tells too little rather than too much; one with
+    fewer than two is left out, since it can tell nothing. All fields are 0 where no task is left.
     """
     tasks = most_k = most_group = 0
     gains = live = 0.0

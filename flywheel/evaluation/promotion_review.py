@@ -1,4 +1,4 @@
-"""Collect what a decision about a promotion rests on, and store a person's decision, one file an iteration.
+"""Collect what a decision about a promotion rests on, and store a reviewer's decision, one file an iteration.
 
 The stage `promote` copies the decision into the table `reviews`; the file lies with the iteration, so git keeps it.
 """
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class FlippedTask:
-    """Describe a task that one of two models solves and the other does not.
+    """Hold a task that one of two models solves and the other does not.
 
     gained: the merged model solves it, the model named `before` does not; False: the reverse. trajectory_id,
     trajectory_before: an episode of the merged model and one of the other.
@@ -51,7 +51,7 @@ class FlippedTask:
 
 @dataclass(frozen=True)
 class PromotionReport:
-    """Hold what a decision about a promotion rests on.
+    """Hold what a decision about a promotion rests on: the gate's judgements, figures, and tasks that differ.
 
     reasons: what the gate found against each model, in words. figures: rows of the table `metrics`, those that decide
     first. flips: tasks lost, then those gained. note: why the held-out tasks say something else, where they do.
@@ -103,7 +103,7 @@ def _format_share(row: Row | None) -> str:
 
 
 def build_promotion_report(ws: Workspace, iteration: int, rule: PromotionSettings) -> PromotionReport:
-    """Collect what a decision about the promotion of an evaluated iteration rests on; lost tasks come first.
+    """Collect what a decision about the promotion of an evaluated iteration rests on.
 
     rule: block `promotion`; `reasons` name its margin and error rates. Raises DataError where the stage `evaluate` has
     left no metrics, for damaged tables, and where the promotion before it is missing or damaged; KeyError as
@@ -179,9 +179,9 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class PromotionDecision:
-    """Hold a person's decision. promote: yes or no. reviewer: who. comment: why. at: ISO 8601 with its zone. earlier:
-    the decisions that it replaced, oldest first, as mappings of these fields. overrides: whose decision, already
-    carried out, it reverses: `the rule NAME`, or a reviewer; "": it was made in time."""
+    """Hold a person's decision about a promotion. promote: yes or no. reviewer: who. comment: why. at: ISO 8601 with
+    its zone. earlier: the decisions that it replaced, oldest first, as mappings of these fields. overrides: whose
+    decision, already carried out, it reverses: `the rule NAME`, or a reviewer; "": none."""
 
     promote: bool
     reviewer: str
@@ -272,9 +272,9 @@ def list_pending_reviews(ws: Workspace) -> list[int]:
 
 
 def find_override_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
-    """Return the error that says why nobody can reverse the decision about the promotion of `iteration`; None where
-    somebody can: it is carried out, no later iteration has begun from it, and the model that it is about is there.
+    """Return the error that says why the decision on the promotion of `iteration` cannot be reversed; None: it can.
 
+    It can where it is carried out, no later iteration has begun from it, and the model that it is about is there.
     Raises DataError where the promotion of the iteration before is missing or damaged, ModelError as
     `checkpoint_digest`.
     """
@@ -296,18 +296,18 @@ def find_override_obstacle(ws: Workspace, iteration: int) -> BadInput | None:
 
 
 def record_override(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str) -> PromotionDecision:
-    """Record that a person reverses the decision about the promotion of `iteration`, in its `review.json`; the stage
-    `promote` has to run again.
+    """Record that a person reverses the decision on the promotion of `iteration`, in its `review.json`.
 
-    promote, reviewer, comment: as `decide_promotion`; the comment must say why. Returns the recorded decision. Raises
-    BadInput where the decision cannot be reversed (`find_override_obstacle`, whose errors pass), is the same already,
-    or has no reason; DataError where its record is damaged; otherwise as `decide_promotion`.
+    The stage `promote` has to run again. promote, reviewer, comment: as for `decide_promotion`; the comment must say
+    why. Returns the recorded decision. Raises BadInput where the decision cannot be reversed
+    (`find_override_obstacle`, whose errors pass), is the same already, or has no reason; DataError where its record or
+    the iteration's promotion is damaged; otherwise as `decide_promotion`.
     """
     if not comment.strip():
         raise BadInput("an override has no reason", fix="say why: it is kept with the decision")
     if why := find_override_obstacle(ws, iteration):
         raise why
-    if manifest.read_promotion(ws, iteration)["promoted"] == promote:
+    if manifest.is_model_promoted(ws, iteration) == promote:
         what = f"iteration {iteration_label(iteration)} is {'' if promote else 'not '}promoted already"
         raise BadInput(what, fix="there is nothing to override")
     before, rule = read_review(ws, iteration), stage_records.load_iteration_params(ws, iteration).promotion.rule

@@ -1,10 +1,11 @@
-"""Audit a reward that a model gives: how often it pays episodes that the verifier calls failed, and is that chance?
+"""Audit a reward that a model gives: test whether it pays episodes that the verifier calls failed too often.
 
 A policy that is paid by a model finds what the model pays wrongly, and then does that everywhere. Whole groups share
 the trick, so the reward's variance within groups need not rise (`reward_variance`). What tells is the verifier's word
-on some of the paid episodes. Whether it is more than chance is tested at each step without spending the test: by
-betting (Waudby-Smith and Ramdas 2024). A gambler stakes on failed episodes being paid, at odds that are fair where the
-tolerated share is paid: of such runs one in twenty at most makes him twenty times as rich, however long it is watched.
+on some of the paid episodes. Whether it is more than chance is tested anew at each step of RL, which only a sequential
+test allows: betting (Waudby-Smith and Ramdas 2024). A gambler stakes on failed episodes being paid, at odds that are
+fair where the tolerated share is paid: of such runs one in twenty at most makes him twenty times as rich, however long
+it is watched.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _STAKES = np.array([0.05, 0.1, 0.2, 0.3, 0.5, 0.7])  # of what may be staked; wh
 
 @dataclass(frozen=True)
 class AuditedGroup:
-    """Count one group's audited episodes. step: training step, from 1. template: with its world. failed,
-    paid_of_failed: that the verifier calls failed, and of them those that the reward paid. done, paid_of_done: the same
-    of its successes."""
+    """Hold the counts of one group's audited episodes. step: training step, from 1. template: as `world/template`.
+    failed, paid_of_failed: those that the verifier calls failed, and how many of these the reward paid. done,
+    paid_of_done: likewise those that it calls solved."""
 
     step: int
     template: str
@@ -36,15 +37,18 @@ class AuditedGroup:
 
 
 def is_audited(group: int, fraction: float) -> bool:
-    """Tell whether the group of that number, from 0, is audited: `fraction` of all are, evenly spread."""
+    """Tell whether a group of RL episodes is audited: whether the verifier judges them too, to test the reward.
+
+    group: its number in the run, from 0. fraction: share of all groups that are audited, 0 to 1, evenly spread.
+    """
     return math.floor((group + 1) * fraction + 1e-9) > math.floor(group * fraction + 1e-9)
 
 
 class RewardAudit:
-    """Collect what the verifier says of episodes that another scorer paid.
+    """Hold the audit of one RL run: what the verifier says of episodes that another scorer paid, and the evidence.
 
     tolerated: share of failed episodes that may be paid, above 0 and below 1. templates: all that the run plays, each
-    with its world: a trick that one of them allows is looked for there too.
+    as `world/template`: a trick that one of them allows is looked for there too.
     """
 
     def __init__(self, tolerated: float, templates: Iterable[str]) -> None:
@@ -107,8 +111,11 @@ class RewardAudit:
 
     @property
     def evidence(self) -> float:
-        """Return the logarithm to base 10 of the gambler's fortune, of 1 at first: half of it is staked on all
-        episodes, the other half in equal parts on those of each template, and of each part as much on each stake."""
+        """Return the logarithm to base 10 of the gambler's fortune, which begins with 1; from `ALARM` on it warns.
+
+        Half of it is staked on all episodes, the other half in equal parts on those of each template, and of each part
+        as much on each stake.
+        """
         parts = [self._every + math.log(0.5), *(own + math.log(0.5 / len(self._own)) for own in self._own.values())]
         return float((np.logaddexp.reduce(np.concatenate(parts)) - math.log(len(_STAKES))) / math.log(10))
 
@@ -131,11 +138,11 @@ class RewardAudit:
         )
 
     def to_state(self) -> dict[str, object]:
-        """Return what `load_state` takes."""
+        """Return the audit so far as JSON values, for `load_state`."""
         return {"groups": [asdict(one) for one in self.groups], "alarmed_at": self.alarmed_at}
 
     def load_state(self, state: Mapping[str, object]) -> None:
-        """Go on from what `to_state` returned; nothing was added yet."""
+        """Go on from what `to_state` returned, in an audit to which nothing was added yet."""
         self._bet(AuditedGroup(**one) for one in state["groups"])
         self.alarmed_at = state["alarmed_at"]
 

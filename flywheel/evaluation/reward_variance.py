@@ -19,10 +19,10 @@ _DEVIATIONS, _LEAST_DEVIATION = 2.0, 0.025  # above the band's mean; of rewards 
 
 
 def measure_groups(groups: Iterable[Sequence[tuple[float, bool]]]) -> dict[str, float]:
-    """Compute the metrics of a batch's groups; groups of one episode tell nothing, and without others it is {}.
+    """Compute metrics of an RL batch's groups: the variance of scores, and the shares that all succeed or all fail.
 
-    groups: (score, success) of each episode of a group. Returns group_variance, the mean variance of the scores within
-    a group, and groups_all_success and groups_all_failed, shares of the groups.
+    groups: (score, success) of each episode of a group; groups of one episode are left out. Returns group_variance, the
+    mean variance of the scores within a group, groups_all_success and groups_all_failed; {} where no group is left.
     """
     told = [list(zip(*group, strict=True)) for group in groups if len(group) > 1]
     if not told:
@@ -35,7 +35,7 @@ def measure_groups(groups: Iterable[Sequence[tuple[float, bool]]]) -> dict[str, 
 
 
 def find_variance_rises(series: Sequence[float]) -> list[tuple[int, int, float]]:
-    """Find where the variance rises beyond its earlier band.
+    """Find the steps at which the variance of rewards rises above its earlier band.
 
     It does where three steps in succession each lie more than two standard deviations (0.025 each at least) above the
     mean of the 8 to 20 steps before them. series: group_variance by step. Returns (first, last, limit) of each rise, []

@@ -1,1 +1,1 @@
-"""Maintain a workspace between runs: status, diff, rollback, garbage collection, verification, rerouting, repair."""
+"""Inspect and maintain a workspace between runs: status, diff, rollback, garbage collection, rerouting, repair."""

@@ -1,4 +1,4 @@
-"""Evaluate the newest model on fresh tasks, between iterations.
+"""Evaluate the newest model on fresh tasks, between iterations (`flywheel model eval`).
 
 The results, one row per episode, lie in `iterations/NNN/checkup.json` of the iteration that made the model. Git tracks
 this file, and the SQL view `fresh_evaluations` reads it. A model is not evaluated twice on the same tasks with the same
@@ -41,7 +41,7 @@ _AT_ONCE = 20  # tasks per saved part: after a kill, finished parts are not play
 
 @dataclass(frozen=True)
 class Checkup:
-    """Hold the outcome of a check-up.
+    """Hold the outcome of a check-up: the newest model's episodes on fresh tasks.
 
     iteration: the one that made the model. rows: one per episode, as in `checkup.json`. before: whether they were read
     from an earlier check-up rather than played.
@@ -52,7 +52,7 @@ class Checkup:
     before: bool
 
     def shares(self) -> dict[str, tuple[int, int]]:
-        """Return domain -> (solved episodes, all episodes); the key `all`, for every domain, comes first."""
+        """Return domain -> (solved episodes, all episodes), counted; the key `all`, for every domain, comes first."""
         domains = ("all", *dict.fromkeys(row["domain"] for row in self.rows))
         of = {name: [row["success"] for row in self.rows if name in ("all", row["domain"])] for name in domains}
         return {name: (sum(outcomes), len(outcomes)) for name, outcomes in of.items()}
@@ -99,10 +99,10 @@ def run_checkup(ws: Workspace, settings: Settings, run_id: str = "") -> Checkup:
 
 
 def read_checkup(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read the check-up of the model that this iteration made; {} where there is none.
+    """Read the check-up of the model that `iteration` made; {} where there is none.
 
-    Keys: `model`, `digest` of its weights, `about` (a hash of the tasks and settings), `at` (ISO 8601), `rows`. Raises
-    DataError for a damaged file.
+    Keys: `model` (its folder or name), `digest` of its weights, `about` (a hash of the tasks and settings), `at`
+    (ISO 8601), `rows`. Raises DataError for a damaged file.
     """
     path, fix = ws.checkup(iteration), "restore it from git, or delete it: the model is evaluated again"
     if not path.is_file():

@@ -1,9 +1,9 @@
-"""Play what would have come of a stored run with one thing changed, beside the same without the change, and store it.
+"""Play on from a step of a stored trajectory with one thing changed, and without the change, and compare the outcomes.
 
-Runs of both sides are trajectories in partitions of their own (`stage=counterfactual` of the run's iteration), which no
-stage of the pipeline reads: none is routed, trained on, or counted in P(V=1), headroom or held-out success. What came
-out is told in `iterations/NNN/counterfactuals/KEY.json`. An episode that is over lies in `.flywheel/counterfactuals`
-until all are, so that a kill loses and repeats none.
+Runs of both sides are trajectories in partitions of their own (`stage=counterfactual` of the trajectory's iteration),
+which no stage of the pipeline reads: none is routed, trained on, or counted in P(V=1), headroom or held-out success.
+The outcome is stored in `iterations/NNN/counterfactuals/KEY.json`. An episode that is over lies in
+`.flywheel/counterfactuals` until all are, so that a kill loses and repeats none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flywheel.policy import checkpoint, open_policy
 from flywheel.policy.protocol import PolicyBackend
 from flywheel.rewards.scorer import ScorerSet, ScoringInput
 from flywheel.rollout.counterfactual import (
-    Change,
+    CounterfactualChange,
     ReplayedState,
     format_thought,
     parse_changed_action,
@@ -70,13 +70,16 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class CounterfactualRequest:
-    """Say what is asked. trajectory_id, step: before which step of which run the state is restored. change: what is
-    changed. runs: of each side. seed: of the sampling, of both sides. policy: folder of the checkpoint that plays both;
-    "": the one that acted in the run."""
+    """Hold which step of which stored trajectory is played again, with which change.
+
+    trajectory_id, step: the state before this step (from 0) is restored. change: what is changed. runs: number of
+    episodes of each side, with and without the change. seed: of the sampling, of both sides. policy: folder of the
+    checkpoint that plays both; "": the one that acted in the trajectory.
+    """
 
     trajectory_id: str
     step: int
-    change: Change
+    change: CounterfactualChange
     runs: int = 8
     seed: int = 0
     policy: str = ""
@@ -86,7 +89,7 @@ class CounterfactualRequest:
 class _Side:
     """Hold one side: what is changed, the model that plays it, its key, and the trajectory_ids of its runs."""
 
-    change: Change
+    change: CounterfactualChange
     model: Path
     digest: str
     key: str
@@ -95,9 +98,11 @@ class _Side:
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """Hold a request that can be played (`prepare_counterfactual`). key: the same for the same question, whatever the
-    number of runs. parent, steps, iteration, task: of the run. settings: of its iteration. sides: without and with the
-    change."""
+    """Hold a request that was checked and can be played (`prepare_counterfactual`).
+
+    key: the same for the same question, whatever the number of runs. parent: the stored trajectory; steps, iteration,
+    task: its own. settings: of its iteration. sides: without and with the change.
+    """
 
     request: CounterfactualRequest
     key: str
@@ -110,11 +115,12 @@ class Counterfactual:
 
 
 def prepare_counterfactual(ws: Workspace, request: CounterfactualRequest) -> Counterfactual:
-    """Check that a request can be played; nothing is changed, and no environment is opened.
+    """Check that a stored trajectory can be played again from a step with a change, and find what that needs.
 
-    Raises BadInput for a trajectory or step that is not there, a run without stored steps or whose task no environment
-    can begin again, a change that cannot be made or changes nothing, a number of runs out of [1, 256], and weights that
-    are not here any more; ModelError for a folder that is no checkpoint; DataError for damaged files.
+    Nothing is written, no environment is opened. request: the trajectory, the step and the change.
+    Raises BadInput for a trajectory or step that is not there, a trajectory without stored steps or whose task no
+    environment can begin again, a change that cannot be made or changes nothing, a number of runs out of [1, 256], and
+    weights that are not here any more; ModelError for a folder that is no checkpoint; DataError for damaged files.
     """
     if not 1 <= request.runs <= MAX_RUNS:
         raise BadInput(f"{request.runs} runs", where="--runs", fix=f"1 to {MAX_RUNS}")
@@ -134,7 +140,7 @@ def prepare_counterfactual(ws: Workspace, request: CounterfactualRequest) -> Cou
     registry.find_backend(task.environment, where=f"{where}, whose task {task.task_id} cannot be begun again")
     _check_change(request.change, steps[request.step], parent, settings)
     model, digest = _find_player(ws, request.policy, parent, where)
-    sides = [_make_side(request, Change(), model, digest, parent, iteration)]
+    sides = [_make_side(request, CounterfactualChange(), model, digest, parent, iteration)]
     if request.change.kind == "model":
         model = checkpoint.resolve_checkpoint(request.change.value, ws.root)
         checkpoint.check_checkpoint(model)
@@ -170,7 +176,7 @@ def _read_task(ws: Workspace, parent: Trajectory, where: str) -> Task:
     return task_from_row(rows[0])
 
 
-def _check_change(change: Change, step: Step, parent: Trajectory, settings: Settings) -> None:
+def _check_change(change: CounterfactualChange, step: Step, parent: Trajectory, settings: Settings) -> None:
     kind, value = change.kind, change.value
     where = f"--{kind}"
     if kind == "nothing":
@@ -213,9 +219,10 @@ def _find_player(ws: Workspace, policy: str, parent: Trajectory, where: str) -> 
 
 
 def list_model_folders(ws: Workspace, digest: str | None = None) -> list[Path]:
-    """List the folders of checkpoints that lineage and promotions know and that are there, the newest first.
+    """List the existing folders of checkpoints that the tables `lineage` and `promotions` name, the newest first.
 
-    digest: of the weights that they held when they were recorded; None: all. Raises as `query_catalog`.
+    digest: of the weights that they held when they were recorded; None: all. Raises as `connect_catalog` and
+    `query_rows`.
     """
     found = _query(
         ws,
@@ -230,7 +237,12 @@ def list_model_folders(ws: Workspace, digest: str | None = None) -> list[Path]:
 
 
 def _make_side(
-    request: CounterfactualRequest, change: Change, model: Path, digest: str, parent: Trajectory, iteration: int
+    request: CounterfactualRequest,
+    change: CounterfactualChange,
+    model: Path,
+    digest: str,
+    parent: Trajectory,
+    iteration: int,
 ) -> _Side:
     shown = {"kind": change.kind, "value": digest if change.kind == "model" else change.value}
     key = _hash_key([request.trajectory_id, request.step, request.seed, digest, shown])
@@ -245,14 +257,16 @@ def _hash_key(parts: Sequence[Any]) -> str:
 def run_counterfactual(
     ws: Workspace, asked: Counterfactual, tell: Callable[[int, int], None] = lambda done, total: None
 ) -> dict[str, Any]:
-    """Play what is missing of both sides, score and store it, and write what came out. Call it under the workspace's
-    lock; after a kill the next call goes on.
+    """Play the missing episodes with a change and without it, score and store them, and write the outcome.
 
-    asked: of `prepare_counterfactual`. tell: called with the number of runs that are done, and of all. Returns what is
-    written to the iteration's `counterfactuals/KEY.json`, and committed where `versioning.git` is set. Raises
-    StateNotRestored where the state cannot be restored, BadInput and ModelError as `open_policy` and
-    `open_environments`, EnvError where these do not open, PolicyError where the policy fails, DataError for a damaged
-    file, DiskFull.
+    Call it under the workspace's lock; after a kill the next call goes on. asked: of `prepare_counterfactual`. tell:
+    called with the number of episodes that are done, and of all. Returns what is written to the iteration's
+    `counterfactuals/KEY.json`, and committed where `versioning.git` is set: the request (`key`, `trajectory_id`,
+    `task_id`, `iteration`, `step`, `change`, `runs`, `seed`, `weights`, `temperature`, `at`), for each of `without` and
+    `with` the `trajectories`, `outcomes` (V; None: not judged), `solved`, `judged`, `rate` with `low` and `high`, and
+    `crashed`, and the paired `difference` (`value`, `low`, `high`, `pairs`, `gained`, `lost`). Raises StateNotRestored
+    where the state cannot be restored, BadInput and ModelError as `open_policy` and `open_environments`, EnvError where
+    these do not open, PolicyError where the policy fails, DataError for a damaged file, DiskFull.
     """
     names = [name for side in asked.sides for name in side.names]
     stored = _read_stored(ws, asked.iteration)
@@ -295,7 +309,10 @@ def _episode_path(work: Path, side: _Side, run: int) -> Path:
 
 
 def count_played(ws: Workspace, asked: Counterfactual) -> int:
-    """Count the runs of both sides that are over, stored or not."""
+    """Count the episodes of a counterfactual, with and without the change, that are over, stored or not.
+
+    Raises DataError for a damaged partition.
+    """
     stored, work = _read_stored(ws, asked.iteration), ws.state / _FOLDER
     return sum(
         name in stored or _episode_path(work, side, n).is_file()
@@ -456,7 +473,7 @@ def _measure(ws: Workspace, asked: Counterfactual) -> dict[str, Any]:
 
 
 def describe_result(found: Mapping[str, Any]) -> list[str]:
-    """Describe what `run_counterfactual` returned, in lines."""
+    """Describe the outcome that `run_counterfactual` returned in two or three lines: both sides, and the difference."""
 
     def tell(name: str, words: str) -> str:
         side = found[name]
@@ -477,9 +494,9 @@ def describe_result(found: Mapping[str, Any]) -> list[str]:
 
 
 def list_counterfactuals(ws: Workspace, trajectory_id: str | None = None, task_id: str | None = None) -> list[dict]:
-    """List what came of counterfactuals, the newest first: the contents of the iterations' files.
+    """List the stored outcomes of counterfactuals, as `run_counterfactual` returns them, the newest first.
 
-    trajectory_id, task_id: of the run that was changed; None: of all. Raises DataError for a damaged file.
+    trajectory_id, task_id: of the trajectory that was changed; None: of all. Raises DataError for a damaged file.
     """
     found = []
     for path in sorted(ws.root.glob(f"iterations/*/{_FOLDER}/*.json")):

@@ -20,6 +20,7 @@ _PACKAGES = ("prefect", "dvc", "duckdb", "torch", "transformers", "playwright", 
 _OPTIONAL_PACKAGES = {
     "openai-whisper": "whisper",
     "deepspeed": "deepspeed",
+    "bitsandbytes": "bitsandbytes",
     "ray": "ray",
     "dvc-s3": "s3",
     "av": "video",
@@ -28,10 +29,12 @@ _CHROMIUM_TIMEOUT_S = 60.0
 
 
 def diagnose_installation(root: Path) -> list[Finding]:
-    """Check the installation and the workspace in the folder `root`; nothing is changed.
+    """Check the installation and the workspace in the folder `root`; none of its files is changed.
 
-    Returns one finding per check, with the command to type where something is missing. Raises BadInput where two
-    back-ends have a suite of the same name, FileNotFoundError where there is no such folder.
+    A base on the Hugging Face hub and flywheel's own container image are fetched and made where they are missing and
+    the settings need them. Returns findings of each check, with the command to type where something is missing; a
+    folder without a workspace is one, too. Raises BadInput where two back-ends have a suite of the same name, or one
+    cannot be used (`find_backend`), FileNotFoundError where there is no such folder.
     """
     settings = _load_settings(root)
     return [
@@ -134,10 +137,10 @@ def _workspace(root: Path) -> str:
 
 
 def check_recorded_data(root: Path) -> list[Finding]:
-    """Check the recorded files of the workspace in the folder `root`, the footers of all tables, and the manifest of
-    the newest finished iteration.
+    """Check a workspace's files against DVC's records, the footers of all tables, and the newest manifest.
 
-    Returns the faults, or one finding `ok`; [] where there is no workspace or no file yet.
+    root: its folder. The manifest is that of the newest iteration with a promotion. Returns a finding for each fault,
+    or one finding `ok`; [] where there is no workspace or no file yet.
     """
     from flywheel.store import manifest, partitions
     from flywheel.store.versioning import backup, git_tags
@@ -192,6 +195,17 @@ def _disk(root: Path) -> Finding:
 def _gpu() -> Finding:
     import torch
 
+    from flywheel.pipeline.resource_plan import GPU_DEVICES
+
     if torch.cuda.is_available():
         return Finding("GPU", "ok", torch.cuda.get_device_name(0))
+    if any(Path(name).exists() for name in GPU_DEVICES):
+        if torch.version.cuda:
+            fix = f"install a driver for CUDA {torch.version.cuda}; `nvidia-smi` must list a GPU"
+            return Finding(
+                "GPU", "optional", "a driver is there, and torch cannot use it: everything runs on the CPU", fix
+            )
+        plain = torch.__version__.partition("+")[0]
+        fix = f"pip install torch=={plain}+cu130 --index-url https://download.pytorch.org/whl/cu130"
+        return Finding("GPU", "optional", "a driver is there, and this torch knows no CUDA: all runs on the CPU", fix)
     return Finding("GPU", "optional", "none: everything runs on the CPU")

@@ -28,8 +28,10 @@ _TRAINED = ("steps", "images", "utterances", "grounding_examples", "candidates")
 
 @dataclass(frozen=True)
 class Prunable:
-    """Describe an output that may be removed. iteration: the one that made it. path: relative to the workspace. bytes:
-    the total size of its files."""
+    """Hold an output that may be removed.
+
+    iteration: the one that made it. path: its folder, relative to the workspace. bytes: the total size of its files.
+    """
 
     iteration: int
     path: str
@@ -41,13 +43,14 @@ def plan_prune(
 ) -> list[Prunable]:
     """List the outputs that may be removed, oldest iteration first; nothing is changed.
 
-    They are outputs of complete iterations that are neither among the newest `keep` nor younger than `older`. The
-    newest iteration, the one that an open iteration reads, and promoted models always stay. keep: number of iterations,
-    0 or more; None: any number may go. older: time since the end of an iteration; None: of any age. training_data: also
-    list partitions that training reads; a run that needs them fetches them from DVC's cache or remote. Raises BadInput
-    where neither `keep` nor `older` is given, or where `training_data` is set while an iteration is open; DataError for
-    damaged records, manifests, promotions or tables, or where DVC's file of an iteration is lost; ModelError for a
-    damaged adapter; FlywheelError as `query_catalog`.
+    They are outputs of complete iterations that are neither among the newest `keep` nor younger than `older`; and of
+    every complete iteration, whatever its age, those that none of its stages writes (`find_orphaned_outputs`). But for
+    the latter, the newest iteration, the one that an open iteration reads, promoted models and bases of adapters always
+    stay. keep: number of iterations, 0 or more; None: any number may go. older: time since the end of an iteration;
+    None: of any age. training_data: also list partitions that training reads; a run that needs them fetches them from
+    DVC's cache or remote. Raises BadInput where neither `keep` nor `older` is given, or where `training_data` is set
+    while an iteration is open; DataError for damaged records, manifests, promotions or tables, or where DVC's file of
+    an iteration is lost; ModelError for a damaged adapter; FlywheelError as `query_catalog`.
     """
     if keep is None and older is None:
         raise BadInput("no rule", where="flywheel workspace gc", fix="give --keep N, or --older-than DAYS, or both")
@@ -80,7 +83,7 @@ def plan_prune(
 def prune_outputs(ws: Workspace, chosen: list[Prunable]) -> None:
     """Remove the outputs `chosen`, which `plan_prune` listed. Call it under the workspace's lock.
 
-    They are first entered in the iteration's `pruned.json`, so that an interrupted removal does not count as damage.
+    They are first entered in their iteration's `pruned.json`, so that an interrupted removal does not count as damage.
     Copies in DVC's cache and remote stay. Raises FileNotFoundError for an output that has disappeared since, DataError
     for a damaged `pruned.json`, DiskFull.
     """

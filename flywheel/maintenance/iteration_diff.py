@@ -22,18 +22,20 @@ _NUMBERS = {"steps": "t.steps", "score": "r.score", "reward": "t.reward"}
 
 
 def compare_iterations(ws: Workspace, before: int, after: int) -> dict[str, Any]:
-    """Compare the iterations numbered `before` and `after`.
+    """Compare two iterations in their data, metrics, held-out success and adapters.
 
-    Returns a mapping. `before`, `after`: these numbers. Lists of rows, most with the columns `before` and `after`:
-    `rows` (row counts by `table` and `stage`), `kinds` (counts of routed trajectories by `name` and `value`), `numbers`
-    (of the same, by `name` and `iteration`: `n`, `mean`, and `quantiles` at 0, 0.1, 0.5, 0.9, 1), `metrics` (last
-    points by `stage`, `name`, `domain`, with `difference`). `held_out`: `known` (False where one was not evaluated),
-    `gained` and `lost` (task ids), `both` and `tasks` (counts). `templates`: `gained` and `lost`, rows of `world`,
-    `template` and `level` with the shares solved. `adapters`: a row for each of the two merged models that is on disk
-    and an adapter, with `iteration`, `weights`, `base` (digests), `rank`, `bytes`. `adapter_distance`: the difference
-    of the two adapters relative to the first (`training.adapter_merging.adapter_distance`), or None. Raises BadInput
-    for an iteration that has not been begun; DataError for a damaged file, or where DVC's file of an iteration is lost;
-    ModelError for a damaged adapter; FlywheelError as `run_query`.
+    before, after: their numbers. Returns a mapping. `before`, `after`: these numbers. Four lists of rows, most with the
+    columns `before` and `after`: `rows` (row counts by `table` and `stage`), `kinds` (counts of routed trajectories by
+    `name` and `value`), `numbers` (of the same trajectories, by `name` and `iteration`: `n`, `mean`, and `quantiles` at
+    0, 0.1, 0.5, 0.9, 1), `metrics` (last points by `stage`, `name`, `domain`, with `difference`). `held_out`: `known`
+    (False where an iteration was not evaluated), `gained` and `lost` (task ids), `both` (tasks that both solve) and
+    `tasks` (all that both played), counted. `templates`: `gained` and `lost`, rows of `world`, `template` and `level`
+    of which one iteration solved some training tasks and the other none, with the shares solved. `adapters`: a row for
+    each of the two merged models that is on disk and an adapter, with `iteration`, `weights`, `base` (digests), `rank`,
+    `bytes`. `adapter_distance`: the difference of the two adapters relative to the first
+    (`training.adapter_merging.adapter_distance`), or None. Raises BadInput for an iteration that has not been begun;
+    DataError for a damaged file, or where DVC's file of an iteration is lost; ModelError for a damaged adapter;
+    FlywheelError as `run_query`.
     """
     stage_records.check_iterations_begun(ws, (before, after))
     rows, kinds, numbers = (
@@ -89,7 +91,7 @@ def _held_out(ws: Workspace, before: int, after: int) -> dict[str, Any]:
     for k in (before, after):
         try:
             models.append(manifest.read_promotion(ws, k)["digest"])
-            outcome = gate.read_outcomes(ws, k).get(models[-1])
+            outcome = gate.read_held_out_outcomes(ws, k).get(models[-1])
         except DataError:  # not evaluated yet
             outcome = None
         if outcome is None:

@@ -31,14 +31,14 @@ from flywheel.utils.files import atomic_file, sha256_file, write_json, write_tex
 
 
 def migrate_workspace(ws: Workspace) -> Iterator[str]:
-    """Run all migration steps, and yield a line for each change.
+    """Migrate a workspace of an earlier version to this version's format; yield a line of text for each change.
 
     It is a generator: nothing happens until it is iterated. It holds the workspace's lock, and commits at the end where
     `versioning.git` is set. An interrupted migration is resumed by running it again. Raises BadInput where the
     workspace is of a later version, parameters are wrong or given under both an old and a new name, a partition is
-    missing, or a rollback or routing decision is only half applied; WorkspaceBusy where a run holds the lock; DataError
-    for a damaged file, or where DVC's file of an iteration is lost; VersioningError where DVC fails; FlywheelError
-    where git refuses; DiskFull.
+    missing, or a rollback or routing decision is only half applied; WorkspaceBusy where a process holds the lock;
+    DataError for a damaged file, or where DVC's file of an iteration is lost; VersioningError where DVC fails;
+    FlywheelError where git refuses; DiskFull.
     """
     if (found := ws.read_format()) > FORMAT:
         raise BadInput(
@@ -158,11 +158,12 @@ class _Journal:
 
 
 def update_tables(ws: Workspace, places: Iterable[Workspace]) -> Iterator[str]:
-    """Give the partitions of all places their present names and columns, and update the records that name them.
+    """Rename tables and columns of earlier versions in all partitions, and update the records that name them.
 
     places: the workspace first, then the folders set aside by rollbacks, in order of their iterations. Yields a line
-    for each iteration that was changed. Raises BadInput where a partition is missing, or a rollback or routing decision
-    is only half applied; DataError where a partition is damaged; VersioningError where DVC fails; DiskFull.
+    for each iteration that was changed; nothing happens until it is iterated. Raises BadInput where a partition is
+    missing, or a rollback or routing decision is only half applied; DataError where a partition is damaged;
+    VersioningError where DVC fails; DiskFull.
     """
     places = list(places)
     for begun, what in (("again/plan.json", "a decision about routes"), ("rollback.json", "a rollback")):
@@ -171,7 +172,10 @@ def update_tables(ws: Workspace, places: Iterable[Workspace]) -> Iterator[str]:
             raise BadInput(f"{what} is half carried out", where=ws.state / begun, fix=fix)
     _check_space(ws, places)
     plan_path = _folder(ws) / "plan.json"
-    journal = _Journal(**json.loads(plan_path.read_text(encoding="utf-8"))) if plan_path.exists() else _Journal()
+    try:
+        journal = _Journal(**json.loads(plan_path.read_text(encoding="utf-8"))) if plan_path.exists() else _Journal()
+    except (ValueError, TypeError) as error:
+        raise DataError(f"it is damaged: {error}", where=plan_path, fix="copy the whole workspace again") from error
     cache, changed = dvc_files.find_cache_folder(ws), False
     for place in places:
         for line in _PlaceMigration(ws, place, journal, cache).run():

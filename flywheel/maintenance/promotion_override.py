@@ -1,4 +1,4 @@
-"""Reverse a decision about a promotion that was carried out, as long as no later iteration has begun from it.
+"""Reverse a person's or the gate's decision about a promotion, as long as no later iteration has begun from it.
 
 The person's decision is written first, then the stage `promote` runs again by it: what the next iteration begins with,
 the table `reviews`, the metrics and DVC's record follow. A kill in between leaves the decision, which
@@ -23,12 +23,13 @@ _STAGE = "promote"
 def override_promotion(
     ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str
 ) -> PromotionDecision:
-    """Reverse the decision about the promotion of `iteration`; return the one that holds now.
+    """Reverse the decision about the promotion of `iteration`; return the new decision.
 
     Call it under the workspace's lock. promote: whether its model is to be the newest. reviewer: the person's name.
-    comment: why; it must not be "". With `versioning.git` it is committed, and the iteration's tag is moved to it; it
-    is pushed to `versioning.remote`. Raises what `promotion_review.record_override`, `run_stage` and
-    `backup.push_iterations` do, VersioningError where DVC fails, FlywheelError where git refuses.
+    comment: why; it must not be "". With `versioning.git` the change is committed, and the iteration's tag is moved to
+    that commit; what changed is pushed to `versioning.remote`. Raises BadInput for a decision that cannot be reversed
+    or is the same already, a name or a comment that is not valid, and a wrong params.yaml; DataError for a damaged
+    record, ModelError for a damaged model, DiskFull, VersioningError where DVC fails, FlywheelError where git refuses.
     """
     decided = promotion_review.record_override(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
     _carry_out(ws, iteration)
@@ -36,7 +37,9 @@ def override_promotion(
 
 
 def resume_promotion_override(ws: Workspace) -> None:
-    """Carry out an override that a killed process recorded and did not finish. Call it under the workspace's lock.
+    """Carry out an override of a promotion that a killed process recorded and did not finish, if there is one.
+
+    Call it under the workspace's lock.
 
     Raises as `override_promotion`.
     """
@@ -46,7 +49,7 @@ def resume_promotion_override(ws: Workspace) -> None:
     decided = promotion_review.read_review(ws, newest)
     if not decided or not decided.overrides:
         return
-    behind = manifest.read_promotion(ws, newest)["promoted"] != decided.promote
+    behind = manifest.is_model_promoted(ws, newest) != decided.promote
     if behind or stage_records.unfinished_stages(ws, _recorded(ws, newest), newest):
         _carry_out(ws, newest)
 

@@ -1,4 +1,4 @@
-"""List quarantined rows, repair them by SQL expressions, and route their trajectories again.
+"""List quarantined rows, repair them by SQL, and route their trajectories again (`flywheel data quarantine`).
 
 A repaired row replaces the old one in the partition that the stage wrote; files without such a row are hard-linked. The
 scorers then judge its trajectory again, and all contracts and the routing run as in the stage `route`. The old row
@@ -35,11 +35,11 @@ _QUERIES = database.read_queries("flywheel.maintenance")
 
 @dataclass(frozen=True)
 class QuarantineRepair:
-    """Hold a prepared repair. rows, trajectories: how many are repaired.
+    """Hold a prepared repair of quarantined rows.
 
-    examples: repaired rows, key and set columns, with the new values under `then`. routed: "destination: reason" of the
-    repaired trajectories -> count. difference: how routes change. how: `table`, `set`, `where` and `rows`, as the
-    routing decision stores them.
+    rows, trajectories: numbers of repaired ones. examples: repaired rows, key and set columns, with the new values
+    under `then`. routed: "destination: reason" of the repaired trajectories -> count. difference: how routes change.
+    how: `table`, `set`, `where` and `rows`, as the routing decision stores them.
     """
 
     rows: int
@@ -51,11 +51,11 @@ class QuarantineRepair:
 
 
 def quarantine_reasons(ws: Workspace, iteration: int | None = None) -> list[dict[str, Any]]:
-    """Count quarantined rows by iteration, table and reason, without the reason's details in brackets.
+    """Count quarantined rows by iteration, table and reason.
 
-    iteration: the only one to count; None: all. Returns rows of `iteration`, `table`, `reason`, `rows` and `first` (the
-    lowest trajectory_id), by iteration, then most rows first. Raises DataError as `connect_catalog`, and as
-    `run_query`.
+    iteration: the only one to count; None: all. Returns rows of `iteration`, `table`, `reason` (without its details in
+    brackets), `rows` and `first` (the lowest trajectory_id), by iteration, then most rows first. Raises DataError as
+    `connect_catalog`, and as `run_query`.
     """
     sql = _QUERIES["quarantine_reasons"]
     with database.connect_catalog(ws, reads=sql) as connection:
@@ -83,8 +83,8 @@ def prepare_repair(
 ) -> QuarantineRepair:
     """Repair quarantined rows in a copy under `.flywheel`, and route the iteration again there; the data do not change.
 
-    Call it under the workspace's lock, after `reroute.settle_pending_decisions`, which drops a copy that an earlier
-    call left: its partitions would be read and applied with these.
+    Call it under the workspace's lock, after `reroute.settle_pending_decisions`, which drops the copy of an earlier
+    call: its partitions would be read and applied with the new ones.
 
     assignments: column -> SQL expression on the columns of `table`, and on `reason` and `detail` of the quarantine.
     where: SQL condition on the same, which selects the rows. table: `trajectories` or `steps`. Returns the changes, for
@@ -123,9 +123,9 @@ def prepare_repair(
 
 
 def apply_repair(ws: Workspace, mended: QuarantineRepair) -> None:
-    """Apply a repair to the workspace, as one more routing decision. mended: what `prepare_repair` returned.
+    """Apply a repair, as `prepare_repair` returned it, to the workspace, as one more routing decision.
 
-    Writes, pushes and raises what `reroute.apply_reroute` does. Call it under the workspace's lock.
+    Call it under the workspace's lock. Writes, pushes and raises as `reroute.apply_reroute`.
     """
     k = mended.difference.iteration
     rule = routing_decisions.current_routing_rule(ws, k)

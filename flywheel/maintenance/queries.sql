@@ -110,11 +110,17 @@ WHERE j.trajectory_id IS NULL OR b.trajectory_id IS NULL
     OR (j.score, j.threshold, j.success) IS DISTINCT FROM (b.score, b.threshold, b.success)
 
 -- name: scorer_counts
-SELECT split_part(scorer, ':', 1) AS scorer, version, count(score) AS scored,
+WITH stored AS (
+    SELECT DISTINCT trajectory_id, split_part(scorer, ':', 1) AS name, version FROM scores_stored
+    WHERE score IS NOT NULL OR abstained
+)
+SELECT split_part(scorer, ':', 1) AS scorer, j.version, count(score) AS scored,
     count(*) FILTER (WHERE score IS NULL AND abstained) AS abstained,
     count(*) FILTER (WHERE score IS NULL AND abstained IS NOT true) AS failed,
-    min(detail) FILTER (WHERE score IS NULL AND abstained IS NOT true) AS reason
-FROM judgements WHERE scorer <> '' GROUP BY ALL ORDER BY ALL
+    min(detail) FILTER (WHERE score IS NULL AND abstained IS NOT true) AS reason, count(stored.name) AS known
+FROM judgements j LEFT JOIN stored ON stored.trajectory_id = j.trajectory_id AND stored.name = split_part(scorer, ':', 1)
+    AND stored.version IS NOT DISTINCT FROM j.version
+WHERE scorer <> '' GROUP BY ALL ORDER BY ALL
 
 -- name: scores_of_all_versions
 -- The verdicts that count now, and those of other versions and scorers that counted before.

@@ -45,20 +45,19 @@ def get_staged_workspace(ws: Workspace, iteration: int) -> Workspace:
 
 
 def settle_pending_decisions(ws: Workspace) -> None:
-    """Finish decisions and repairs whose application was interrupted, and drop the copies of those only prepared.
+    """Finish routing decisions whose application was interrupted, and drop the copies of those that were only prepared.
 
-    Raises what `resume_pending_decisions` does. Call it under the workspace's lock.
+    Call it under the workspace's lock, before decisions or repairs are prepared. Raises as `resume_pending_decisions`.
     """
     resume_pending_decisions(ws)
     shutil.rmtree(_pending_folder(ws), ignore_errors=True)
 
 
 def find_stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
-    """List the recorded stages (`sft@004`) that read the present stores of `iteration` and never run again, since the
-    promotion of their iteration is decided.
+    """List the finished stages (`sft@004`) that read the present stores of `iteration` and will not run again.
 
-    Raises DataError for a missing or damaged manifest, or where DVC's file of an iteration is lost; VersioningError or
-    DataError for a damaged dvc.lock.
+    They are of iterations whose promotion is decided. Raises DataError for a missing or damaged manifest, or where
+    DVC's file of an iteration is lost; VersioningError or DataError for a damaged dvc.lock.
     """
     found = []
     for k in stage_records.list_iterations(ws):
@@ -74,9 +73,10 @@ def find_stale_stages(ws: Workspace, iteration: int) -> tuple[str, ...]:
 
 
 def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> None:
-    """Apply decisions, by iteration, to the workspace as `apply_reroute` does. Call it under the workspace's lock.
+    """Apply routing decisions, whose new partitions are prepared, to the workspace. Call it under the workspace's lock.
 
-    decided: at least one. Raises what `resume_pending_decisions` does.
+    decided: at least one, by iteration. Writes, commits and pushes as `apply_reroute`. Raises as
+    `resume_pending_decisions`.
     """
     again = [
         {"iteration": k, "version": routing_decisions.store_version(ws, k) + 1, "decision": asdict(one)}
@@ -91,9 +91,9 @@ def apply_decisions(ws: Workspace, decided: Mapping[int, RoutingDecision]) -> No
 
 
 def resume_pending_decisions(ws: Workspace) -> list[int]:
-    """Finish applying the decisions that an interrupted process began to apply; return their iterations, [] for none.
+    """Finish applying the routing decisions that a killed process began to apply; return their iterations, [] for none.
 
-    Writes, commits and pushes what `apply_reroute` does. Call it under the workspace's lock. Raises DataError for
+    Writes, commits and pushes as `apply_reroute`. Call it under the workspace's lock. Raises DataError for
     damaged manifests, decisions or lists of partitions, or where DVC's file of an iteration is lost; VersioningError
     where DVC fails; one of the two for a damaged dvc.lock; BadInput where params.yaml is wrong; FlywheelError where git
     refuses; DiskFull.
@@ -155,14 +155,16 @@ def _pending_plan_path(ws: Workspace) -> Path:
 
 @dataclass(frozen=True)
 class RouteDifference:
-    """Describe what a new routing decision changes in `iteration`.
+    """Hold what a new routing decision changes in `iteration`.
 
-    moved: rows of `domain`, `from`, `to`, `trajectories`, `examples` (ids, with the old and the new reason). routed:
-    destination -> trajectories after the change. scores: score rows that change, come or go. routes: route rows that
-    change. verdicts: scores whose value or success changes. stale: recorded stages that read the stores as they are
-    before the change. changed: by domain, how often V becomes another (`to_1`, `to_0`, `none_to_1`, `none_to_0`,
-    `to_none`), how many `moved`, and how many of these V are `held` by a contract: not routed by it. scorers: by scorer
-    and version, how many it `scored`, on how many it `abstained` or `failed`, and the first `reason`.
+    moved: rows of `domain`, `from`, `to`, `trajectories` (how many), `examples` (ids, with the old and the new reason).
+    routed: destination -> number of trajectories after the change. scores: number of score rows that change, come or
+    go. routes: number of route rows that change. verdicts: number of scores whose value or success changes. stale:
+    finished stages that read the stores as they are before the change (`find_stale_stages`). changed: rows by domain:
+    how often V changes (`to_1`, `to_0`, `none_to_1`, `none_to_0`, `to_none`), how many trajectories `moved`, and how
+    many with a changed V are `held`: a broken contract decides their route, not V. scorers: rows by scorer and version:
+    how many trajectories it `scored`, on how many it `abstained` or `failed`, the first `reason`, and of how many it
+    was `known` before, so that it was not asked.
     """
 
     iteration: int
@@ -184,18 +186,17 @@ class RouteDifference:
 def prepare_reroute(ws: Workspace, iteration: int, rule: RoutingRule) -> RouteDifference:
     """Route an iteration again by `rule`, in a copy under `.flywheel` (`get_staged_workspace`); the data do not change.
 
-    Call it under the workspace's lock. rule: threshold, scorers and band of doubt; where one is None, the iteration's
-    own parameters and tasks decide, whatever an earlier decision said. Returns the changes, for `apply_reroute`;
-    `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is not routed yet, its parameters are
-    missing or wrong, or a scorer of the rule is unknown or refuses its settings; ContractBroken where the new stores
-    break a contract; DataError for a missing or damaged file, or where another process has been writing a partition of
-    the copy for ten minutes; VersioningError or DataError for a damaged dvc.lock; FlywheelError where a query needs
-    more memory than it may take; DiskFull.
+    Call it under the workspace's lock. rule: threshold, scorers with their settings, and band of doubt; where one is
+    None, the iteration's own parameters and tasks decide, whatever an earlier decision said. Returns the changes, for
+    `apply_reroute`; `settle_pending_decisions` drops the copy. Raises BadInput where the iteration is not routed yet,
+    its parameters are missing or wrong, or a scorer of the rule is unknown or refuses its settings; ModelError for an
+    outcome reward model whose weights are missing; ContractBroken where the new stores break a contract; DataError for
+    a missing or damaged file, or where another process has been writing a partition of the copy for ten minutes;
+    VersioningError or DataError for a damaged dvc.lock; FlywheelError where a query needs more memory than it may take;
+    DiskFull.
     """
     settings = stage_records.load_iteration_params(ws, iteration)
-    if not is_routed(ws, iteration):
-        what = f"iteration {iteration_label(iteration)} is not routed yet"
-        raise BadInput(what, where="ITERATION", fix="`flywheel status` says how far it is")
+    check_routed(ws, iteration)
     staged = get_staged_workspace(ws, iteration)
     own = _are_scores_current(ws, iteration, rule, settings)
     if not own:
@@ -216,13 +217,13 @@ def reroute_on_connection(
     held: bool = True,
     reviewed: Mapping[str, Any] | None = None,
 ) -> RouteDifference:
-    """Route an iteration again on an open connection, and write the result to `get_staged_workspace`; return the
-    changes.
+    """Route an iteration again on an open connection, and write the result to `get_staged_workspace`.
 
-    held: whether to compare the stored scores with the rule's threshold; False where `get_staged_workspace` has new
-    scores. reviewed: people's answers (`RoutingDecision.looked`), None: none; with them a decision is made even where
-    no trajectory moves. Raises as `prepare_reroute`, but for settings and rule; duckdb.Error for a damaged file that
-    `connection` reads.
+    connection: of `training_stores.connect_incoming`. rule: threshold, scorers and band of doubt. settings: the
+    iteration's. held: whether to compare the stored scores with the rule's threshold; False where
+    `get_staged_workspace` has new scores. reviewed: people's answers (`RoutingDecision.looked`), None: none; with them
+    the stores are written even where no trajectory moves. Returns the changes. Raises as `prepare_reroute`, but for
+    settings and rule; duckdb.Error for a damaged file that `connection` reads.
     """
     staged = get_staged_workspace(ws, iteration)
     decided = routing_decisions.read_decisions(ws, iteration)
@@ -245,11 +246,10 @@ def make_decision(
     mended: dict[str, Any] | None = None,
     reviewed: dict[str, Any] | None = None,
 ) -> RoutingDecision:
-    """Build the routing decision to be stored for a changed routing.
+    """Build the routing decision to be stored for the changes `found`, which follow from `rule`.
 
-    found: the changes. rule: by which they come. mended: how rows were repaired (`QuarantineRepair.how`). reviewed:
-    people's answers (`RoutingDecision.looked`). None: there were none. Raises DataError for a damaged list of the
-    partition `routes`.
+    mended: how rows were repaired (`QuarantineRepair.how`); None: none were. reviewed: people's answers
+    (`RoutingDecision.looked`); None: there were none. Raises DataError for a damaged list of the partition `routes`.
     """
     before = partitions.partition_manifest(ws, "routes", found.iteration, training_stores.ROUTE_STAGE)
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
@@ -263,8 +263,8 @@ def apply_reroute(ws: Workspace, found: Iterable[RouteDifference], rule: Routing
 
     found: what `prepare_reroute` returned, one per iteration. rule: by which they were prepared. Call it under the
     workspace's lock. Writes partitions, decisions, manifests and DVC's records, commits where `versioning.git` is set,
-    and pushes to `versioning.remote`; a failed push is only announced. Raises what `make_decision` and
-    `resume_pending_decisions` do; the latter finishes an interrupted call.
+    and pushes to `versioning.remote`; a failed push is only announced. Raises as `make_decision` and
+    `resume_pending_decisions`, which finishes an interrupted call.
     """
     if decided := {one.iteration: make_decision(ws, one, rule) for one in found if one.routes or one.scores}:
         apply_decisions(ws, decided)
@@ -274,6 +274,13 @@ def is_routed(ws: Workspace, iteration: int) -> bool:
     """Tell whether the iteration's routes and its manifest exist."""
     routes = ws.partition("routes", iteration, training_stores.ROUTE_STAGE)
     return routes.is_dir() and ws.manifest(iteration).exists()
+
+
+def check_routed(ws: Workspace, iteration: int, where: str = "ITERATION") -> None:
+    """Raise BadInput where the iteration is not routed yet. where: what named it on the command line."""
+    if not is_routed(ws, iteration):
+        fix = "its stage `route` comes first: `flywheel run` goes on with it, `flywheel status` says how far it is"
+        raise BadInput(f"iteration {iteration_label(iteration)} is not routed yet", where=where, fix=fix)
 
 
 def _are_scores_current(ws: Workspace, iteration: int, rule: RoutingRule, settings: Settings) -> bool:
@@ -325,11 +332,11 @@ def _create_broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> Non
 def compare_routes(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: int, scores: int, verdicts: int
 ) -> RouteDifference:
-    """Compare the workspace's routes with the table `decided`. scores: number of score rows that changed. verdicts:
-    number of scores whose value or success changed.
+    """Compare the stored routes of `iteration` with the new ones, the table `decided` of `connection`.
 
-    Raises DataError for damaged routes, and as `find_stale_stages` and `run_query`; duckdb.Error for a damaged file
-    that `connection` reads.
+    scores: number of score rows that changed. verdicts: number of scores whose value or success changed. Both go into
+    the result as they are. Raises DataError for damaged routes, and as `find_stale_stages` and `run_query`;
+    duckdb.Error for a damaged file that `connection` reads.
     """
     before = partitions.read_partition(ws, "routes", iteration, training_stores.ROUTE_STAGE)
     connection.register("routes_before", before)
@@ -375,11 +382,11 @@ def write_decision_lineage(
     iteration: int,
     further: Iterable[lineage.Row] = (),
 ) -> None:
-    """Write the lineage of the stores' new version to `staged`, after hard links to the files of the versions before
-    it. further: more rows.
+    """Write the lineage of the stores' new version to `staged`, beside hard links to the files of earlier versions.
 
-    Raises DataError for a damaged list of partitions, or where another process has been writing the partition for ten
-    minutes; OSError as `link_partition_files`; duckdb.Error for a damaged file that `connection` reads; DiskFull.
+    connection: with the table `decided`. further: more rows. Raises DataError for a damaged list of partitions, or
+    where another process has been writing the partition for ten minutes; OSError as `link_partition_files`;
+    duckdb.Error for a damaged file that `connection` reads; DiskFull.
     """
     version = routing_decisions.store_version(ws, iteration) + 1
     with partitions.open_partition_writer(staged, "lineage", iteration, training_stores.ROUTE_STAGE) as writer:
@@ -392,10 +399,10 @@ def write_decision_lineage(
 def write_decision_metrics(
     ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, settings: Settings
 ) -> None:
-    """Write the metrics of `score` and `route` that follow from the decision to `staged`; others, such as seconds,
-    stay. settings: the iteration's.
+    """Write the metrics of the stages `score` and `route` to `staged`, with those that follow from the decision anew.
 
-    Raises DataError as `read_partition` and `write_partition`, duckdb.Error for a damaged file that `connection` reads,
+    Other metrics, such as seconds, stay. connection: with the table `decided`. settings: the iteration's. Raises
+    DataError as `read_partition` and `write_partition`, duckdb.Error for a damaged file that `connection` reads,
     DiskFull.
     """
     verdicts = connection.execute(_QUERIES["rollout_verdicts"], {"iteration": iteration}).fetchall()

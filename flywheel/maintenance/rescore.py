@@ -5,7 +5,6 @@ It routes as `flywheel data reroute` does (`reroute.py`); only the rule differs,
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +14,7 @@ from flywheel.config import Panel, Settings
 from flywheel.config.workspace import Workspace, iteration_label
 from flywheel.maintenance import reroute, route_review
 from flywheel.pipeline.stages.route import INCOMING
-from flywheel.rewards import scorers
-from flywheel.rewards.scorer import PERSON, ScorerSet, list_panel, list_scorers
+from flywheel.rewards.scorer import PERSON, ScorerSet, list_panel, list_scorer_blocks, list_scorers
 from flywheel.store import routing_decisions
 from flywheel.store.routing import training_stores
 from flywheel.store.routing_decisions import NOT_SOLVED, SOLVED, RoutingRule
@@ -28,8 +26,11 @@ _PREFIX = 4  # characters of a version that may stand for it
 
 @dataclass(frozen=True)
 class Rescoring:
-    """Hold what scoring an iteration again changes: the `difference`, the `rule` that it follows, and of people's
-    verdicts what they `reviewed`, as `RoutingDecision.looked` has it."""
+    """Hold what scoring an iteration again changes.
+
+    difference: the changes of routes. rule: the one that they follow from. reviewed: people's verdicts, as
+    `RoutingDecision.looked` has them; {} for none.
+    """
 
     difference: reroute.RouteDifference
     rule: RoutingRule
@@ -37,8 +38,10 @@ class Rescoring:
 
 
 def parse_iterations(text: str) -> list[int]:
-    """Parse the numbers and ranges of iterations in `text`, such as `1-3,5`; return the numbers in ascending order,
-    each once. Raises BadInput for another form, and for a number above a million."""
+    """Parse the numbers and ranges of iterations in `text`, such as `1-3,5`, to ascending numbers, each once.
+
+    Raises BadInput for another form, a range that descends, and a number above a million.
+    """
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -52,20 +55,24 @@ def parse_iterations(text: str) -> list[int]:
 
 
 def prepare_rescoring(ws: Workspace, asked: str, which: Iterable[int]) -> list[Rescoring]:
-    """Score iterations again, and route them, in copies under `.flywheel`; the data do not change.
+    """Score the trajectories of iterations again by one scorer, and choose their routes anew; the data do not change.
 
-    asked: NAME or NAME@VERSION of the scorer; VERSION, or its first four characters or more, is the present one. The
-    scorer is opened with the blocks of params.yaml that it reads, and judges within the panels that hold for the
-    iteration, else within those of params.yaml, else alone; what other scorers' present versions have said stands. For
-    `person` people's labels become the verdicts of what waits for them. which: iterations. Call it under the
-    workspace's lock. Raises BadInput for a scorer, a version or an iteration that there is not, and where a review of
-    routes is open; otherwise as `reroute.prepare_reroute`.
+    The results are written to copies under `.flywheel`. asked: NAME or NAME@VERSION of the scorer, whose present
+    version must be VERSION or begin with it (four characters or more). The scorer is opened with the blocks of
+    params.yaml that it reads. It judges within the panels that hold for the iteration where they name it, else within
+    those of params.yaml, else alone; scores that other scorers gave in their present versions stay. For `person`
+    people's labels become the verdicts of what waits for them. which: numbers of iterations. Call it under the
+    workspace's lock. Returns what changes, one per iteration in the order of `which`, for `apply_rescoring`. Raises
+    BadInput for a scorer, a version or an iteration that does not exist, an iteration that is not routed yet, wrong
+    `SETTINGS` of a scorer, and where a review of routes is open (`person`); otherwise as `reroute.prepare_reroute`.
     """
     name, _, version = asked.partition("@")
     if name not in (there := list_scorers()):
         raise BadInput(f"no scorer is called {name[:60]!r}", where="--scorer", fix=did_you_mean(name[:60], there))
     which = list(which)
-    stage_records.check_iterations_begun(ws, which)
+    stage_records.check_iterations_begun(ws, which, where="--iteration")
+    for k in which:
+        reroute.check_routed(ws, k, where="--iteration")
     today = config.load_settings(ws.params)
     rules = {k: _make_rule(ws, k, name, today) for k in which}
     for k, rule in rules.items():
@@ -74,10 +81,9 @@ def prepare_rescoring(ws: Workspace, asked: str, which: Iterable[int]) -> list[R
 
 
 def apply_rescoring(ws: Workspace, found: Iterable[Rescoring]) -> None:
-    """Apply what `prepare_rescoring` prepared to the workspace; iterations in which nothing changes are left out.
+    """Apply `found`, which `prepare_rescoring` returned, to the workspace; iterations without a change are left out.
 
-    found: what it returned. Call it under the workspace's lock. Writes, commits, pushes and raises what
-    `reroute.apply_reroute` does.
+    Call it under the workspace's lock. Writes, commits, pushes and raises as `reroute.apply_reroute`.
     """
     decided = {
         one.difference.iteration: reroute.make_decision(ws, one.difference, one.rule, reviewed=dict(one.reviewed))
@@ -96,8 +102,7 @@ def _make_rule(ws: Workspace, iteration: int, name: str, today: Settings) -> Rou
     with_it = (panels for panels in (held, today.routing.scorers) if name in _list_scorers(panels))
     panels = next(with_it, {"default": [name]})
     anew = {name} if panels is held else _list_scorers(panels)
-    modules = [importlib.import_module(f"{scorers.__name__}.{one}") for one in sorted(anew)]
-    read = {block for module in modules for block in getattr(module, "SETTINGS", ())}
+    read = {block for one in anew for block in list_scorer_blocks(one)}
     blocks = {block: getattr(today, block).model_dump(mode="json") for block in sorted(read)}
     return RoutingRule(now.threshold, panels, now.band, {**(now.settings or {}), **blocks} or None)
 

@@ -1,4 +1,4 @@
-"""Roll back a complete iteration, discard one that is not, and recover what a killed command left half done.
+"""Roll back to an earlier iteration, discard an incomplete one, and finish what a killed command left half done.
 
 A rollback to NNN moves the later iterations to `.flywheel/aside/after-NNN-N` (N: a running number), without copying. It
 moves the newest first, and of each iteration its folder under `iterations` last, so an interrupted move can be resumed
@@ -40,9 +40,10 @@ def plan_rollback(ws: Workspace, iteration: int) -> list[int]:
 def roll_back(ws: Workspace, iteration: int) -> Path:
     """Move all iterations after `iteration` to a new folder under `.flywheel/aside`; return that folder.
 
-    Call it under the workspace's lock, with a number that `plan_rollback` accepts. Commits where `versioning.git` is
-    set. `resume_rollback` finishes an interrupted call, `undo_rollback` brings the iterations back. Raises what
-    `resume_rollback` does.
+    Call it under the workspace's lock, with a number that `plan_rollback` accepts; without later iterations the folder
+    is not made. What an interrupted run was asked for is forgotten. Commits where `versioning.git` is set.
+    `resume_rollback` finishes an interrupted call, `undo_rollback` brings the iterations back. Raises as
+    `resume_rollback`.
     """
     aside = ws.state / "aside"
     number = 1 + max((int(path.name.rpartition("-")[2]) for path in aside.glob("after-*-*")), default=0)
@@ -53,7 +54,7 @@ def roll_back(ws: Workspace, iteration: int) -> Path:
 
 
 def map_rollbacks(ws: Workspace) -> dict[int, Path]:
-    """Map each iteration that a rollback went back to, to the folder that the last such rollback set aside."""
+    """Return iteration -> the folder with what the last rollback to that iteration set aside, for `undo_rollback`."""
     found = {}
     for path in sorted((ws.state / "aside").glob("after-*-*"), key=lambda one: int(one.name.rpartition("-")[2])):
         found[int(path.name.split("-")[1])] = path
@@ -61,7 +62,7 @@ def map_rollbacks(ws: Workspace) -> dict[int, Path]:
 
 
 def undo_rollback(ws: Workspace) -> int:
-    """Bring back what the last rollback to the newest iteration set aside; return that iteration's number.
+    """Undo the last rollback to the iteration that is now the newest; return the number of that iteration.
 
     Call it under the workspace's lock. Commits where `versioning.git` is set; `resume_rollback` finishes an interrupted
     call. Raises BadInput where nothing was set aside, or the decision that the next iteration began with was overridden
@@ -143,16 +144,16 @@ def _journal_path(ws: Workspace) -> Path:
 
 @dataclass(frozen=True)
 class DiscardPlan:
-    """List what discarding `iteration` removes. paths: absolute, the iteration's own folder last."""
+    """Hold what discarding `iteration` removes. paths: absolute, the iteration's own folder last."""
 
     iteration: int
     paths: tuple[Path, ...]
 
 
 def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
-    """List what discarding an iteration would remove; nothing is changed.
+    """Plan what discarding an incomplete iteration would remove; nothing is changed.
 
-    iteration: by default the newest one. Raises BadInput where there is none, where it is complete or released
+    iteration: its number; None: the newest one. Raises BadInput where there is none, where it is complete or released
     (promotion decided, or tagged), or where a later iteration builds on it; DataError where DVC's file of an iteration
     is lost; FlywheelError where git refuses.
     """
@@ -178,10 +179,11 @@ def plan_discard(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
 
 
 def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
-    """Remove the iteration that `chosen`, from `plan_discard`, names. Call it under the workspace's lock.
+    """Remove an incomplete iteration: the files and folders of `chosen`, the plan from `plan_discard`.
 
-    Its files in DVC's cache stay, unreferenced; git is not touched. After a kill, `plan_discard` lists what is left.
-    Raises DataError where DVC's file of another iteration is lost or damaged, DiskFull.
+    Call it under the workspace's lock. What an interrupted run was asked for goes too. The iteration's files in DVC's
+    cache stay, unreferenced; git is not touched. After a kill, `plan_discard` lists what is left. Raises DataError
+    where DVC's file of another iteration is lost or damaged, DiskFull.
     """
     last = ws.iteration(chosen.iteration)
     for path in (path for path in chosen.paths if path != last):
@@ -192,11 +194,11 @@ def discard_iteration(ws: Workspace, chosen: DiscardPlan) -> None:
 
 
 def recover_workspace(ws: Workspace) -> None:
-    """Finish pending routing decisions, rollbacks and overrides; restore recorded files that are damaged or missing.
+    """Finish interrupted rerouting, rollbacks and promotion overrides; restore damaged or missing files from DVC.
 
     Call it before anything else, under the workspace's lock, which it does not take itself. Files come from DVC's cache
-    or its remote. Raises DataError where one cannot be restored, and what `reroute.resume_pending_decisions`,
-    `resume_rollback` and `promotion_override.resume_promotion_override` do.
+    or its remote, and replace those that were changed by hand. Raises DataError where one cannot be restored, and as
+    `reroute.resume_pending_decisions`, `resume_rollback` and `promotion_override.resume_promotion_override`.
     """
     reroute.resume_pending_decisions(ws)
     resume_rollback(ws)

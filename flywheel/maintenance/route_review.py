@@ -39,9 +39,9 @@ _QUERIES = database.read_queries("flywheel.maintenance")
 class RouteQuestion:
     """Hold a trajectory that people are asked to label: its route, with the reason, score and success behind it.
 
-    destination: `sft`, `ct` or `quarantine`. score: 0 to 1. drawn: how it was sampled, `even` or `doubtful`. verdicts:
-    one mapping per scorer (`scorer`, `score`, `threshold`, `success`, `detail`). label, reviewer, comment, at: the
-    newest label; None where there is none.
+    destination: `sft`, `ct` or `quarantine`. score: 0 to 1; None: no scorer gave one. drawn: how it was sampled, `even`
+    or `doubtful`. verdicts: one mapping per scorer (`scorer`, `score`, `threshold`, `success`, `detail`). label,
+    reviewer, comment, at: the newest label; None where there is none.
     """
 
     trajectory_id: str
@@ -74,12 +74,12 @@ class RouteQuestion:
 
 
 def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
-    """List the trajectories that people are asked to label, with their scores and newest labels.
+    """List the trajectories of an iteration that people are asked to label, with their scores and newest labels.
 
     iteration: the one whose routes are reviewed. Every call gives the same trajectories in the same order; labelled
-    ones stay in the list (`label` is None where there is no label yet). Returns [] where no review is wanted, or it has
-    ended. Raises BadInput where the iteration's params.yaml is missing or wrong; DataError for damaged decisions,
-    labels or tables; FlywheelError as `run_query`; DiskFull.
+    ones stay in the list (`label` is None where there is no label yet). Returns [] where nothing is routed yet, no
+    review is wanted (`routing.review`), or it has ended. Raises BadInput where the iteration's params.yaml is missing
+    or wrong; DataError for damaged decisions, labels or tables; FlywheelError as `run_query`; DiskFull.
     """
     if not iteration or not reroute.is_routed(ws, iteration):
         return []
@@ -98,12 +98,11 @@ def open_questions(ws: Workspace, iteration: int) -> list[RouteQuestion]:
 def label_trajectory(
     ws: Workspace, iteration: int, trajectory_id: str, said: str, *, reviewer: str, comment: str = ""
 ) -> None:
-    """Record a person's label of a trajectory under review, or of one that waits for a person's verdict; earlier labels
-    stay in the file, the newest counts.
+    """Record a person's label of a trajectory that is under review, or that waits for a person's verdict.
 
-    iteration, trajectory_id: name the open question. said: the label, one of `labels.LABELS`. reviewer: the person's
-    name. comment: may be "". Waits up to two minutes for other processes that label. Raises what `open_questions` and
-    `labels.append_label` do, BadInput where that question is not open, DataError after the two minutes.
+    Earlier labels stay in the file, the newest counts. said: the label, one of `labels.LABELS`. reviewer: the person's
+    name. comment: may be "". Waits up to two minutes for other processes that label. Raises as `open_questions` and
+    `labels.append_label`, BadInput where nobody is asked about that trajectory, DataError after the two minutes.
     """
     with _review_lock(ws):
         asked = {one.trajectory_id for one in open_questions(ws, iteration)}
@@ -113,12 +112,11 @@ def label_trajectory(
 
 
 def read_waiting(ws: Workspace, iteration: int) -> list[dict[str, Any]]:
-    """Read the trajectories of an iteration whose verdict a person is to give (the scorer `person`), by id; [] where
-    nothing is routed.
+    """Read the trajectories of an iteration whose verdict a person is to give (the scorer `person`), by id.
 
     Keys: `trajectory_id`, `domain`, `destination`, `score`, `success`, and of the newest label `label`, `reviewer`,
-    `comment` and `at`; these are None where there is none. Raises DataError for damaged labels or tables, FlywheelError
-    as `run_query`.
+    `comment` and `at`; these are None where there is none. Returns [] where nothing is routed. Raises DataError for
+    damaged labels or tables, FlywheelError as `run_query`.
     """
     if not iteration or not reroute.is_routed(ws, iteration):
         return []
@@ -130,8 +128,8 @@ def label_remaining(ws: Workspace, iteration: int, said: str, *, reviewer: str, 
     """Record the same label for all trajectories under review that have none; return their number, which may be 0.
 
     Those that another person is to label (`labels.SampleOwner`) are left out. iteration: the one whose routes are
-    reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name. comment: may be "". Raises what
-    `label_trajectory` does, BadInput where no question is open; labels written before an error stay.
+    reviewed. said: the label, one of `labels.LABELS`. reviewer: the person's name. comment: may be "". Raises as
+    `label_trajectory`, BadInput where no review is open; labels written before an error stay.
     """
     with _review_lock(ws):
         open_ones = open_questions(ws, iteration)
@@ -171,8 +169,8 @@ def end_route_review(ws: Workspace, iteration: int, why: str) -> reroute.RouteDi
 def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
     """Check, before a single stage is run, that it does not train on routes that people have yet to review.
 
-    iteration, stage: what is about to run; only the stage after routing, `ct`, is held back. Where all questions are
-    labelled, it takes the workspace's lock and ends the review. Raises what `open_questions` and `end_route_review` do,
+    iteration, stage: those about to run; only the stage after routing, `ct`, is held back. Where all questions are
+    labelled, it takes the workspace's lock and ends the review. Raises as `open_questions` and `end_route_review`,
     FlywheelError where labels are missing, WorkspaceBusy where another process holds that lock.
     """
     if stage != GATED_STAGE or not (found := open_questions(ws, iteration)):
@@ -189,9 +187,9 @@ def require_route_review(ws: Workspace, iteration: int, stage: str) -> None:
 
 
 def review_queue(ws: Workspace, iteration: int) -> str:
-    """Name the label queue of this iteration's review; an iteration discarded and begun again gets another queue.
+    """Return the name of the label queue of an iteration's route review, which its labels carry.
 
-    Raises what `iteration_run_id` does.
+    An iteration that is discarded and begun again gets another name. Raises as `iteration_run_id`.
     """
     return f"routing {iteration_run_id(ws, iteration)}"
 

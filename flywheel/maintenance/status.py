@@ -23,10 +23,13 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class WorkStatus:
-    """Hold what is at work. run: the run. recorded, stages: how many stages of its iteration are recorded, and how many
-    there are. usual: seconds that each stage usually takes, by name. left: estimated seconds left of each stage at
-    work, by name, where known. seconds_left: of the whole iteration; None where a stage to come has never run, or the
-    run waits."""
+    """Hold how far the run at work is, and the estimate of what is left.
+
+    run: what it is doing. recorded, stages: how many stages of its iteration are recorded, and how many there are.
+    usual: seconds that each stage usually takes, by name. left: estimated seconds left of each stage at work, by name,
+    where known. seconds_left: of the whole iteration; None where a stage to come has never run, or the run waits for
+    people.
+    """
 
     run: RunAtWork
     recorded: int
@@ -36,7 +39,10 @@ class WorkStatus:
     seconds_left: float | None
 
     def facts(self) -> dict[str, Any]:
-        """Return all fields as JSON values; times are Unix seconds."""
+        """Return the fields of the run and these as one JSON object; times are Unix seconds.
+
+        Each of its `stages` gets `usual` and `left`; the counts are `recorded_stages`, `all_stages`, `seconds_left`.
+        """
         known = [
             {**asdict(one), "usual": self.usual.get(one.stage), "left": self.left.get(one.stage)}
             for one in self.run.stages
@@ -70,10 +76,10 @@ _SHARE_THAT_TELLS = 0.05  # share of a stage done, from which on its own pace co
 
 
 def read_work_status(ws: Workspace) -> WorkStatus | None:
-    """Read what is at work in the workspace, and estimate how long it will take; None where no iteration is at work.
+    """Read what the workspace's run is doing, and estimate how long it will take; None where no iteration is at work.
 
-    Where the history of earlier iterations is damaged, which other checks report, `usual` is empty. Raises DataError
-    where DVC's file of an iteration is lost, BadInput as `stage_names`, FlywheelError as `run_query`.
+    Where the history of earlier iterations is damaged, which other checks report, `usual` is empty. Raises as
+    `run_query`, except DataError.
     """
     if (run := run_lock.read_run_at_work(ws)) is None:
         return None
@@ -93,9 +99,9 @@ def read_work_status(ws: Workspace) -> WorkStatus | None:
 
 
 def estimate_seconds_left(stage: StageAtWork, usual: float | None, now: float) -> float | None:
-    """Estimate the seconds until a stage ends, from its usual duration and, the more of it is done, from its own pace.
+    """Estimate the seconds until a stage ends, from its usual duration and, the more of it is done, its present pace.
 
-    usual: seconds that it usually takes; None where unknown. Its pace counts once a twentieth is done. now: Unix time
+    usual: seconds that it usually takes; None where unknown. The pace counts once a twentieth is done. now: Unix time
     in seconds. Returns None where neither is known, and while the stage waits for people.
     """
     if stage.waits_for:
@@ -113,12 +119,13 @@ class WorkspaceStatus:
 
     begun: the iterations. looked_at: those whose files were compared with DVC's records. rows: the view `iterations`;
     empty where a file that it reads is damaged, which `fault` then describes. unknown: why `damage`, `changed` and
-    `recorded` could not be determined, or "". damage: recorded outputs that differ on disk. changed: stage -> path ->
-    change, for stages that differ from their record or have none. recorded: recorded stages by iteration. work: the run
-    at work. holder: process id of another command that holds the workspace's lock. ways_on: for each incomplete
-    iteration, in words, the commands that can follow. repairs: for each stage of `changed`, in words, the commands that
-    deal with it. orphaned: a line for each output that no stage of its iteration writes. drawn_for: why the newest
-    iteration's training tasks were drawn: tasks by reason; {} where all came evenly.
+    `recorded` could not be determined, or "". damage: recorded outputs that differ on disk. changed: stage
+    (`sft@004`) -> path -> change, for stages that differ from their record or have none. recorded: recorded stages by
+    iteration. work: the run at work; None: there is none. holder: id of the process that holds the workspace's lock,
+    a run or another command; None: none does. ways_on: for each incomplete iteration, in words, the commands that can
+    follow. repairs: for each stage of `changed`, in words, the commands that deal with it. orphaned: a line for each
+    output that no stage of its iteration writes. drawn_for: numbers of the newest training tasks by the reason for
+    which they were drawn (`synthesis.refresh`); {} where all came evenly.
     """
 
     begun: tuple[int, ...]
@@ -138,12 +145,13 @@ class WorkspaceStatus:
 
 
 def read_workspace_status(ws: Workspace, *, everything: bool = False) -> WorkspaceStatus:
-    """Compare the files of the newest iteration (while it is open, also of the one before) with DVC's records.
+    """Read the state of a workspace, and compare files of the newest iteration with DVC's records; nothing is changed.
 
-    Nothing is changed. everything: compare all iterations. It needs DVC's lock file; where that cannot be written,
-    `unknown` says so. Raises DataError where DVC's file of an iteration is lost, there are data but no recorded
-    iteration, or a `pruned.json` is damaged; VersioningError where DVC fails, also for a damaged record, or another
-    process holds its lock for five minutes; FlywheelError where git does not answer.
+    While that iteration is open, files of the one before are compared too. everything: compare all iterations. It needs
+    DVC's lock file; where that cannot be written, `unknown` says so. Raises DataError where DVC's file of an iteration
+    is lost, there are data but no recorded iteration, or a `pruned.json` is damaged; VersioningError where DVC fails,
+    also for a damaged record, or another process holds its lock for five minutes; FlywheelError where git refuses or
+    does not answer.
     """
     backup.check_iterations_recorded(ws)
     begun = tuple(stage_records.list_iterations(ws))
@@ -206,9 +214,9 @@ def _query_iterations(ws: Workspace) -> tuple[tuple[dict[str, Any], ...], dict[s
 
 
 def status_lines(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
-    """Yield the report as (style, line); a style is the name of a colour (cyan, yellow, red), or "".
+    """Yield the report of `flywheel status` as (style, line); a style is a colour's name (cyan, yellow, red), or "".
 
-    status: what `read_workspace_status` returned. Where `unknown` says why files could not be compared, nothing of them
+    status: of `read_workspace_status`. Where its `unknown` says why files could not be compared, no line about files
     follows.
     """
     if status.work:

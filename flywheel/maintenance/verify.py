@@ -1,4 +1,4 @@
-"""Verify every file of a workspace against its hash, reading all bytes.
+"""Verify every file of a workspace against its recorded hash, reading all bytes (`flywheel workspace verify`).
 
 The hashes of a partition's files stand in the partition's list and in the manifest; those of all other outputs of a
 stage, models included, in dvc.lock. DVC names a folder by the hash of the list of its files, which is computed again
@@ -22,7 +22,7 @@ def find_faults(ws: Workspace, iterations: Iterable[int] | None = None) -> Itera
 
     iterations: those to check; None: all. It is a generator: errors come as it is read. Raises BadInput for an
     iteration that has not been begun; DataError where DVC's own files are lost or damaged, a `pruned.json` is damaged,
-    or Git changed line ends; FlywheelError where git does not answer.
+    or Git changed line ends; FlywheelError where git refuses or does not answer.
     """
     git_tags.check_line_ends(ws.root)
     bases_told: set[str] = set()

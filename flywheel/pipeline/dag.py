@@ -34,9 +34,10 @@ _DVC_YAML_HEAD = """\
 
 @cache
 def all_stages() -> tuple[Stage, ...]:
-    """Return all stages in the order in which they run: after those that write what they read, else by name.
+    """Return all declared stages in the order in which they run.
 
-    Raises BadInput as `check_declarations`.
+    Each comes after those that write what it reads; of those that are ready the first by name goes first, so one that
+    nobody reads may come last. Raises BadInput as `check_declarations`.
     """
     package = importlib.import_module(_STAGES)  # by name, like plug-ins: the stages import this module
     modules = [importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__)]
@@ -49,8 +50,8 @@ def all_stages() -> tuple[Stage, ...]:
 def stage_order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
     """Return the names of an iteration's stages in the order in which they run.
 
-    domains: of the iteration. closing: whether to include the stages that run after its end. Raises BadInput as
-    `all_stages`.
+    domains: of the iteration. closing: whether to include the stages that run after the iteration's end. Raises
+    BadInput as `all_stages`.
     """
     running = (stage for stage in all_stages() if closing or not stage.closing)
     return tuple(name for stage in running for name in _instances(stage.name, domains))
@@ -66,12 +67,12 @@ def stages_until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
     if name is None:
         return names
     if name not in names:
-        raise BadInput(f"an iteration has no stage {name}", where="until", fix=did_you_mean(name, names))
+        raise BadInput(f"an iteration has no stage {name}", where="--until", fix=did_you_mean(name, names))
     return names[: names.index(name) + 1]
 
 
 def upstream_stages(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
-    """Map each of the stages `names` to those among them that write what it reads.
+    """Return, for each of the stages `names`, those among them that write what it reads.
 
     names: with domains in place, such as `rl-games`. domains: of the iteration. Raises BadInput for an unknown stage.
     """
@@ -139,7 +140,7 @@ def _instances(name: str, domains: Iterable[str]) -> list[str]:
 
 
 def check_declarations(stages: Sequence[Stage]) -> None:
-    """Check what stages declare.
+    """Check the declarations of `stages`: types of fields, names of tables and blocks, and that all inputs are written.
 
     Raises BadInput, naming the stage, for a field of another type, such as a tuple that lacks its comma, for an unknown
     table or block of the settings, and for a partition or checkpoint that is read and that none of `stages` writes.

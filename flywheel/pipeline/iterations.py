@@ -1,4 +1,4 @@
-"""Decide when a run is due and which iterations it makes, check what it needs, and tell which are complete."""
+"""Decide when a run is due and which iterations it makes, check that they can run, and begin them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from flywheel import config
 from flywheel.config import OperationsSettings, Settings, params_file
 from flywheel.config.workspace import Workspace, iteration_label, iteration_run_id, workspace_name
 from flywheel.envs import registry
+from flywheel.envs.base import Task
 from flywheel.envs.browser.driver import chromium
 from flywheel.envs.tasks import drawing as synthesis
 from flywheel.evaluation import gate
@@ -25,6 +26,7 @@ from flywheel.policy import checkpoint
 from flywheel.policy.client import endpoint
 from flywheel.recordings import reviewing, selection
 from flywheel.rewards.scorer import ScorerSet, reward_settings
+from flywheel.rollout.solvers import load_solvers
 from flywheel.store import manifest, partitions, routing_decisions
 from flywheel.store.catalog import database
 from flywheel.store.versioning import backup, dvc_files, git_tags, stage_records
@@ -48,8 +50,8 @@ def plan_iterations(
     """Return the numbers of the iterations that a run is to make, oldest first; nothing is begun.
 
     iteration: the only one wanted; it overrides `iterations`. iterations: how many, counting an incomplete one as the
-    first; None: those that a killed run still owes, else `settings.iterations` many. Raises BadInput for an iteration
-    out of order, and what `check_iteration_complete` and `git_tags.check_line_ends` do.
+    first; None: those that a killed run has left to complete, else `settings.iterations` many. Raises BadInput for an
+    iteration out of order, and as `check_iteration_complete` and `git_tags.check_line_ends`.
     """
     git_tags.check_line_ends(ws.root)
     newest = newest_iteration(ws)
@@ -73,8 +75,8 @@ def plan_iterations(
 def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
     """Check that the iteration `number` can run, by its own parameters where it was begun, else by `settings`.
 
-    Raises what `run_preflight` and `backup.check_remote_url` do, BadInput where its own parameters are missing or
-    wrong.
+    settings: the workspace's. Raises as `run_preflight` and `backup.check_remote_url`, BadInput where its own
+    parameters are missing or wrong.
     """
     backup.check_remote_url(ws, settings.versioning.remote)
     if not ws.frozen_params(number).exists():
@@ -85,10 +87,11 @@ def check_iteration(ws: Workspace, settings: Settings, number: int) -> None:
 
 
 def list_unused_settings(ws: Workspace, iteration: int, settings: Settings) -> dict[str, Any]:
-    """Return the iteration's own parameters that differ from `settings`, as dotted name -> own value.
+    """Return the parameters whose values in `settings` a begun iteration does not use, as dotted name -> its own value.
 
-    The iteration does not use the values of `settings` for these. {} for one that is not begun. Raises BadInput where
-    its own parameters are missing or wrong.
+    Values are as in JSON. Left out are `iterations` and the blocks `cluster`, `operations` and `versioning`, which
+    count for the workspace. {} for an iteration that is not begun. Raises BadInput where its own parameters are missing
+    or wrong.
     """
     if not ws.frozen_params(iteration).exists():
         return {}
@@ -108,11 +111,11 @@ def _list_differences(own: Any, now: Any, name: str) -> Iterator[tuple[str, Any]
 
 
 def check_overrides_used(ws: Workspace, overrides: Iterable[str], settings: Settings, todo: Sequence[int]) -> None:
-    """Check that parameters typed for a run are used by at least one of its iterations.
+    """Check that the parameters of `--set` are used by at least one iteration of the run.
 
-    overrides: dotted names of the parameters. settings: the workspace's, with their new values. todo: numbers of the
-    iterations, at least one. Raises BadInput naming the unused ones, where all iterations are begun and the first has
-    other values; also where its own parameters are wrong.
+    overrides: dotted names of parameters or blocks. settings: the workspace's, with their new values. todo: numbers of
+    the iterations, at least one. Raises BadInput naming the unused ones, where all iterations are begun and the first
+    has other values; also where its own parameters are wrong.
     """
     if not all(ws.frozen_params(k).exists() for k in todo):
         return
@@ -128,9 +131,9 @@ def check_overrides_used(ws: Workspace, overrides: Iterable[str], settings: Sett
 
 
 def read_interrupted_overrides(ws: Workspace) -> dict[str, Any]:
-    """Read the settings typed for a killed run that still owes iterations, by dotted name; {} without such a run.
+    """Read the command-line settings of a killed run that has iterations left to complete, by dotted name.
 
-    Raises what `check_iteration_complete` does.
+    They are the values of `--set`. Returns {} without such a run. Raises as `check_iteration_complete`.
     """
     return _read_run_target(ws).get("settings", {}) if _interrupted_iterations(ws) else {}
 
@@ -140,9 +143,10 @@ def begin_iteration(
 ) -> Settings:
     """Begin an iteration, or resume it: write its parameters, its list of sessions and its dvc.yaml.
 
-    A resumed iteration keeps the parameters that it began with. Its stages are those that this version declares, until
-    it is complete; what one wrote that is not declared any more is removed, since every query would count it. Waits for
-    DVC's lock; what an interrupted call did not write, the next one does.
+    A resumed iteration keeps the parameters that it began with; those that are new in this version are added to its
+    file with their defaults. Its stages are those that this version declares, until it is complete; the outputs of
+    stages that are not declared any more are removed, since every query would count them. Waits for DVC's lock; the
+    next call writes what an interrupted one did not.
 
     iteration: its number, from 1. settings: the parameters of a new iteration. later: the sessions to choose last, as
     for `selection.choose_sessions`; None: none. Returns the iteration's own parameters. Raises DataError where the
@@ -181,7 +185,7 @@ def record_base_model(ws: Workspace, settings: Settings) -> None:
     """Record the model that the workspace begins from as the promotion of iteration 0; an existing record stays.
 
     settings: `policy.base` names the model; one on the Hugging Face hub is fetched if needed. Raises ModelError where
-    it cannot be had, DiskFull.
+    it is not there, or cannot be fetched or read, DiskFull.
     """
     first = checkpoint.resolve_checkpoint(settings.policy.base, ws.root)
     manifest.init_first_checkpoint(ws, checkpoint.checkpoint_digest(first), settings.policy.base)
@@ -196,7 +200,7 @@ def newest_iteration(ws: Workspace) -> int:
 
 
 def check_iteration_complete(ws: Workspace, iteration: int) -> bool:
-    """Return whether every stage of an iteration is recorded and unchanged, and its end (report, tag, push) is over.
+    """Tell whether every stage of an iteration is recorded and unchanged, and its report, tag and push are done.
 
     False for one not begun. Raises DataError where it was complete once and has changed since (it is never run again
     silently), or DVC's file of an iteration is lost; BadInput where its parameters are lost or wrong; VersioningError
@@ -253,13 +257,14 @@ _LOOK_S = 10
 
 
 def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
-    """Check that `iteration` can run with these settings: disk, model, devices, memory, recordings, servers.
+    """Check that `iteration` can run with these settings: disk, model, devices, memory, recordings, tasks, servers.
 
-    A run that cannot work then fails in its first second, before an iteration freezes its parameters. The workspace is
-    not written; a model of the Hugging Face hub is fetched, and servers are contacted. Raises BadInput naming the
-    parameter, ModelError for the model, DiskFull where less than `NEEDED_MB` (500 MB), or than an iteration writes, is
-    free, PolicyError where no server answers, or one cannot be used, DataError where the promotion of an earlier
-    iteration is damaged.
+    So a run that cannot work fails in its first second, before an iteration freezes its parameters. The workspace is
+    not written; a model of the Hugging Face hub is fetched, servers are contacted, and the suites of `synthesis.worlds`
+    are loaded. Raises BadInput naming the parameter, or where a stage needs more memory than is there, ModelError for
+    the model, or an outcome reward model, that cannot be used, DiskFull where less than `NEEDED_MB` (500 MB), or than
+    an iteration writes, is free, PolicyError where no policy server answers, or one cannot be used, DataError where the
+    promotion of the iteration before is damaged, or a suite finds no level that can be won.
     """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
@@ -289,9 +294,19 @@ def run_preflight(ws: Workspace, settings: Settings, iteration: int = 1) -> None
     panels = ScorerSet(settings), ScorerSet(reward_settings(settings))
     for each in panels:
         _ = each.versions  # opens each scorer
-    played = synthesis.check_task_settings(
-        settings, iteration, ws.root, lambda tasks: [each.check_tasks(tasks) for each in panels]
-    )
+
+    def check_tasks(tasks: list[Task]) -> None:
+        for each in panels:
+            each.check_tasks(tasks)
+        if tasks and tasks[0].split == "train" and settings.synthesis.page_grounding_fraction:
+            from flywheel.synthesis import page_grounding  # imports browsers, for which `status` need not wait
+
+            page_grounding.check_page_tasks(tasks, settings, ws.root)
+        if tasks and tasks[0].split == "train" and settings.rollout.corrections_per_task:
+            with errors_of_setting("synthesis.manifests"):
+                load_solvers(tasks, settings, ws.root)  # reads the proofs of pages' tasks
+
+    played = synthesis.check_task_settings(settings, iteration, ws.root, check_tasks)
     registry.check_backends(settings, played)
     if settings.synthesis.num_grounding_examples:
         chromium.find_chromium(settings.sandbox)  # it renders the general screens, driven by Playwright
@@ -327,7 +342,9 @@ def _check_devices(settings: Settings) -> None:
         )
     bits = {f"{name}.optimizer": blocks[name] for name in ("ct", "sft", "rl") if blocks[name].optimizer == "adamw_8bit"}
     if settings.adapter.method != "none" and settings.adapter.base_dtype == "nf4":
-        bits["adapter.base_dtype"] = settings.ct
+        for name in ("ct", "sft", "rl"):
+            own = f", {name}.device" if blocks[name].device == "cpu" else ""
+            bits[f"adapter.base_dtype{own}"] = blocks[name]
     if bits and settings.cluster.engine == "local":
         from flywheel.policy.model import require_bitsandbytes
 
@@ -396,13 +413,16 @@ INGEST = "ingest"
 
 
 class LoopHalted(FlywheelError):
-    """Signal that a rule says that a person should look before another iteration begins."""
+    """Signal that a rule (`operations.halt_after_*`) asks for a person before another iteration begins."""
 
 
 @dataclass(frozen=True)
 class DueRun:
-    """Describe a run that is due. key: an idempotency key, the same until the run has begun. parameters: of the flow
-    run: `until`, the stage that it ends with, or None. why: the reason in words."""
+    """Hold a run that is due.
+
+    key: an idempotency key, the same until the run has begun. parameters: of the flow run: `until`, the stage that it
+    ends with, or None. why: the reason in words.
+    """
 
     key: str
     parameters: dict[str, Any]
@@ -413,8 +433,9 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
     """List the runs that new recordings or demonstrations trigger, at most one; nothing is started.
 
     settings: `operations.trigger_min_recordings` and `trigger_min_demonstrations` are the least numbers that trigger a
-    run; 0: never. New recordings are the folders in `recording.folder`. The workspace's name and the iteration's id are
-    made and stored where they are not there. Raises DataError where DVC's file of an iteration is lost, or its
+    run; 0: never. Recordings that no iteration has ingested count where none is at work; demonstrations are what the
+    newest iteration has taken in, where its stage `ingest` alone is done. The workspace's name and the iteration's id
+    are made and stored where they are not there. Raises DataError where DVC's file of an iteration is lost, or its
     manifest, trajectories or id are damaged; DiskFull.
     """
     rules = settings.operations
@@ -436,20 +457,20 @@ def due_runs(ws: Workspace, settings: Settings) -> list[DueRun]:
 
 
 def count_missing_recordings(ws: Workspace, settings: Settings) -> int:
-    """Count how many more new recordings are needed before the next iteration begins with them; 0: enough.
+    """Count how many more new recordings are needed before the next iteration begins with them; 0: enough are there.
 
-    settings: blocks `operations` and `recording`. Raises what `count_new_recordings` does.
+    settings: blocks `operations` and `recording` count. Raises as `count_new_recordings`.
     """
     enough = settings.operations.trigger_min_recordings or settings.recording.sessions_per_iteration
     return max(0, enough - count_new_recordings(ws, settings))
 
 
 def count_new_recordings(ws: Workspace, settings: Settings) -> int:
-    """Count the folders in `recording.folder` of `settings` that no iteration has ingested, hidden ones left out; 0
-    where there is no such folder.
+    """Count the recordings in `recording.folder` of `settings` that no iteration has ingested.
 
-    The count is cached until the folder or the newest manifest changes, since this is called every second. Raises
-    DataError where DVC's file of an iteration is lost, or its manifest damaged.
+    They are its folders, hidden ones left out; 0 where there is no such folder. The count is cached until the folder or
+    the newest manifest changes, since this is called every second. Raises DataError where DVC's file of an iteration is
+    lost, or its manifest damaged.
     """
     folder, last = ws.resolve(settings.recording.folder), newest_iteration(ws)
     if not folder.is_dir():
@@ -467,9 +488,9 @@ def _count_folders(ws: Workspace, folder: Path, last: int, marks: tuple[int, int
 def raise_if_halted(ws: Workspace, rules: OperationsSettings) -> None:
     """Raise LoopHalted where a rule (`operations.halt_after_*`) says that a person should look at the last iterations.
 
-    rules: block `operations`; a number of 0 never halts. Iterations of which no stage has ended do not count; fewer
-    iterations than the rule's number never halt. Raises DataError for a damaged file of these iterations, and as
-    `query_catalog`.
+    rules: block `operations`; a number of 0 never halts. Iterations of which no stage has ended do not count; where
+    there are fewer iterations than the rule's number, it does not halt. Raises DataError for a damaged file of these
+    iterations, and as `query_catalog`.
     """
     longest = max(rules.halt_after_rejected, rules.halt_after_empty)
     if not longest or not newest_iteration(ws):

@@ -1,4 +1,4 @@
-"""Plan the memory, disk and network that each stage of an iteration needs, and find settings with which it fits.
+"""Plan the memory, disk and network that an iteration needs, and find settings with which it fits (`flywheel plan`).
 
 No weights are loaded: sizes come from the checkpoint's config.json and the settings (`training/memory_plan.py`).
 Training is planned with samples as long as the settings allow.
@@ -41,13 +41,16 @@ from flywheel.utils.errors import BadInput, DiskFull, ModelError, errors_of_sett
 _TURNS = 8  # steps of an RL episode, all of whose screens are in memory in training: about as in the shipped worlds
 _PIXEL = 0.15  # bytes of a stored screen, a PNG: those of the shipped worlds have less
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # of NVIDIA's driver, and of Windows' Linux: one is there with a GPU
 _CLEAR = 1.1  # needed / available memory up to which a stage is only warned about: plans are exact to a tenth
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Hold the memory available. kind: device that the setting `auto` selects. bytes: memory of that device. host:
-    bytes of the machine's memory; 0: not known."""
+    """Hold the memory available on the device that the setting `auto` selects.
+
+    kind: of that device. bytes: of its memory. host: bytes of the machine's memory; 0: not known.
+    """
 
     kind: Device
     bytes: int
@@ -56,10 +59,12 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Hold the memory that one stage needs on its device. parts: bytes by name, with `activations_padded` for padded
-    batches and `host` for the machine's memory if the device is a GPU. needs: bytes at the peak. has, host_has: bytes
-    of the device and the machine; 0: not known. fixes: settings, NAME=VALUE, with which the stage fits; empty if it
-    fits already or none helps. note: remark on the stage."""
+    """Hold the memory that one stage needs on its device.
+
+    parts: bytes by name, with `activations_padded` for padded batches and `host` for the machine's memory if the device
+    is a GPU. needs: bytes at the peak. has, host_has: bytes of the device and the machine; 0: not known. fixes:
+    settings, NAME=VALUE, with which the stage fits; empty if it fits already or none helps. note: remark on the stage.
+    """
 
     stage: str
     device: str
@@ -72,7 +77,7 @@ class StagePlan:
 
     @property
     def shortage(self) -> tuple[float, str]:
-        """Return needed / available memory, and both in words, for the device or machine with the highest ratio."""
+        """Return the ratio of needed to available memory, and both in words, of GPU or machine, where it is higher."""
         host = self.parts.get("host", 0)
         pairs = [(self.needs, self.has, "the GPU" if self.device == "cuda" else "this machine")]
         pairs += [(host, self.host_has, "this machine")] if host else []
@@ -90,8 +95,11 @@ class StagePlan:
 @dataclass(frozen=True)
 class ServerPlan:
     """Hold what a vLLM server may have of the GPU that it shares with the trainers (policy.sleeps_while_training).
-    least, most: values of its `--gpu-memory-utilization`, with which it answers one request, and leaves RL what it
-    keeps while the policy plays. rows: requests at their longest whose keys and values it holds with `most`."""
+
+    memory: its own need. least: value of its `--gpu-memory-utilization` with which it can answer one request. most: the
+    value that still leaves RL what it keeps while the policy plays. rows: number of requests at their longest whose
+    keys and values the server holds with `most`.
+    """
 
     memory: ServerMemory
     least: float
@@ -101,9 +109,12 @@ class ServerPlan:
 
 @dataclass(frozen=True)
 class DiskPlan:
-    """Hold the bytes that an iteration writes. models: CT's, SFT's, the specialists and the merged one. data:
-    trajectories with their screens. state: the largest training state, which goes once its stage is done. fetched: the
-    base, where it is not on this disk yet. free: of the workspace's disk. DVC's cache has a copy of models and data."""
+    """Hold the bytes that an iteration writes to the workspace's disk, and those that are free.
+
+    models: CT's, SFT's, the specialists and the merged one. data: trajectories with their screens. state: the largest
+    training state, which is removed once its stage is done. fetched: the base, where it is not on this disk yet. DVC's
+    cache has a copy of models and data.
+    """
 
     models: int
     data: int
@@ -124,11 +135,14 @@ class DiskPlan:
 
 @dataclass(frozen=True)
 class ResourcePlan:
-    """Hold what an iteration needs. model: folder or Hugging Face name. parameters, trained: numbers of parameters.
-    kv_token: bytes of keys and values per token. device: the memory that it was planned for. stages: in the order in
-    which they run. disk_fix: NAME=VALUE with which the disk has room; "": none, or it has it already. network: bytes
-    sent to versioning.remote. server: None where no server shares the GPU. uncounted: a server on this machine that
-    does not sleep while a stage trains; no stage counts it, as it may have a GPU of its own."""
+    """Hold the memory, disk and network that an iteration needs.
+
+    model: folder or Hugging Face name. parameters, trained: numbers of parameters. kv_token: bytes of keys and values
+    per token. device: the memory that it was planned for. stages: in the order in which they run. disk_fix: NAME=VALUE
+    with which the disk has room; "": no setting helps, or it has room already. network: bytes sent to
+    versioning.remote. server: None where no server shares the GPU. uncounted: a server on this machine that does not
+    sleep while a stage trains; no stage counts it, as it may have a GPU of its own.
+    """
 
     model: str
     parameters: int
@@ -148,22 +162,22 @@ class ResourcePlan:
         return self.disk.fits and all(one.fits for one in self.stages)
 
     def row(self) -> dict[str, Any]:
-        """Return all of it as JSON values: the fields by name, each stage with `fits`, the disk with `needs` and
-        `fits`."""
+        """Return the fields by name as JSON values, each stage with `fits`, the disk with `needs` and `fits`."""
         disk = asdict(self.disk) | {"needs": self.disk.needs, "fits": self.disk.fits}
         return asdict(self) | {"stages": [asdict(one) | {"fits": one.fits} for one in self.stages], "disk": disk}
 
 
 def read_device_memory(typed: str | None = None) -> DeviceMemory:
-    """Read the whole memory of the first GPU, if there is one that torch can use, else of this machine (or of its
-    control group).
+    """Read the memory of the first GPU that torch can use; where there is none, the machine's own.
 
-    typed: the memory of a GPU that is not here, such as 80GiB. Raises BadInput where it is no size.
+    The machine's is bounded by its control group (a container's limit). typed: the memory of a GPU that is not here,
+    such as 80GiB or 24GB, which is taken instead, with the machine's as not known; None: read it. Raises BadInput where
+    `typed` is no size.
     """
     if typed is not None:
         return DeviceMemory("cuda", _parse_size(typed))
     host = _machine_memory()
-    if any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg")):
+    if any(Path(name).exists() for name in GPU_DEVICES):
         import torch  # takes seconds: only where there may be a GPU
 
         if torch.cuda.is_available():
@@ -179,7 +193,7 @@ def _machine_memory() -> int:
     return min(found)
 
 
-_UNITS = {"": 1, "b": 1, "mb": 10**6, "gb": 10**9, "mib": MIB, "gib": MIB << 10, "m": MIB, "g": MIB << 10}
+_UNITS = {"mb": 10**6, "gb": 10**9, "mib": MIB, "gib": MIB << 10, "m": MIB, "g": MIB << 10}
 
 
 def _parse_size(text: str) -> int:
@@ -190,7 +204,7 @@ def _parse_size(text: str) -> int:
     except (ValueError, KeyError, OverflowError):
         size = 0
     if size <= 0:
-        raise BadInput(f"{text} is no amount of memory", where="--device-memory", fix="type it like 80GiB or 24GB")
+        raise BadInput(f"{text!r} is no amount of memory", where="--device-memory", fix="type it like 80GiB or 24GB")
     return size
 
 
@@ -198,16 +212,18 @@ def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> R
     """Plan the memory of each stage, the disk and the network that an iteration with these settings needs.
 
     ws: relative paths start from its folder, and the free space is that of its disk. device: the memory of the device
-    that the setting `auto` selects. No weights are loaded; for a Hugging Face name only the configuration is fetched.
-    Raises ModelError as `resolve_checkpoint` and `check_checkpoint`, where config.json does not give the model's size,
-    and for a damaged preprocessor_config.json; FileNotFoundError where the workspace's folder is missing.
+    that the setting `auto` selects (`read_device_memory`). No weights are loaded; of a checkpoint, or an adapter's
+    base, that is known by a Hugging Face name only the configuration is fetched. Raises ModelError as
+    `resolve_checkpoint` and `check_checkpoint`, where config.json does not give the model's size, and for a damaged
+    preprocessor_config.json; FileNotFoundError where the workspace's folder is missing.
     """
     with errors_of_setting("policy.base"):
         folder = checkpoint.resolve_checkpoint(settings.policy.base, ws.root, weights=False)
         model = ModelShape.read(checkpoint.check_checkpoint(folder, weights=False))
-        base = checkpoint.find_base_checkpoint(folder)
+        base = checkpoint.find_base_checkpoint(folder, weights=False)
         on_disk = _disk_bytes(base)
-        to_fetch = 0 if on_disk or ws.resolve(settings.policy.base).is_dir() else HALF * model.parameters
+        is_here = on_disk or (base == folder and ws.resolve(settings.policy.base).is_dir())
+        to_fetch = 0 if is_here else HALF * model.parameters
         # Weights that are not there yet are in bfloat16, as most are.
         planner = _Planner(model, _patch_limits(base), on_disk or HALF * model.parameters, to_fetch, device)
     stages = tuple(planner.with_fixes(stage, settings) for stage in _stage_names(settings))
@@ -231,13 +247,14 @@ def plan_resources(ws: Workspace, settings: Settings, device: DeviceMemory) -> R
 
 
 def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory, *, begun: bool = False) -> str:
-    """Check that each stage fits into the available memory, and what it writes on the disk.
+    """Check that each stage fits into the available memory, and the iteration's files onto the disk.
 
-    Returns a warning about the worst stage if it exceeds the memory by a tenth at most, else "". Raises BadInput, with
-    the figures and the settings to change, if it exceeds it by more, DiskFull where the disk has less room than an
-    iteration writes, ModelError as `plan_resources`. A small model is never refused for its memory: its samples stay
-    far below the longest that the settings allow. device: as of `plan_resources`. begun: whether the iteration has
-    written a part of it, so that the disk is not looked at.
+    device: as for `plan_resources`. begun: whether the iteration has written a part of its files, so that the disk is
+    not checked. Returns a warning, about the worst stage where it exceeds the memory by a tenth at most, or about a
+    server that no stage counts; else "". Raises BadInput, with the figures and the settings to change, where a stage
+    exceeds the memory by more, DiskFull where the disk has less room than an iteration writes, ModelError as
+    `plan_resources`. A small model is never refused for its memory: its samples stay far below the longest that the
+    settings allow.
     """
     plan = plan_resources(ws, settings, device)
     worst = max(plan.stages, key=lambda one: one.shortage)
@@ -250,7 +267,11 @@ def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory, *, 
         fix = f"set {plan.disk_fix}, or free some space" if plan.disk_fix else "free some space"
         raise DiskFull(describe_disk(plan.disk), where="`flywheel plan`", fix=fix)
     if share > 1 and plan.parameters >= SMALL:
-        return f"stage {worst.stage} {words}: it may not fit"
+        fix = f"; set {', '.join(worst.fixes)}" if worst.fixes else ""
+        server, both = plan.server, ""
+        if server and server.least > server.most:
+            both = f" (vllm needs {server.least} of it at least, and RL leaves it {server.most})"
+        return f"stage {worst.stage} {words}{both}: it may not fit{fix}"
     most = max(one.needs for one in plan.stages if one.device == "cuda") if plan.uncounted else 0
     if plan.uncounted and most + plan.uncounted.least > device.bytes:
         return describe_uncounted(plan.uncounted)
@@ -258,7 +279,10 @@ def check_resources(ws: Workspace, settings: Settings, device: DeviceMemory, *, 
 
 
 def describe_uncounted(server: ServerMemory) -> str:
-    """Say in one line what a server on this machine, which the stages do not count, takes of a GPU that it shares."""
+    """Build the one-line warning that a policy server here takes GPU memory that the plans of stages leave out.
+
+    server: its memory, as in `ResourcePlan.uncounted`.
+    """
     return (
         "the server of policy.endpoint is on this machine and does not sleep while a stage trains; no stage counts it. "
         f"On the same GPU it needs {format_size(server.least)} at least beside each of them: give it a GPU of its own, "
@@ -267,7 +291,7 @@ def describe_uncounted(server: ServerMemory) -> str:
 
 
 def describe_disk(disk: DiskPlan) -> str:
-    """Say in one line what an iteration writes, and what is free of `disk`."""
+    """Describe in one line what an iteration writes, and how much of the disk is free."""
     parts = {"of models": disk.models, "of trajectories": disk.data, "of saved state": disk.state}
     told = ", ".join(f"{format_size(size)} {what}" for what, size in parts.items())
     base = f", {format_size(disk.fetched)} of the base to fetch" if disk.fetched else ""
@@ -466,6 +490,9 @@ class _Planner:
             parts["server"], needs, note = server.asleep, trains, "with the server asleep"
             if in_rl and plays > trains:
                 parts["server"], needs, note = server.least, plays, "while the server plays, with what RL keeps then"
+        bits = settings.adapter.method != "none" and settings.adapter.base_dtype == "nf4"
+        if kind == "cpu" and (bits or chosen.optimizer == "adamw_8bit"):
+            note = "8 and 4 bits need a GPU: a run with these settings is refused"
         host = self.auto.host if kind == "cuda" else 0
         return StagePlan(stage, kind, parts, needs, self._memory(kind), host, note=note)
 

@@ -1,4 +1,4 @@
-"""Define a stage: what it reads and writes, its plan of shards, the work of one shard, and its finish.
+"""Define what a stage is (what it reads and writes, its shards, its result), and run one so that it can be resumed.
 
 Reads, writes and settings are declared once. The order of the stages, DVC's stages, the key of finished shards and the
 manifest's sources all follow from this declaration (`flywheel/pipeline/dag.py`).
@@ -38,7 +38,7 @@ from flywheel.store.partitions import PartitionManifest, table_from_rows
 from flywheel.store.schema import TABLES, empty_table, record_to_row
 from flywheel.store.versioning import stage_records
 from flywheel.utils import processes, progress
-from flywheel.utils.errors import FlywheelError, ShardBusy
+from flywheel.utils.errors import DataError, FlywheelError, ShardBusy
 from flywheel.utils.files import atomic_file, disk_full_errors, file_lock, sha256_file, write_json
 
 # Stages pass on partitions of tables, checkpoints and small records. A stage declares which of these it reads and
@@ -49,7 +49,7 @@ DOMAIN_PLACEHOLDER = "{domain}"
 
 @dataclass(frozen=True)
 class Partition:
-    """Name the rows of a table that one stage wrote in this iteration."""
+    """Identify the rows of a table that one stage wrote in an iteration."""
 
     table: str
     stage: str
@@ -68,7 +68,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Name a model of this iteration by its folder: `ct`, `sft`, `rl-<domain>` or `merged`."""
+    """Identify a model of an iteration by its folder's name: `ct`, `sft`, `rl-<domain>` or `merged`."""
 
     name: str
 
@@ -83,9 +83,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Record:
-    """Name a small JSON file of an iteration, which git keeps. previous: whether it is that of the iteration before.
+    """Identify a small JSON file of an iteration, which git keeps. name: without `.json`.
 
-    A stage that reads a record may also read what the record names by hash (a manifest's files, a promotion's model).
+    previous: whether it is that of the iteration before. A stage that reads a record may also read what the record
+    names by hash (a manifest's files, a promotion's model).
     """
 
     name: str
@@ -108,8 +109,7 @@ Artifact = Partition | Checkpoint | Record
 
 
 def expand_domains(artifact: Artifact, domains: Iterable[str]) -> list[Artifact]:
-    """Return one artifact for each of `domains`, in order, where its name contains `{domain}`, else a list of the
-    artifact itself."""
+    """Return `artifact` once for each of `domains` where its name contains `{domain}`, else it alone, in a list."""
     field = "stage" if isinstance(artifact, Partition) else "name"
     if DOMAIN_PLACEHOLDER not in (name := getattr(artifact, field)):
         return [artifact]
@@ -153,7 +153,7 @@ class StageContext:
         progress.report_progress(self.stage, line)
 
     def report_part(self, line: str, done: int, total: int, shard: str = "") -> None:
-        """Report the progress of a shard that is done in parts.
+        """Report the progress of a shard that consists of parts.
 
         line: short text. done, total: numbers of parts, of which a total of 0 counts as 1. shard: its name; "" for the
         only one of its stage.
@@ -198,8 +198,10 @@ class StageContext:
         return checkpoint.resolve_checkpoint(self.newest_model()["model"], self.ws.root)
 
     def model_name(self, folder: Path) -> str:
-        """Return a model's name in lineage: its folder relative to the workspace, or, for one that lies elsewhere, the
-        name that was promoted (`policy.base`). Raises what `newest_model` does."""
+        """Return the name of the model in `folder` for lineage: the folder relative to the workspace.
+
+        For a folder outside of it, the name of the newest model, which is then `policy.base`. Raises as `newest_model`.
+        """
         inside = folder.resolve().is_relative_to(self.ws.root)
         return self.ws.relative(folder) if inside else self.newest_model()["model"]
 
@@ -216,11 +218,10 @@ class StageContext:
         return self.write("lineage", rows)
 
     def count_episodes(self, shard: str, total: int, what: str) -> Callable[[object], None]:
-        """Return a callback that counts ended episodes of `shard`, and reports the count of `total`; its argument is
-        ignored.
+        """Return a callback to be called for each ended episode of `shard`, which counts and reports them as progress.
 
-        total: episodes of the shard. what: the word for episodes in the report. The callback may be called from several
-        threads.
+        total: number of the shard's episodes. what: the word for episodes in the report. The callback ignores its
+        argument, and may be called from several threads.
         """
         ended = itertools.count(1)
 
@@ -231,18 +232,17 @@ class StageContext:
         return count
 
     def gather_shards(self, results: ShardResults, table: str, *key: str) -> PartitionManifest:
-        """Write the staged rows of a table from all shards to the stage's partition, with one batch in memory at a
-        time.
+        """Write the rows of a table that all shards staged to the stage's partition, one batch in memory at a time.
 
         results: by shard, its folder and result. key: columns; of rows with the same key only the first is written.
-        Returns the partition's manifest. Raises DataError for rows that do not fit the schema, and where another
-        process has been writing the partition for ten minutes; FileNotFoundError where a shard staged no rows of that
-        table; DiskFull.
+        Returns the partition's manifest. Raises DataError for rows that do not fit the schema, where a shard staged no
+        file of that table (`write_shard`), and where another process has been writing the partition for ten minutes;
+        DiskFull.
         """
         seen: set[tuple] = set()
         with partitions.open_partition_writer(self.ws, table, self.iteration, self.stage) as writer:
-            for folder, _ in results.values():
-                for batch in pq.ParquetFile(folder / f"{table}.parquet").iter_batches():
+            for shard, (folder, _) in results.items():
+                for batch in _open_staged(shard, folder, table).iter_batches():
                     writer.write(_drop_seen_keys(pa.Table.from_batches([batch]).cast(TABLES[table]), key, seen))
         return partitions.partition_manifest(self.ws, table, self.iteration, self.stage)
 
@@ -254,7 +254,7 @@ class StageContext:
     def key(self, stage: Stage) -> str:
         """Hash the inputs of `stage` to 12 hex digits, once per context: the key does not change while the stage runs.
 
-        Raises DataError or ModelError where a partition or model that it reads is damaged, and what its `extra` does.
+        Raises as `stage_inputs`.
         """
         if stage.name not in self._keys:
             text = json.dumps(stage_inputs(stage, self), sort_keys=True, default=str)
@@ -269,10 +269,10 @@ class StageContext:
 
 @dataclass(frozen=True)
 class StageResult:
-    """Hold what a stage has written. manifests: of its partitions.
+    """Hold what a stage has written and measured.
 
-    metrics: rows of the table `metrics` (written by the caller of `finish`). summary: a few figures for people, in the
-    order to show them. tables: rows by name, to be shown with the summary.
+    manifests: of its partitions. metrics: rows of the table `metrics`, which `publish_stage_result` writes. summary: a
+    few figures for people, in the order to show them. tables: rows by name, to be shown with the summary.
     """
 
     manifests: tuple[PartitionManifest, ...] = ()
@@ -286,16 +286,19 @@ BROWSERS, TRAINING = "browsers", "training"  # what a stage may need on its mach
 
 @dataclass(frozen=True)
 class Stage:
-    """Declare a stage.
+    """Hold the declaration of a stage: what it reads and writes, and the functions that do its work.
 
     name: with `{domain}` in it the stage is repeated for each domain. reads: artifacts that it opens. writes: names of
     tables (of each it writes its own partition; `metrics` is implied), checkpoints and records. settings: blocks of the
-    settings that its result depends on; they become DVC's parameters. extra: returns further JSON values that it
-    depends on. closing: whether it runs after the iteration's end.
+    settings that its result depends on; they become DVC's parameters. extra: returns further JSON values that its
+    result depends on. closing: whether it runs after the iteration's end.
+
+    It runs after the stages that write what it reads; of several that are ready the first by name goes first. So one
+    that nobody reads may come last, and the iteration is complete only after it.
 
     plan: returns the names of the shards, in order; each can be done without the others. work: does one shard in its
     folder (which may hold files of a killed attempt) and returns a small JSON value. finish: turns the shards' results
-    into partitions. All of them can be called without Prefect.
+    into partitions, and returns a `StageResult`. All of them can be called without Prefect.
 
     shares: opens what all shards of one process use in common (`StageContext.shared`), such as a model. needs: what a
     machine must have to do a shard: BROWSERS, TRAINING, both, or nothing (); None: shards stay on the run's own
@@ -323,7 +326,7 @@ class Stage:
         return tuple(Partition(one, self.name) if isinstance(one, str) else one for one in (*self.writes, "metrics"))
 
     def partitions(self, *tables: str) -> list[tuple[str, str]]:
-        """List (table, stage) of the partitions that the stage reads, of these tables or of all."""
+        """List (table, writing stage) of the partitions that the stage reads, of `tables` or, without any, of all."""
         read = (artifact for artifact in self.reads if isinstance(artifact, Partition))
         return [(one.table, one.stage) for one in read if not tables or one.table in tables]
 
@@ -331,8 +334,8 @@ class Stage:
 def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
     """Collect everything that the stage's result depends on, as JSON values: the key of its shards is their hash.
 
-    ctx: of `stage`. Raises what the `fingerprint` of an artifact and the stage's `extra` do: DataError for a damaged
-    list of a partition, ModelError for a model without weights.
+    ctx: of `stage`. Raises as the artifacts' `fingerprint` (DataError for a damaged list of a partition, ModelError for
+    a model without weights) and the stage's `extra`.
     """
     domains = list(ctx.settings.synthesis.domains)
     own = [ctx.domain] if DOMAIN_PLACEHOLDER in stage.name else domains
@@ -349,13 +352,13 @@ def stage_inputs(stage: Stage, ctx: StageContext) -> dict[str, Any]:
 def shard_folder(stage: Stage, ctx: StageContext, shard: str) -> Path:
     """Return the folder in which a shard works and leaves its result; its path contains the stage's key.
 
-    ctx: of `stage`. shard: its name. Raises what `StageContext.key` does.
+    ctx: of `stage`. shard: its name. Raises as `StageContext.key`.
     """
     return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
 
 class InProcessWorker(AbstractContextManager):
-    """Do shards of one stage in this process, one after the other. ctx: the context of `stage`.
+    """Run shards of one stage in this process, one after the other. ctx: the context of `stage`.
 
     What the shards share is opened for the first shard that has to be done, stays open until the end of the block, and
     is opened again after a shard that failed.
@@ -377,12 +380,13 @@ class InProcessWorker(AbstractContextManager):
         self._open.close()
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
-        """Do the shard of that name, or take its result if it was finished before.
+        """Run the shard named `shard`, or take its result where it was finished before.
 
         A lock keeps two processes, on whichever machine, from doing the same shard: the second waits, and takes the
         first one's result. Returns the shard's folder, its result, and whether it had been done before. Raises
         ShardBusy where another process is still at it after 10 minutes, ValueError where a finished shard's
-        `result.json` is damaged, DiskFull, and what `StageContext.key` and the stage's `shares` and `work` raise.
+        `result.json` is damaged, FlywheelError where `work` returns what is no JSON value, DiskFull, and what
+        `StageContext.key` and the stage's `shares` and `work` raise.
         """
         folder = shard_folder(self._stage, self._ctx, shard)
         lock = folder.with_name(f"{shard}.lock")
@@ -402,7 +406,12 @@ class InProcessWorker(AbstractContextManager):
             self.close()
             raise
         processes.trim_heap()
-        write_json(folder / "result.json", {"result": result, "seconds": round(time.monotonic() - started, 3)})
+        try:
+            write_json(folder / "result.json", {"result": result, "seconds": round(time.monotonic() - started, 3)})
+        except TypeError as error:
+            what, where = f"its `work` returned what is no JSON value: {error}", f"stage {self._ctx.stage}"
+            fix = "return numbers, texts, lists and dicts alone; rows are staged with write_shard"
+            raise FlywheelError(what, where=where, fix=fix) from None
         return result
 
 
@@ -419,10 +428,13 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults)
 
     ctx: of `stage`. results: by shard, its folder and what `work` returned. Staged files stay (`clear_staging` removes
     them), and DVC's record is left to `stage_records.record_stage`. Returns what `finish` did, with all metrics
-    written. Raises what `finish` raises, FlywheelError where it wrote other tables than declared, DataError for wrong
-    metrics, or where another process has been writing them for ten minutes, DiskFull.
+    written. Raises what `finish` raises, FlywheelError where it returns no `StageResult` or wrote other tables than
+    declared, DataError for wrong metrics, or where another process has been writing them for ten minutes, DiskFull.
     """
     outcome = stage.finish(ctx, results)
+    if not isinstance(outcome, StageResult):
+        what, fix = f"its `finish` returned {outcome!r:.100}", "end it with `return StageResult(...)`"
+        raise FlywheelError(what, where=f"stage {ctx.stage}", fix=fix)
     wrote = sorted(one.table for one in outcome.manifests)
     declared = sorted(one for one in stage.writes if isinstance(one, str))
     if wrote != declared:
@@ -435,17 +447,19 @@ def publish_stage_result(stage: Stage, ctx: StageContext, results: ShardResults)
 
 
 def clear_staging(ctx: StageContext) -> None:
-    """Remove all files that the stage of `ctx` has staged, under any key, if any; call it once its result is recorded.
-    What cannot be removed stays silently."""
+    """Remove all files that the stage of `ctx` has staged, under any key; call it once its result is recorded.
+
+    What cannot be removed stays, without an error.
+    """
     shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
 
 
 def run_stage(stage: Stage, ctx: StageContext) -> StageResult:
     """Run a whole stage in this process, one shard after the other; return what it wrote (`publish_stage_result`).
 
-    ctx: of `stage`. Its result is not recorded in DVC, and what it staged stays. Shards that an interrupted run
-    finished are not done again. Raises DataError, ModelError, DiskFull and what else `plan`, `InProcessWorker.do_shard`
-    and `publish_stage_result` raise.
+    ctx: of `stage`. The result is not recorded in DVC, and staged files stay. Shards that an interrupted run finished
+    are not done again. Raises as the stage's `plan`, `InProcessWorker.do_shard` and `publish_stage_result`: DataError,
+    ModelError, DiskFull and others.
     """
     results = {}
     shards = stage.plan(ctx)
@@ -464,7 +478,7 @@ def single_shard_stage(
     finish: Callable[[StageContext, Path, Any], StageResult],
     **declared: Any,
 ) -> Stage:
-    """Declare a stage of one shard, which has the stage's name.
+    """Make the declaration of a stage that has one shard, which has the stage's name.
 
     work: does the shard in a folder and returns a small JSON value. finish: turns folder and value into partitions.
     declared: the other fields of `Stage`.
@@ -479,7 +493,7 @@ def single_shard_stage(
 
 
 def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Stage rows of a table, mappings, in the shard's `folder`; they count once the shard's result is written.
+    """Write rows of a table, mappings, into the shard's `folder`; they count once the shard's result is written.
 
     Raises DataError for a row that does not fit the table, DiskFull.
     """
@@ -488,7 +502,7 @@ def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> 
 
 
 def write_episode_shard(folder: Path, episodes: Iterable[Episode]) -> None:
-    """Stage episodes in the shard's `folder` as rows of trajectories, steps and images.
+    """Write episodes into the shard's `folder`, as rows of trajectories, steps and images.
 
     Raises DataError and DiskFull as `write_shard`, OSError for a screen that is no picture.
     """
@@ -499,13 +513,22 @@ def write_episode_shard(folder: Path, episodes: Iterable[Episode]) -> None:
 
 
 def read_shards(results: ShardResults, table: str, *key: str) -> pa.Table:
-    """Read the staged rows of a table from all shards.
+    """Read the rows of a table that all shards staged (`write_shard`).
 
     results: by shard, its folder and result. key: columns; of rows with the same key only the first is kept, since
-    shards may share rows such as screens. Raises FileNotFoundError where a shard staged no rows of that table.
+    shards may share rows such as screens. Raises DataError where a shard staged no file of that table.
     """
-    found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
+    found = [_open_staged(shard, folder, table).read() for shard, (folder, _) in results.items()]
     return _drop_seen_keys(pa.concat_tables([empty_table(table), *found]), key, set())
+
+
+def _open_staged(shard: str, folder: Path, table: str) -> pq.ParquetFile:
+    """Open the file of `table` that a shard staged in `folder`. Raises DataError naming the shard where it has none."""
+    try:
+        return pq.ParquetFile(folder / f"{table}.parquet")
+    except FileNotFoundError:
+        fix = f'let `work` call write_shard(folder, "{table}", rows), with [] where it has no rows'
+        raise DataError(f"the shard {shard} staged no rows of the table {table}", where=folder, fix=fix) from None
 
 
 def _drop_seen_keys(rows: pa.Table, key: Sequence[str], seen: set[tuple]) -> pa.Table:

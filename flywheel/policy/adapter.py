@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def get_adapter_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of the adapter in `model`, without a copy, by PEFT's names less the prefix of its files."""
+    """Return the weights of the adapter in `model`, without a copy, by their names in PEFT's files less the prefix."""
     from peft import get_peft_model_state_dict
 
     own = {name: weight for name, weight in model.state_dict().items() if "lora_" in name}
@@ -101,12 +101,11 @@ def get_adapter_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
-    """Write the adapter in `model` to `folder` in PEFT's format, with `base.json`, whole or not at all; return the
-    folder.
+    """Write the adapter in `model` to `folder` in PEFT's format, whole or not at all; return the folder.
 
-    model: with an adapter by `attach_adapter`; on any device. begun: the checkpoint that training began with: the base,
-    or an adapter of the same base. folder: replaced where it exists. Raises DiskFull, and ModelError as
-    `find_base_checkpoint` and, for the base, `checkpoint_digest`.
+    `base.json` is written too. model: with an adapter by `attach_adapter`; on any device. begun: the checkpoint that
+    training began with: the base, or an adapter of the same base. folder: replaced where it exists. Raises DiskFull,
+    and ModelError as `find_base_checkpoint` and, for the base, `checkpoint_digest`.
     """
     state = {_PREFIX + name: weight.detach().cpu().contiguous() for name, weight in get_adapter_state(model).items()}
     write_adapter(state, model.peft_config[_NAME].to_dict(), checkpoint.find_base_checkpoint(begun), folder)
@@ -114,7 +113,7 @@ def save_adapter(model: PreTrainedModel, begun: Path, folder: Path) -> Path:
 
 
 def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base: Path, folder: Path) -> None:
-    """Write an adapter's files to `folder`, whole or not at all.
+    """Write an adapter's weights, adapter_config.json and `base.json` to `folder`, whole or not at all.
 
     tensors: by their names in the file, on the CPU. config: fields of adapter_config.json, of which those that name the
     base and its use are replaced. base: folder of the whole checkpoint that it belongs to. folder: replaced where it
@@ -125,16 +124,17 @@ def write_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], base
     fields = {**config, "base_model_name_or_path": by_peft, "inference_mode": True, "task_type": "CAUSAL_LM"}
     with disk_full_errors(folder), atomic_folder(folder) as staged:
         save_file(dict(tensors), staged / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        (staged / ADAPTER_WEIGHTS).chmod(0o644)  # the library makes it private, and a server may be another user's
         write_json(staged / ADAPTER_CONFIG, {name: _plain(value) for name, value in sorted(fields.items())})
-        write_json(staged / ADAPTER_BASE, {"model": named.model, "digest": named.digest})
+        write_json(staged / ADAPTER_BASE, asdict(named))
 
 
 def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read an adapter's weights, on the CPU in float32, by their names in the file: matrices A [rank, in] and B [out,
-    rank], with DoRA magnitudes [out].
+    """Read an adapter's weights, on the CPU in float32, by their names in the file.
 
-    folder: the adapter's. Raises ModelError for a file that cannot be read or has no weights, a tensor that is no part
-    of a LoRA or belongs to lm_head, and one that is not finite.
+    They are matrices A [rank, in] and B [out, rank], with DoRA magnitudes [out]. folder: the adapter's. Raises
+    ModelError for a file that cannot be read or has no weights, a tensor that is no part of a LoRA or belongs to
+    lm_head, and one that is not finite.
     """
     file = folder / ADAPTER_WEIGHTS
     found: dict[str, Tensor] = {}
@@ -158,15 +158,20 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def name_adapter_tensor(module: str, kind: str) -> str:
-    """Return a tensor's name in PEFT's files. module: name of the base's module. kind: lora_A, lora_B or
-    lora_magnitude_vector."""
+    """Return the name of an adapter's tensor in PEFT's files.
+
+    module: name of the base's module. kind: lora_A, lora_B or lora_magnitude_vector.
+    """
     return f"{_PREFIX}{module}.{kind}" + ("" if kind == "lora_magnitude_vector" else ".weight")
 
 
 def iter_adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield (name of the base's module, its tensors by kind: lora_A [rank, in], lora_B [out, rank] and, with DoRA,
-    lora_magnitude_vector [out]), sorted by module. tensors: as `read_adapter_tensors` returns them. where: the file,
-    for messages. Raises ModelError, when it comes to it, for a module without lora_A or lora_B."""
+    """Yield each adapted module of the base by name, with its tensors by kind, sorted by module.
+
+    The kinds: lora_A [rank, in], lora_B [out, rank] and, with DoRA, lora_magnitude_vector [out]. tensors: as
+    `read_adapter_tensors` returns them. where: the file, for messages. Raises ModelError, when it comes to it, for a
+    module without lora_A or lora_B.
+    """
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         found = _PART.fullmatch(name.removeprefix(_PREFIX))
@@ -177,8 +182,19 @@ def iter_adapter_modules(tensors: Mapping[str, Tensor], where: Path) -> Iterator
         yield module, some
 
 
+def _check_rank(module: str, parts: Mapping[str, Tensor], rank: int, folder: Path) -> None:
+    """Raise ModelError where a module's matrices have not the rank that adapter_config.json gives, by which the product
+    would be scaled."""
+    a, b = parts["lora_A"], parts["lora_B"]
+    if not (a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1] == rank):
+        what = (
+            f"{module} has lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)}, and {ADAPTER_CONFIG} says rank {rank}"
+        )
+        raise ModelError(what, where=folder, fix="copy the adapter again")
+
+
 def adapter_scaling(config: Mapping[str, Any]) -> float:
-    """Return the factor of the product B A: alpha / rank, or with rsLoRA alpha / sqrt(rank).
+    """Return the factor by which a LoRA's product B A is scaled: alpha / rank, or with rsLoRA alpha / sqrt(rank).
 
     config: fields of adapter_config.json, as `read_adapter_config` returns them. Raises KeyError where rank or alpha is
     missing.
@@ -189,8 +205,10 @@ def adapter_scaling(config: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class LayerUpdate:
-    """Hold an adapter's part for one linear layer. a: [rank, in]. b: [out, rank]. magnitude: [out]; None without DoRA.
-    scaling: factor of B A."""
+    """Hold what an adapter changes in one linear layer.
+
+    a: [rank, in]. b: [out, rank]. magnitude: [out]; None without DoRA. scaling: factor of B A.
+    """
 
     a: Tensor
     b: Tensor
@@ -211,9 +229,10 @@ class LayerUpdate:
 
 
 def read_layer_updates(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, LayerUpdate]:
-    """Read the adapter in `folder`, by names of the base's layers. shapes: (out, in) of the base's linear layers.
+    """Read what the adapter in `folder` changes, by names of the base's layers.
 
-    Raises ModelError for an adapter that cannot be read, or that has a layer or shape that the base does not have.
+    shapes: (out, in) of the base's linear layers, by name. Raises ModelError for an adapter that cannot be read, or
+    that has a layer or shape that the base does not have.
     """
     config = checkpoint.read_adapter_config(folder)
     scaling, dora = adapter_scaling(config), bool(config.get("use_dora"))
@@ -222,8 +241,9 @@ def read_layer_updates(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dic
         if name not in shapes:
             raise ModelError(f"the base has no linear layer {name}", where=folder, fix="it is of another base")
         a, b, (out, into) = parts["lora_A"], parts["lora_B"], shapes[name]
-        if b.shape[0] != out or a.shape[1] != into or b.shape[1] != a.shape[0]:
-            what = f"{name} is {out} x {into} in the base, {b.shape[0]} x {a.shape[-1]} in the adapter"
+        _check_rank(name, parts, config["r"], folder)
+        if b.shape[0] != out or a.shape[1] != into:
+            what = f"{name} is {out} x {into} in the base, {b.shape[0]} x {a.shape[1]} in the adapter"
             raise ModelError(what, where=folder, fix="it is of another base")
         if dora != ("lora_magnitude_vector" in parts):
             raise ModelError(f"{name} and use_dora do not agree", where=folder, fix="copy the adapter again")
@@ -233,8 +253,11 @@ def read_layer_updates(folder: Path, shapes: Mapping[str, Sequence[int]]) -> dic
 
 @torch.no_grad()
 def merge_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Merge the adapter in `folder` into `model`, its base, in place: computed in float32 and rounded to the dtype of
-    the weights. Raises ModelError as `read_layer_updates`; the model is then unchanged."""
+    """Merge the adapter in `folder` into `model`, its base, in place.
+
+    The sum is computed in float32 and rounded to the dtype of the weights. Raises ModelError as `read_layer_updates`;
+    the model is then unchanged.
+    """
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     for name, update in read_layer_updates(folder, {name: one.weight.shape for name, one in layers.items()}).items():
         layers[name].weight.copy_(update.merged(layers[name].weight))
@@ -254,17 +277,21 @@ def _target_pattern(model: PreTrainedModel, chosen: AdapterSettings) -> str:
 
 
 def check_adapter_form(folder: Path, chosen: AdapterSettings) -> None:
-    """Check that training can continue with the adapter in `folder`.
+    """Raise ModelError where training cannot continue with the adapter in `folder` under the settings.
 
-    chosen: block `adapter`. Raises ModelError where rank, alpha, rslora, dora or targets differ, or its files are
+    chosen: block `adapter`. It cannot where rank, alpha, rslora, dora or targets differ, or the adapter's files are
     damaged or of a kind that is not supported.
     """
     found = checkpoint.read_adapter_config(folder)
     for field, name in (("r", "rank"), ("lora_alpha", "alpha"), ("use_rslora", "rslora"), ("use_dora", "dora")):
-        if (found.get(field) or False) != (wanted := getattr(chosen, name)):
-            what = f"the adapter has {name} {found.get(field) or False}, adapter.{name} is {wanted}"
+        if (own := found.get(field) or False) != (wanted := getattr(chosen, name)):
+            what = f"the adapter has {name} {own}, adapter.{name} is {wanted}".replace("True", "true")
+            what = what.replace("False", "false")  # as params.yaml has it
             raise ModelError(what, where=folder, fix=_OTHER)
-    names = [_short(name) for name in read_adapter_tensors(folder)]
+    tensors = read_adapter_tensors(folder)
+    for module, parts in iter_adapter_modules(tensors, folder):
+        _check_rank(module, parts, chosen.rank, folder)
+    names = [_short(name) for name in tensors]
     has = [target for target, begins in _TARGETS.items() if any(re.match(begins, name) for name in names)]
     if set(has) != set(chosen.targets):
         what = f"the adapter is of {', '.join(has) or 'other layers'}, adapter.targets are {', '.join(chosen.targets)}"

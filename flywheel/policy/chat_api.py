@@ -30,9 +30,10 @@ _FIELDS = json.loads(resources.files("flywheel.policy").joinpath("chat_fields.js
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """Hold a parsed request. samples: one for each requested answer; they differ in their seeds only.
+    """Hold a parsed request of chat completions.
 
-    logprobs, token_ids: whether the answer includes them. usage_in_stream: whether a stream ends with its token counts.
+    samples: parameters of each requested answer; they differ in their seeds only. logprobs, token_ids: whether the
+    answer includes them. usage_in_stream: whether a stream ends with its token counts.
     """
 
     model: str
@@ -106,7 +107,7 @@ class _RequestBody(_Part):
 
 
 def format_chat_request(context: Context, sampling: SamplingParams, model: str) -> dict[str, Any]:
-    """Build the body of a request for one completion with its token ids and log-probabilities.
+    """Build the body of a request for one completion with its token ids and log-probabilities, as a JSON object.
 
     context: the prompt. sampling: its parameters; `action` and `session` are not sent. model: its name at the server.
 
@@ -139,7 +140,7 @@ def format_chat_request(context: Context, sampling: SamplingParams, model: str) 
 
 
 def parse_chat_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], int]) -> ChatRequest:
-    """Parse and check the body of a request.
+    """Parse and check the body of a request of chat completions.
 
     raw: JSON, as received. max_new_tokens: limit where the request has none. seed: returns the seed where the request
     has none. Raises BadInput, which names the field, for a body that is not JSON, a missing or wrong field, a field
@@ -252,9 +253,11 @@ def _picture(url: str, where: str) -> bytes:
 
 @dataclass(frozen=True)
 class ChatAnswer:
-    """Hold a parsed answer with one choice. completion: its weight_version is "" where the server does not report it.
-    prompt_token_ids: [prompt tokens]; None where the server does not report them. model: the server's name of the model
-    that answered."""
+    """Hold a parsed answer of chat completions with one choice.
+
+    completion: its weight_version is "" where the server does not report it. prompt_token_ids: [prompt tokens]; None
+    where the server does not report them. model: the server's name of the model that answered.
+    """
 
     completion: Completion
     prompt_token_ids: tuple[int, ...] | None
@@ -268,8 +271,11 @@ def format_chat_answer(
     prompt_ids: Sequence[int],
     spell: Callable[[int], str],
 ) -> dict[str, Any]:
-    """Build the body of an answer. head: fields id, created and model. asked: the request. completions: one for each
-    requested answer. prompt_ids: token ids of the prompt. spell: returns the text of one token id."""
+    """Build the body of an answer of chat completions, as a JSON object.
+
+    head: fields id, created and model. asked: the request. completions: one for each requested answer. prompt_ids:
+    token ids of the prompt. spell: returns the text of one token id.
+    """
     choices = [
         {"index": index, "message": {"role": "assistant", "content": one.text}, **_rest_of_choice(asked, one, spell)}
         for index, one in enumerate(completions)
@@ -320,8 +326,11 @@ def _usage(completions: Sequence[Completion]) -> dict[str, int]:
 
 
 def parse_chat_answer(body: Any, *, where: str) -> ChatAnswer:
-    """Parse an answer with one choice, its token ids and log-probabilities. body: the decoded JSON. where: URL of the
-    server, for messages. Raises PolicyError that names what is missing or invalid."""
+    """Parse an answer of chat completions with one choice, its token ids and log-probabilities.
+
+    body: the decoded JSON. where: URL of the server, for messages. Raises PolicyError that names what is missing or
+    invalid.
+    """
     try:
         (choice,) = body["choices"]
         ids, text, reason = choice.get("token_ids"), choice["message"]["content"], choice["finish_reason"]

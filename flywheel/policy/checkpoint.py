@@ -28,17 +28,18 @@ _INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _CONFIGURATION = ["*.json", "*.jinja", "*.txt"]
 _WANTED = [*_CONFIGURATION, "*.safetensors"]  # files to download from a repository: no weights in other formats
-_COPY = "copy the whole checkpoint"
+_COPY, _AGAIN = "copy the whole checkpoint", "copy it again"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
 
 
 def resolve_checkpoint(base: Path | str, root: Path | None = None, *, weights: bool = True) -> Path:
-    """Return the folder of a checkpoint: a path, or the snapshot of a Hugging Face repository.
+    """Return the folder of a checkpoint: a path, or the snapshot of a Hugging Face repository, downloaded if needed.
 
-    base: a path, or a repository's name (`owner/name`), which is looked up in the hub's cache on this machine and
-    downloaded where it is not there. A name whose first part is an existing folder (`models/none`) is a path, which may
-    not exist. root: the folder that relative paths start from; None: the working directory. weights: False downloads
-    the configuration only. Raises ModelError where the repository cannot be downloaded.
+    base: a path, or a repository's name (`owner/name`). Of a repository the newest revision is downloaded into the
+    hub's cache on this machine, where that lacks files of it; where the hub cannot be asked, the cached one is taken. A
+    name whose first part is an existing folder (`models/none`) is a path. A path is not checked: it may not exist.
+    root: the folder that relative paths start from; None: the working directory. weights: False downloads the
+    configuration only. Raises ModelError where the repository is neither there nor can be downloaded.
     """
     folder = (root or Path()) / base
     if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
@@ -54,22 +55,22 @@ def resolve_checkpoint(base: Path | str, root: Path | None = None, *, weights: b
 
 
 def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
-    """Check that a checkpoint's folder is complete, reading headers only, and return its config.json, an adapter's
-    base's.
+    """Check that a checkpoint's folder is complete, by the headers of its weights; return its config.json.
 
-    folder: of the checkpoint, or of an adapter, whose base is checked too. weights: False skips the weights. Raises
-    ModelError for a folder that does not exist or lacks configuration, weights, tokeniser or image settings, a damaged
-    config.json or index of shards, a model of another family, a missing shard, a weights file that is cut off or not
-    in safetensors format, and as `read_adapter_config` and `find_base_checkpoint`.
+    folder: of the checkpoint, or of an adapter, whose base is checked too, and whose base's config.json is returned;
+    that base is found, and its weights are read, as `find_base_checkpoint` does. weights: False skips the weights.
+    Raises ModelError for a folder that does not exist or lacks configuration, weights, tokeniser or image settings, a
+    damaged config.json or index of shards, a model of another family, a missing shard, a weights file that is cut off
+    or not in safetensors format, and as `read_adapter_config` and `find_base_checkpoint`.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError("no such model folder", where=folder, fix="give the folder of a checkpoint")
     if is_adapter(folder):
+        read_adapter_config(folder)
         if weights:
-            read_adapter_config(folder)
             count_parameters(folder)
-        return check_checkpoint(find_base_checkpoint(folder), weights=weights)
+        return check_checkpoint(find_base_checkpoint(folder, weights=weights), weights=weights)
     if not (folder / "config.json").is_file():
         raise ModelError("not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint")
     config = read_json_object(folder / "config.json")
@@ -88,11 +89,11 @@ def check_checkpoint(folder: Path | str, *, weights: bool = True) -> dict[str, A
 
 
 def checkpoint_digest(folder: Path | str) -> str:
-    """Return the digest of the weights in `folder`: the first 16 hexadecimal digits of the SHA-256 over its safetensors
-    files. An adapter's digest includes its base's.
+    """Return the digest of the weights in `folder`, the first 16 hexadecimal digits of a SHA-256.
 
-    A process reads the files once, and again where they change. Raises ModelError where there are none, a shard is
-    missing, or an adapter's base cannot be named, OSError for a file that cannot be read.
+    It is over the safetensors files; an adapter's digest includes its base's. A process reads the files once, and again
+    where they change. Raises ModelError as `list_weight_files`, and for an adapter as `adapter_base_digest`; OSError
+    for a file that cannot be read.
     """
     own = cached_sha256(*list_weight_files(folder))
     if is_adapter(folder):
@@ -119,23 +120,29 @@ def is_adapter(folder: Path | str) -> bool:
 
 @dataclass(frozen=True)
 class AdapterBase:
-    """Name the checkpoint that an adapter belongs to. model: its folder, absolute or relative to the adapter's, or its
-    Hugging Face name. digest: of its weights."""
+    """Hold which checkpoint an adapter belongs to.
+
+    model: its folder, absolute or relative to the adapter's, or its Hugging Face name. digest: of its weights. config:
+    digest of its config.json, as `config_digest` has it; "": not noted.
+    """
 
     model: str
     digest: str
+    config: str = ""
 
 
 def read_adapter_base(folder: Path) -> AdapterBase | None:
-    """Read `base.json` in an adapter's folder; None where there is none (PEFT alone wrote the adapter). Raises
-    ModelError for a damaged file."""
+    """Read `base.json` in an adapter's folder; None where there is none (PEFT alone wrote the adapter).
+
+    Raises ModelError for a damaged file.
+    """
     if not (folder / ADAPTER_BASE).is_file():
         return None
     raw = read_json_object(folder / ADAPTER_BASE)
-    model, digest = raw.get("model"), raw.get("digest")
-    if not (isinstance(model, str) and model and isinstance(digest, str) and digest):
-        raise ModelError(f"{ADAPTER_BASE} names no model and digest", where=folder, fix="copy it again")
-    return AdapterBase(model, digest)
+    model, digest, config = raw.get("model"), raw.get("digest"), raw.get("config", "")
+    if not (isinstance(model, str) and model and isinstance(digest, str) and digest and isinstance(config, str)):
+        raise ModelError(f"{ADAPTER_BASE} names no model and digest", where=folder, fix=_AGAIN)
+    return AdapterBase(model, digest, config)
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
@@ -156,61 +163,109 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     if str(raw.get("init_lora_weights", "")).lower().startswith(_MOVED_BASE):
         what = f"an adapter that began by {raw['init_lora_weights']} belongs to changed weights of its base"
         raise ModelError(what, where=where, fix="let PEFT convert it to a plain LoRA")
-    rank, alpha = raw.get("r"), raw.get("lora_alpha")
-    if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and math.isfinite(alpha)):
-        raise ModelError("it has no rank and alpha", where=where, fix="copy it again")
+    for field, name in (("r", "rank"), ("lora_alpha", "alpha")):
+        value = raw.get(field)
+        is_number = isinstance(value, int if field == "r" else int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or (field == "r" and value < 1):
+            what = f"{field} is {json.dumps(value)[:60] if field in raw else 'missing'}"
+            raise ModelError(f"the adapter has no {name}: {what}", where=where, fix=_AGAIN)
     return raw
 
 
-def find_base_checkpoint(folder: Path | str) -> Path:
+def find_base_checkpoint(folder: Path | str, *, weights: bool = True) -> Path:
     """Return the folder of the whole checkpoint: `folder` itself, unchecked, or the base of an adapter.
 
-    A base that is known by its Hugging Face name only is downloaded where it is not in the hub's cache. Raises
-    ModelError for an adapter whose `base.json` or adapter_config.json is damaged, or whose base is missing, cannot be
-    downloaded, is an adapter itself or, where `base.json` gives a digest, has other weights than that, or none.
+    A base that is known by its Hugging Face name only is fetched as by `resolve_checkpoint`. Where `base.json` gives
+    the digest of the base's weights, or of its config.json, these are read and compared. weights: False downloads the
+    configuration only, and does not compare weights that are missing. Raises ModelError for an adapter whose
+    `base.json` or adapter_config.json is damaged, or whose base is missing, cannot be downloaded, is an adapter itself
+    or, where `base.json` gives a digest, has another config.json or other weights than that, or none.
     """
     folder = Path(folder)
     if not is_adapter(folder):
         return folder
     named = read_adapter_base(folder)
-    base = _find_base(folder, named)
+    base = _find_base(folder, named, weights)
     short = os.path.normpath(base)
     if is_adapter(base):
         fix = "merge the lower one first: flywheel model merge-adapter"
         raise ModelError(f"its base, {short}, is an adapter too", where=folder, fix=fix)
-    if named is not None and (found := checkpoint_digest(base)) != named.digest:
+    if named is not None and named.config not in ("", found := config_digest(base)):
+        now = f"is now {found}" if found else "is gone"
+        what = f"the adapter belongs to the config.json {named.config}, and that of its base, {short}, {now}"
+        fix = f"bring that file back, or where the change means nothing write the new digest into {ADAPTER_BASE}"
+        raise ModelError(what, where=folder, fix=fix)
+    if named is None or not (weights or _has_weights(base)):
+        return base
+    if (found := checkpoint_digest(base)) != named.digest:
         what = f"the adapter belongs to the weights {named.digest}, and its base, {short}, now has {found}"
         raise ModelError(what, where=folder, fix="bring those weights back: an adapter is of no use on others")
     return base
 
 
+# Fields of config.json that other versions of the library write anew, and that change no number here.
+_NO_MATTER = {"transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype", "use_cache"}
+
+
+def config_digest(folder: Path) -> str:
+    """Return the digest of what config.json in a whole checkpoint's `folder` says of the network.
+
+    16 hexadecimal digits of a SHA-256; "" where there is no such file. The order of its fields, and those that say
+    nothing of the network, do not count. Raises ModelError for a damaged file.
+    """
+    if not (folder / "config.json").is_file():
+        return ""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items() if name not in _NO_MATTER}
+        return value
+
+    text = json.dumps(plain(read_json_object(folder / "config.json")), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def find_local_base(folder: Path) -> Path | None:
-    """Return the folder of an adapter's base, unchecked; None where it does not exist, or the base is known by its
-    Hugging Face name only. folder: the adapter's. Raises ModelError for a damaged `base.json`, and a missing or damaged
-    adapter_config.json."""
+    """Return the folder of an adapter's base on this machine, unchecked; None where there is none.
+
+    Then the folder does not exist, or the base is known by its Hugging Face name only. folder: the adapter's. A
+    relative path in `base.json` counts from it, one in adapter_config.json from the working directory. Raises
+    ModelError for a damaged `base.json`, and a missing or damaged adapter_config.json.
+    """
     named = read_adapter_base(folder)
     by_peft = str(read_json_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path") or "")
     places = ([folder / named.model] if named else []) + ([Path(by_peft)] if by_peft else [])
     return next((place for place in places if place.is_dir()), None)
 
 
-def _find_base(folder: Path, named: AdapterBase | None) -> Path:
+def _find_base(folder: Path, named: AdapterBase | None, weights: bool) -> Path:
     if (found := find_local_base(folder)) is not None:
         return found
     by_peft = str(read_json_object(folder / ADAPTER_CONFIG).get("base_model_name_or_path") or "")
     for name in filter(None, (named.model if named else "", by_peft)):
         if _HUB_NAME.fullmatch(name):
-            return resolve_checkpoint(name)
+            try:
+                return resolve_checkpoint(name, weights=weights)
+            except ModelError as error:
+                what = f"the base of the adapter cannot be had: {error.what}"
+                raise ModelError(what, where=folder, fix="fetch it, or name its folder in base.json") from None
     what = f"the base of the adapter, {named.model if named else by_peft or 'not named'}, is not there"
     fix = f"put it there, or name its folder in {ADAPTER_BASE if named else ADAPTER_CONFIG}"
     raise ModelError(what, where=folder, fix=fix)
 
 
+def _has_weights(folder: Path) -> bool:
+    try:
+        return bool(list_weight_files(folder))
+    except ModelError:
+        return False
+
+
 def adapter_base_digest(folder: Path) -> str:
     """Return the digest of an adapter's base: from `base.json`, or computed from its weights where there is none.
 
-    Raises ModelError for a damaged `base.json`; where it is computed, also as `find_base_checkpoint` and, for the
-    base, `checkpoint_digest`.
+    folder: the adapter's. The digest is as of `checkpoint_digest`. Raises ModelError for a damaged `base.json`; where
+    it is computed, also as `find_base_checkpoint` and, for the base, `checkpoint_digest`.
     """
     named = read_adapter_base(folder)
     return named.digest if named else checkpoint_digest(find_base_checkpoint(folder))
@@ -224,30 +279,43 @@ def hub_name(folder: Path) -> str:
 
 
 def name_adapter_base(base: Path, folder: Path) -> AdapterBase:
-    """Return the contents of `base.json` for an adapter in `folder`. base: folder of the base; a snapshot in the hub's
-    cache is noted by its Hugging Face name, another folder by its path relative to `folder`, so that a workspace can be
-    moved. Raises ModelError as `checkpoint_digest`."""
-    digest, base = checkpoint_digest(base), base.absolute()
+    """Return what `base.json` of an adapter in `folder` is to hold: where its base is, and two digests of it.
+
+    base: folder of the base; a snapshot in the hub's cache is noted by its Hugging Face name, another folder by its
+    path relative to `folder`, so that a workspace can be moved. Raises ModelError as `checkpoint_digest` and
+    `config_digest`.
+    """
+    digest, config, base = checkpoint_digest(base), config_digest(base), base.absolute()
     if name := hub_name(base):
-        return AdapterBase(name, digest)
+        return AdapterBase(name, digest, config)
     outside = len(Path(os.path.commonpath([base, folder.absolute()])).parts) < 2
-    return AdapterBase(str(base) if outside else Path(os.path.relpath(base, folder.absolute())).as_posix(), digest)
+    place = str(base) if outside else Path(os.path.relpath(base, folder.absolute())).as_posix()
+    return AdapterBase(place, digest, config)
 
 
 def list_weight_files(folder: Path | str) -> list[Path]:
     """List the safetensors files of the checkpoint in `folder`, sorted by name: those of its index, where it has one.
-    Raises ModelError where there are none, or the index is damaged or names a missing shard."""
+
+    Raises ModelError where there is no such folder, or no file, or the index is damaged or names a missing shard.
+    """
     folder = Path(folder)
     if (folder / _INDEX).is_file():
         shards = read_json_object(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict) or not shards:
-            raise ModelError(f"{_INDEX} names no shards", where=folder, fix="copy it again")
+            raise ModelError(f"{_INDEX} names no shards", where=folder, fix=_AGAIN)
         files = [folder / name for name in sorted({str(name) for name in shards.values()})]
         missing = [file.name for file in files if not file.is_file()]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise ModelError(f"the shard {missing[0]} is missing{more}", where=folder, fix=_COPY)
         return files
+    if not folder.is_dir():
+        raise ModelError("no such model folder", where=folder, fix="give the folder of a checkpoint")
+    if is_adapter(folder) and not (folder / ADAPTER_WEIGHTS).is_file():
+        older = folder / "adapter_model.bin"  # a pickle, by PEFT before 0.6
+        but = f", but {older.name}, which is not read here" if older.is_file() else ""
+        fix = "let a newer PEFT save it: safe_serialization=True" if but else _AGAIN
+        raise ModelError(f"the adapter has no {ADAPTER_WEIGHTS}{but}", where=folder, fix=fix)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ModelError("the model folder has no safetensors file", where=folder, fix=_COPY)
@@ -255,15 +323,17 @@ def list_weight_files(folder: Path | str) -> list[Path]:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in the file `path`. Raises ModelError, which names the file, where it is missing or has
-    none."""
+    """Read the JSON object in the file `path`.
+
+    Raises ModelError, which names the file, where it is missing or has none.
+    """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         what = f"{path.name} is not JSON: {summarise_error(error)}"
-        raise ModelError(what, where=path.parent, fix="copy it again") from None
+        raise ModelError(what, where=path.parent, fix=_AGAIN) from None
     if not isinstance(raw, dict):
-        raise ModelError(f"{path.name} is not a JSON object", where=path.parent, fix="copy it again")
+        raise ModelError(f"{path.name} is not a JSON object", where=path.parent, fix=_AGAIN)
     return raw
 
 
@@ -289,15 +359,17 @@ def _check_header(file: Path) -> int:
         wanted = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
         numbers = sum(math.prod(tensor["shape"]) for tensor in tensors)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        raise ModelError(f"{file.name} is not a safetensors file", where=file.parent, fix="copy it again") from None
+        raise ModelError(f"{file.name} is not a safetensors file", where=file.parent, fix=_AGAIN) from None
     if size < wanted:
         what = f"{file.name} is cut off: it has {size} bytes of {wanted}"
-        raise ModelError(what, where=file.parent, fix="copy it again")
+        raise ModelError(what, where=file.parent, fix=_AGAIN)
     return numbers
 
 
 def summarise_error(error: Exception) -> str:
-    """Return the first line of an exception's message that is not blank, cut to 300 characters; the name of its class
-    where the message is empty."""
+    """Return the first line of an exception's message that is not blank, cut to 300 characters.
+
+    Where the message is empty, it is the name of the exception's class.
+    """
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].strip() if lines else type(error).__name__)[:300]

@@ -1,10 +1,8 @@
-"""Choose attention kernels and precision on a GPU, threads on a CPU, and release a GPU's unused memory."""
+"""Choose attention kernels and precision on a GPU, tell small models, and release a GPU's unused memory."""
 
 from __future__ import annotations
 
 import gc
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -14,18 +12,15 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-# A forward pass of a small model is many small operations, which gain little from several threads: on two cores, two
-# passes in sequence, each on both cores, take 1.5 times as long as two passes in parallel on one core each. With other
-# work on the machine, such as browsers, it is worse: each operation waits for the slowest of its threads.
-
-_START_S = 60.0
 _SMALL = 100_000_000  # parameters below which a pass over a few rows gains nothing from a second core
 _MOST = 8  # parts that a batch is split into: a prefix that several samples share is computed once for each part
 
 
 def is_small_model(model: nn.Module) -> bool:
-    """Tell whether `model` is so small (fewer than 100 million parameters) that a forward pass over a few rows gains
-    nothing from a second core."""
+    """Tell whether `model` is so small that a forward pass over a few rows gains nothing from a second core.
+
+    Small: fewer than 100 million parameters.
+    """
     return sum(weight.numel() for weight in model.parameters()) < _SMALL
 
 
@@ -39,42 +34,11 @@ def count_parallel_passes(model: nn.Module) -> int:
     return min(torch.get_num_threads(), _MOST) if on_cpu and is_small_model(model) else 1
 
 
-def use_one_core_in_thread() -> None:
-    """Let the calling thread compute on one core; threads that start later use as many cores as before."""
-    every = torch.get_num_threads()
-    _use_one_core()
-    other = threading.Thread(target=torch.set_num_threads, args=(every,))
-    other.start()
-    other.join()
-
-
-def open_pass_pool(count: int) -> ThreadPoolExecutor | None:
-    """Open a pool of `count` threads with one core each, which the caller shuts down; None for a count below 2: the
-    caller's own thread will do.
-
-    torch.set_num_threads also sets the number for all threads that start later. So all threads of the pool start here,
-    and the number is restored afterwards. Raises threading.BrokenBarrierError where they do not start within 60
-    seconds.
-    """
-    if count < 2:
-        return None
-    every, begun = torch.get_num_threads(), threading.Barrier(count)
-    pool = ThreadPoolExecutor(count, "policy-pass", _use_one_core)
-    list(pool.map(lambda _: begun.wait(_START_S), range(count)))
-    torch.set_num_threads(every)
-    return pool
-
-
 def release_gpu_memory() -> None:
     """Release the GPU memory that torch has cached in this process and does not use."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def _use_one_core() -> None:
-    torch.set_num_threads(1)
-    torch.get_num_threads()  # a thread that never calls this takes the global number when it first computes
 
 
 # On a GPU the flash kernels take half precision only, and no mask other than the causal one. So masks are left out
@@ -96,18 +60,21 @@ def supports_flash_attention(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def enable_tf32(device: torch.device) -> None:
-    """Let this process multiply float32 matrices in TF32 (factors with 10 bits of mantissa, sums with 23), if `device`
-    is a GPU; the setting stays.
+    """Let this process multiply float32 matrices in TF32 from here on, if `device` is a GPU.
 
-    Training is three times as fast, and log-probabilities change by an eighteenth of what bfloat16 changes them
-    (docs/measurements/scaling.md). NVIDIA_TF32_OVERRIDE=0 in the environment forbids TF32.
+    TF32 has factors with 10 bits of mantissa, sums with 23. Training is three times as fast, and log-probabilities
+    change by an eighteenth of what bfloat16 changes them (docs/measurements/scaling.md). NVIDIA_TF32_OVERRIDE=0 in the
+    environment forbids TF32.
     """
     if is_cuda(device):
         torch.backends.cuda.matmul.allow_tf32 = True  # torch raises where a library sets the newer fp32_precision too
 
 
 def install_window_attention(model: PreTrainedModel) -> None:
-    """Replace, in place, the vision attention of a Qwen-VL `model` by `window_attention`."""
+    """Let the vision tower of a Qwen-VL `model` compute all its windows in one call, by `window_attention`.
+
+    The model is changed in place.
+    """
     model.set_attn_implementation({"vision_config": WINDOW_ATTENTION})
 
 

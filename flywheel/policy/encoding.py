@@ -22,8 +22,11 @@ from flywheel.utils.errors import ModelError, PolicyError
 
 @dataclass(frozen=True, eq=False)
 class CutScreen:
-    """Hold a screen that is cut into patches. pixels: float32 [patches, channels x frames x patch x patch]. grid: int64
-    [1, 3], the number of frames, rows and columns of patches. Neither is to be changed."""
+    """Hold a screen that is cut into patches; its arrays are not to be changed.
+
+    pixels: float32 [patches, channels x frames x patch x patch]. grid: int64 [1, 3], the number of frames, rows and
+    columns of patches.
+    """
 
     pixels: np.ndarray
     grid: np.ndarray
@@ -46,8 +49,11 @@ class PatchExtractor:
         self._values = np.ascontiguousarray(ramp[:, 0], dtype=np.float32)  # [channel, level]
 
     def patches(self, pictures: Sequence[Picture.Image]) -> tuple[np.ndarray, np.ndarray]:
-        """Resize RGB pictures to the model's size and cut them. Return pixel_values, float32 [patches of all pictures,
-        channels x frames x patch x patch], and image_grid_thw, int64 [pictures, 3]."""
+        """Resize RGB pictures to the model's size and cut them into patches; return (pixel_values, image_grid_thw).
+
+        pixel_values: float32 [patches of all pictures, channels x frames x patch x patch]. image_grid_thw: int64
+        [pictures, 3], the number of frames, rows and columns of each.
+        """
         images, size = self._images, self._images.patch_size
         sizes = [self._size(picture) for picture in pictures]
         found = [self._cut(picture, wanted) for picture, wanted in zip(pictures, sizes, strict=True)]
@@ -97,10 +103,11 @@ class PatchExtractor:
 
 @dataclass(frozen=True)
 class EncodedSequence:
-    """Hold one encoded sequence. input_ids: int64 [tokens]. mm_token_type_ids: int64 [tokens], 1 for an image token.
+    """Hold one encoded sequence of tokens, with its images as patches.
 
-    pixel_values: float32 [patches of all images, channels x frames x patch x patch]. image_grid_thw: int64 [images, 3],
-    the number of frames, rows and columns of each image's patches.
+    input_ids: int64 [tokens]. mm_token_type_ids: int64 [tokens], 1 for an image token. pixel_values: float32 [patches
+    of all images, channels x frames x patch x patch]. image_grid_thw: int64 [images, 3], the number of frames, rows and
+    columns of each image's patches.
     """
 
     input_ids: np.ndarray
@@ -126,8 +133,10 @@ _HARMLESS = re.compile(r"<\|(?!(?:box|object_ref)_(?:start|end)\|>)")
 
 
 def break_control_tokens(text: str) -> str:
-    """Insert a space into control tokens that `text` contains, as it is not trusted; halves of surrogate pairs become
-    question marks."""
+    """Insert a space into the control tokens that `text`, which is not trusted, contains.
+
+    Halves of surrogate pairs become question marks.
+    """
     return _HARMLESS.sub("< |", text.encode("utf-8", "replace").decode())
 
 
@@ -155,8 +164,11 @@ class Encoder:
 
     @classmethod
     def new(cls, tokenizer: PreTrainedTokenizerBase, side: int = 224) -> Encoder:
-        """Make the encoder of a new model. tokenizer: has Qwen's control tokens. side: of the model's square screens,
-        in pixels; patches are 16 x 16 pixels, merged 2 x 2."""
+        """Make the encoder of a new model.
+
+        tokenizer: has Qwen's control tokens. side: of the model's square screens, in pixels; patches are 16 x 16
+        pixels, merged 2 x 2.
+        """
         area = {"shortest_edge": side * side, "longest_edge": side * side}
         half = [0.5, 0.5, 0.5]
         images = Qwen2VLImageProcessorPil(
@@ -169,10 +181,9 @@ class Encoder:
         """Load the encoder of a checkpoint of the Qwen-VL family.
 
         folder: of the checkpoint, whose weights are not read, or of an adapter, whose base has these files and is
-        checked by its weights' digest.
-        max_image_side: as in the class. Raises ModelError as `check_checkpoint` and `find_base_checkpoint`, and where
-        config.json, tokeniser, chat template or the image processor's settings are missing or broken, or do not belong
-        to the same model.
+        checked by its weights' digest. max_image_side: as in the class. Raises ModelError as `check_checkpoint` and
+        `find_base_checkpoint`, and where config.json, tokeniser, chat template or the image processor's settings are
+        missing or broken, or do not belong to the same model.
         """
         checkpoint.check_checkpoint(folder, weights=False)
         folder = checkpoint.find_base_checkpoint(folder)
@@ -195,23 +206,27 @@ class Encoder:
         return made
 
     def save(self, folder: Path | str) -> None:
-        """Write the files of tokeniser and image processor to `folder`, which is made where it is missing. Raises
-        OSError where they cannot be written."""
+        """Write the files of tokeniser and image processor to `folder`, which is made where it is missing.
+
+        Raises OSError where they cannot be written.
+        """
         self.tokenizer.save_pretrained(folder)
         self.images.save_pretrained(folder)
 
     def encode(self, context: Context) -> EncodedSequence:
-        """Encode `context`, at least one message (ValueError), as a prompt that ends where the assistant's answer
-        begins.
+        """Encode `context` as a prompt that ends where the assistant's answer begins.
 
-        Raises BadInput for a screen that is empty, no image, broken, too large or too narrow; PolicyError where the
-        numbers of images and image tokens differ; and what the checkpoint's chat template raises.
+        context: at least one message (ValueError). Raises BadInput for a screen that is empty, no image, broken, too
+        large or too narrow; PolicyError where the numbers of images and image tokens differ; and what the checkpoint's
+        chat template raises.
         """
         return self.encode_cut(context, [self.cut(image.png) for image in _images(context)])
 
     def cut(self, png: bytes) -> CutScreen:
-        """Decode a screen and cut it into patches, resized as the model wants it. png: the file's bytes, PNG or another
-        format that PIL reads. Raises BadInput as `encode`."""
+        """Decode a screen and cut it into patches, resized as the model wants it.
+
+        png: the file's bytes, PNG or another format that PIL reads. Raises BadInput as `encode`.
+        """
         pixels, grid = self._pixels.patches([prompt.decode_screenshot(png, self.max_image_side)])
         return CutScreen(pixels, grid)
 
@@ -256,21 +271,28 @@ class Encoder:
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Encode a response: the token ids of `text`, [tokens], with control tokens broken up, then the end token.
-        Points of UI-TARS 1.0 keep their box tokens."""
+        """Encode a response: the token ids of `text`, [tokens], then the end token.
+
+        Control tokens in the text are broken up; points of UI-TARS 1.0 keep their box tokens.
+        """
         return [*self.tokenizer(break_control_tokens(text), add_special_tokens=False)["input_ids"], self.end_id]
 
     def encode_beginning(self, text: str) -> list[int]:
-        """Encode the beginning of a response: the token ids of `text`, [tokens], without those of its last characters
-        that a response has in one token with what follows, such as the blank before a word."""
+        """Encode the beginning of a response, which goes on: the token ids of `text`, [tokens].
+
+        Those of its last characters are left out where a response has them in one token with what follows, such as the
+        blank before a word.
+        """
         ids = self.encode_text(f"{text}click")[:-1]
         while ids and not text.startswith(self.decode(ids)):
             ids.pop()
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Decode a response to text, without the end token, other control tokens and ids that the
-        vocabulary does not have. token_ids: [response tokens]."""
+        """Decode the token ids of a response, [response tokens], to text.
+
+        The end token, other control tokens and ids that the vocabulary does not have are left out.
+        """
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 

@@ -51,8 +51,11 @@ JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|
 
 
 def build_lark_grammar(grammar: Grammar, tokens: int) -> str:
-    """Build the Lark grammar of all answers. grammar: the action grammar. tokens: limit of a thought, in tokens. Raises
-    BadInput for a template or thinking form that guided decoding does not support."""
+    """Build the grammar of all answers of the agent, in llguidance's dialect of Lark.
+
+    grammar: the action grammar. tokens: limit of a thought, in tokens. Raises BadInput for a template or thinking form
+    that guided decoding does not support.
+    """
     if grammar.form not in GUIDED_DECODING_REQUIREMENTS["template"] or grammar.thinks:
         forms = " or ".join(GUIDED_DECODING_REQUIREMENTS["template"])
         fix = f"set it to never, or policy.template to {forms}, without policy.thinks"
@@ -141,7 +144,7 @@ class _Place:
 
 
 class AnswerState:
-    """Follow one answer through the grammar, token by token; opened by `AnswerConstraint.begin`."""
+    """Hold where one answer stands in the grammar, and follow it token by token. `AnswerConstraint.begin` opens it."""
 
     def __init__(self, constraint: AnswerConstraint, place: _Place) -> None:
         self._constraint, self._place = constraint, place
@@ -150,8 +153,10 @@ class AnswerState:
 
     @property
     def allowed(self) -> np.ndarray:
-        """Return which tokens can come next, as bits, the lowest first: uint32 [vocabulary / 32 rounded up]; all once
-        the answer has ended. Not to be changed."""
+        """Return which tokens can come next, as bits, the lowest first: uint32 [vocabulary / 32 rounded up].
+
+        All once the answer has ended. Not to be changed.
+        """
         return self._place.allowed
 
     @property
@@ -165,7 +170,7 @@ class AnswerState:
         return bits[: self._constraint.vocabulary] == 0
 
     def guess(self, least: float, most: int) -> tuple[list[int], list[np.ndarray]]:
-        """Guess how the answer goes on, from answers before it that began alike.
+        """Guess how the answer goes on, from earlier answers that began alike.
 
         Returns at most `most` tokens, as far as so large a share as `least` of these answers went on so, and what is
         allowed behind each, as `allowed`.
@@ -185,8 +190,11 @@ class AnswerState:
         return tokens, masks
 
     def add(self, token: int) -> None:
-        """Append the token id `token` to the answer; once it has ended, any token. Raises PolicyError where the grammar
-        does not allow the token, or the end there; the state is of no use after that."""
+        """Append the token id `token` to the answer; once it has ended, any token.
+
+        Raises PolicyError where the grammar does not allow the token, or the end there; the state is of no use after
+        that.
+        """
         ended, ending = self._place is self._constraint.ended, token == self._constraint.end_id
         if ending and not ended and not int(self.allowed[token // 32]) >> token % 32 & 1:
             raise PolicyError("an answer ends before its action does", where="policy.guided_decoding")
@@ -310,8 +318,10 @@ class AnswerConstraint:
         return AnswerState(self, self._begin)
 
     def begun_with(self, given: Sequence[int]) -> BegunConstraint:
-        """Return the constraint on answers that begin with the token ids `given`. Raises BadInput where the grammar
-        does not allow them."""
+        """Return the constraint on answers that begin with the token ids `given`.
+
+        Raises BadInput where the grammar does not allow them.
+        """
         matcher = self.open_matcher()
         if matcher.validate_tokens(list(given)) < len(given):
             what = "no answer of the action grammar begins with that text"
@@ -323,8 +333,10 @@ class AnswerConstraint:
         return self._first.deep_copy()
 
     def look(self, matcher: LLMatcher) -> _Place:
-        """Return which tokens may come next by `matcher`, llguidance's state of an answer; the end token alone where
-        the action is complete."""
+        """Return the place of an answer in the grammar: which tokens may come next.
+
+        matcher: llguidance's state of the answer. The end token alone may come where the action is complete.
+        """
         mask = b"" if matcher.is_stopped() else matcher.compute_bitmask()  # stopped: the action is complete
         if mask not in self._masks:  # most places of a thought have the same
             allowed = np.zeros_like(self._every)
@@ -338,8 +350,10 @@ class AnswerConstraint:
         return _Place(*self._masks[mask])
 
     def remember(self, before: _Place, token: int, place: _Place) -> None:
-        """Let every answer that is at `before` and goes on with `token` find `place`, which asking the matcher again
-        would cost a tenth of a small model's step. Where the tree is full, it begins anew."""
+        """Remember that answers at `before` that go on with `token` come to `place`.
+
+        Asking the matcher again would cost a tenth of a small model's step. Where the tree is full, it begins anew.
+        """
         if self._places >= _MOST_PLACES:
             self._begin = _Place(self._begin.allowed, self._begin.only)
             self._places, self._masks = 1, {}
@@ -347,9 +361,12 @@ class AnswerConstraint:
         self._places += 1
 
     def blocked(self, response: Sequence[int]) -> np.ndarray:
-        """Return which tokens were blocked at each position of a response, as bits: uint8 [response, vocabulary / 8
-        rounded up], the highest bit first; none behind the end token. response: token ids, at least one (ValueError).
-        Raises PolicyError for a token up to the end token that the grammar does not allow."""
+        """Return which tokens were blocked at each position of a response, as bits: uint8 [response, vocabulary / 8].
+
+        The last axis is rounded up, and has the highest bit first; behind the end token none is blocked. response:
+        token ids, at least one (ValueError). Raises PolicyError for a token up to the end token that the grammar does
+        not allow.
+        """
         state, rows = self.begin(), []
         for token in response:
             rows.append(np.packbits(state.blocked()))
@@ -359,7 +376,10 @@ class AnswerConstraint:
 
 @dataclass(frozen=True)
 class BegunConstraint:
-    """Constrain answers as `of` does, and to begin with the token ids `given` (`AnswerConstraint.begun_with`)."""
+    """Hold a constraint on answers as `of`, which must also begin with the token ids `given`.
+
+    `AnswerConstraint.begun_with` makes it.
+    """
 
     of: AnswerConstraint
     given: tuple[int, ...]

@@ -22,7 +22,7 @@ from transformers import (
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, get_logger
 
 from flywheel.policy import checkpoint
 from flywheel.policy.adapter import merge_adapter
@@ -45,7 +45,9 @@ CHAT_TEMPLATE = _TINY["chat_template"]
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Train a tokeniser of `VOCABULARY_SIZE` tokens on `texts`, or of fewer where there are few texts; deterministic.
-    Special tokens have the first ids, in order."""
+
+    Special tokens have the first ids, in order.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -74,6 +76,10 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 # grounding at all.
 
 disable_progress_bar()
+# What the library's table of several lines tells of weights stands in the errors and warnings of `load_model`.
+get_logger("transformers.modeling_utils").addFilter(
+    lambda record: "LOAD REPORT" not in (text := record.getMessage()) or "CONVERSION" in text
+)
 log = logging.getLogger(__name__)
 
 SCREEN_SIDE = 224  # the tiny model's screen, in pixels: 14 x 14 patches of 16, merged 2 x 2 into 49 tokens
@@ -94,8 +100,10 @@ def tiny_config() -> Qwen3VLConfig:
 
 
 def make_tiny_model(seed: int) -> Qwen3VLForConditionalGeneration:
-    """Make a tiny Qwen3-VL (`tiny_config`), in float32 on the CPU, with weights drawn by `seed`; equal seeds give equal
-    weights. Torch's global random state stays."""
+    """Make a tiny Qwen3-VL (`tiny_config`), in float32 on the CPU, with weights drawn by `seed`.
+
+    Equal seeds give equal weights. Torch's global random state stays.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(tiny_config())
@@ -144,16 +152,15 @@ def _sine_positions(side: int, width: int) -> torch.Tensor:
 def load_model(
     folder: Path | str, *, dtype: Literal["float32", "bfloat16", "nf4"] = "float32", device: str = "cpu"
 ) -> PreTrainedModel:
-    """Load the checkpoint in `folder`, in evaluation mode. An adapter is merged into its base; nothing is downloaded
-    but a base that the adapter knows by its Hugging Face name alone.
+    """Load the checkpoint in `folder`, in evaluation mode; an adapter is merged into its base.
 
-    dtype: of the weights in memory, whatever is on disk. Training needs float32, for its updates and for
-    log-probabilities exact to 1e-4; nf4 is 4 bits (bitsandbytes, on a GPU), for a base that adapters are trained on.
-    device: cpu, cuda, or auto (cuda if there is one). Weights that have no place in the model are left out, with a
-    warning. Raises ModelError, in one line, for a device that is not there, a folder that is not a model of the Qwen-VL
-    family (`check_checkpoint`), weights that are cut off, incomplete or of other shapes, a missing bitsandbytes, and as
-    `merge_adapter`; but torch.OutOfMemoryError for float32 or bfloat16 weights
-    that the GPU cannot hold.
+    Nothing is downloaded but a base that the adapter knows by its Hugging Face name alone. dtype: of the weights in
+    memory, whatever is on disk. Training needs float32, for its updates and for log-probabilities exact to 1e-4; nf4 is
+    4 bits (bitsandbytes, on a GPU), for a base that adapters are trained on. device: cpu, cuda, or auto (cuda if there
+    is one). Weights that have no place in the model are left out, with a warning. Raises ModelError, in one line, for a
+    device that is not there, a folder that is not a model of the Qwen-VL family (`check_checkpoint`), weights that are
+    cut off, incomplete or of other shapes, a missing bitsandbytes, and as `merge_adapter`; but torch.OutOfMemoryError
+    for float32 or bfloat16 weights that the GPU cannot hold.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -172,8 +179,12 @@ def load_model(
         if there < 0.9 * expected:
             raise ModelError(f"the weights have {there:,} numbers, config.json describes a model of {expected:,}")
         model, info = AutoModelForImageTextToText.from_pretrained(
-            Path(folder), local_files_only=True, output_loading_info=True, **options
+            Path(folder), local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
+        if unlike := sorted(info["mismatched_keys"]):
+            name, stored, described = unlike[0]
+            what = f"{name} is {list(stored)} in the weights, {list(described)} by config.json ({len(unlike)} differ)"
+            raise ModelError(what)
     except Exception as error:  # the library raises many classes; all mean that this folder cannot be used
         what = f"the model cannot be loaded: {checkpoint.summarise_error(error)}"
         raise ModelError(what, where=folder, fix="copy it again") from None
@@ -201,8 +212,10 @@ def _four_bits(device: str) -> dict:
 
 
 def require_bitsandbytes(where: str, device: str) -> None:
-    """Raise ModelError unless bitsandbytes is installed and `device`, or what auto chooses, is a GPU. where: the
-    parameter that asks for bitsandbytes, for the message."""
+    """Raise ModelError unless bitsandbytes is installed and `device`, or what auto chooses, is a GPU.
+
+    where: the parameter that asks for bitsandbytes, for the message.
+    """
     if device == "cpu" or not torch.cuda.is_available():
         raise ModelError("8 and 4 bits need a GPU", where=where, fix="set it to another value, or train on a GPU")
     if find_spec("bitsandbytes") is None:
@@ -212,8 +225,8 @@ def require_bitsandbytes(where: str, device: str) -> None:
 def stored_dtype(folder: Path | str) -> Literal["float32", "bfloat16"]:
     """Return the type that holds a whole checkpoint's weights without loss: bfloat16 where all are, else float32.
 
-    folder: of the checkpoint. Only the files' headers are read. Raises ModelError as `list_weight_files`,
-    safetensors.SafetensorError for a file of another format or one that is cut off.
+    float64 is not expected: float32 would round it. folder: of the checkpoint. Only the files' headers are read. Raises
+    ModelError as `list_weight_files`, safetensors.SafetensorError for a file of another format or one that is cut off.
     """
     kinds = set()
     for file in checkpoint.list_weight_files(folder):

@@ -17,15 +17,15 @@ from flywheel.utils.errors import BadInput
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Describe how to sample an answer. temperature: 0 is greedy. max_new_tokens: limit, the end token included. seed:
-    signed, 64 bits; `EmbeddedPolicy` samples tokens by the seed and the context alone, whatever else is in the batch.
+    """Hold how to sample an answer.
 
-    ignore_end: continue after the end token, up to max_new_tokens (for benchmarks). begins: text that the answer begins
-    with, whose tokens are not chosen (their log-probability is 0); only for an answer that guided decoding constrains,
-    of `EmbeddedPolicy`. action: the answer is an action of the agent, constrained to the action grammar where
-    `policy.guided_decoding` says so. session: name of the trajectory
-    that the request belongs to; "": none. It does not change the answer: among several servers, one gets all requests
-    of a session, because it caches their common prefix.
+    temperature: 0 is greedy. max_new_tokens: limit, the end token included. seed: signed, 64 bits; `EmbeddedPolicy`
+    samples tokens by the seed and the context alone, whatever else is in the batch. ignore_end: continue after the end
+    token, up to max_new_tokens (for benchmarks). begins: text that the answer begins with, whose tokens are not chosen
+    (their log-probability is 0); only for an answer that guided decoding constrains, of `EmbeddedPolicy`. action: the
+    answer is an action of the agent, constrained to the action grammar where `policy.guided_decoding` says so. session:
+    name of the trajectory that the request belongs to; "": none. It does not change the answer: among several servers,
+    one gets all requests of a session, because it caches their common prefix.
 
     The other parameters change the distribution, as vLLM's parameters of the same names do. They are for clients of a
     served model: training samples from the model's own distribution. Before the temperature apply repetition_penalty
@@ -119,11 +119,11 @@ class PolicyBackend(Protocol):
         """Return the name of the weights that answer at present: the checkpoint's digest."""
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context. sampling: temperature, limit, seed and the rest.
+        """Answer one context with text, token ids and log-probabilities.
 
-        Raises BadInput for an invalid request, PolicyTimeout after `policy.timeout_s`, PolicyBusy where the queue is
-        full, PolicyError for any other failure and once the policy is closed. The error of one request does not affect
-        the others.
+        context: the prompt. sampling: temperature, limit, seed and the rest. Raises BadInput for an invalid request,
+        PolicyTimeout after `policy.timeout_s`, PolicyBusy where the queue is full, PolicyError for any other failure
+        and once the policy is closed. The error of one request does not affect the others.
         """
 
     async def load(self, checkpoint: Path) -> None:
@@ -135,4 +135,8 @@ class PolicyBackend(Protocol):
         """
 
     async def close(self) -> None:
-        """Answer the running requests, then release the model or the connections. May be called twice."""
+        """Answer the requests that run or wait, then release the model or the connections.
+
+        Later requests raise PolicyError. A model in this process that is still busy after `policy.timeout_s` is
+        released later, by itself, and this returns before. May be called twice.
+        """

@@ -19,9 +19,9 @@ _LEAST = 3  # subjects: of fewer, all samples are nearly the same, and an interv
 
 @dataclass(frozen=True)
 class Agreement:
-    """Hold figures of agreement. n: subjects with two answers or more. alike: share of pairs of answers that are the
-    same. alpha, ac1: at most 1, 0 for chance; None where chance cannot be told (alpha: all answers are the same). low,
-    high: ends of the 95% interval; None where fewer than three are compared."""
+    """Hold figures of how far raters agree. n: subjects with two answers or more. alike: share of pairs of answers that
+    are the same. alpha, ac1: at most 1, 0 for chance; None where chance cannot be told (alpha: all answers are the
+    same). low, high: ends of the 95% interval; None where fewer than three are compared."""
 
     n: int
     alike: float | None = None
@@ -44,9 +44,12 @@ class Agreement:
 
 
 def measure_agreement(answers: Sequence[Sequence[Hashable]], categories: int, seed: int = 0) -> Agreement:
-    """Measure the agreement of answers. answers: of each subject, one a rater, those that were given alone. categories:
-    how many different ones could be given, 2 or more. seed: of the bootstrap, which draws subjects anew, a
-    thousand times. Where no subject has two answers, `n` is 0 and all figures are None."""
+    """Measure how far raters agree in their answers.
+
+    answers: for each subject, one from each rater who gave one. categories: how many different answers could be given,
+    2 or more. seed: of the bootstrap, which draws subjects anew, a thousand times. Where no subject has two answers,
+    `n` is 0 and all figures are None.
+    """
     answers, n = [said for said in answers if said], sum(len(said) > 1 for said in answers)
     if not n:
         return Agreement(0)

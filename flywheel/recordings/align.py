@@ -28,8 +28,8 @@ class SpokenUtterance:
 
 @dataclass(frozen=True)
 class TimedAction:
-    """Hold one action. time_s: when it began, in seconds on the screen's clock. words: of its target, typed text and
-    keys, in lower case."""
+    """Hold one recorded action. time_s: when it began, in seconds on the screen's clock. words: of its target, typed
+    text and keys, in lower case."""
 
     time_s: float
     words: tuple[str, ...] = ()
@@ -60,7 +60,9 @@ _ROUNDING = 1e-9  # sums of S that differ by less are equal
 def align_utterances(
     spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction], sync_s: float | None = None
 ) -> Alignment:
-    """Find the clocks' offset d and the monotone alignment s_1 <= ... <= s_n of highest score
+    """Find the clocks' offset and the action that each utterance is about.
+
+    These are the offset d and the monotone alignment s_1 <= ... <= s_n of highest score
 
         S(d, s) = sum_i [ w overlap(i, s_i) - h(|t_{s_i} - (e_i + d) - l| / tau) ] - h(|d - sync| / sigma)
 
@@ -130,11 +132,10 @@ def _robust(z: np.ndarray) -> np.ndarray:
 
 
 def word_overlap(spoken: Sequence[SpokenUtterance], acted: Sequence[TimedAction]) -> np.ndarray:
-    """Compute the weighted share of each action's words that each utterance contains: float64 [utterances, actions], in
-    [0, 1], for the utterances `spoken` and the actions `acted`.
+    """Compute the weighted share of each action's words that each utterance contains.
 
-    A word weighs log(1 + n / m) where m of n actions have it, so a word of all actions weighs little. A misheard word
-    counts by its similarity, where that is 0.72 or more.
+    Returns float64 [utterances, actions], in [0, 1]. A word weighs log(1 + n / m) where m of n actions have it, so a
+    word of all actions weighs little. A misheard word counts by its similarity, where that is 0.72 or more.
     """
     count = Counter(word for action in acted for word in set(action.words))
     targets, said = sorted(count), sorted({word for utterance in spoken for word in utterance.words})

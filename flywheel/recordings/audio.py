@@ -333,8 +333,7 @@ def _gathered(blocks: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def iter_blocks(samples: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yield `samples`, [n] at `SAMPLE_RATE`, about a minute at a time; the length of each block but the last is a
-    multiple of `size`."""
+    """Yield `samples`, [n] at `SAMPLE_RATE`, in blocks of about a minute, all but the last multiples of `size` long."""
     step = max(_BLOCK_S * SAMPLE_RATE // size, 1) * size
     for at in range(0, len(samples), step):
         yield samples[at : at + step]
@@ -353,7 +352,7 @@ def resample(samples: np.ndarray, rate: int) -> np.ndarray:
 
 
 def speech_segments(samples: np.ndarray) -> list[tuple[float, float]]:
-    """Find the utterances: (start, end) in seconds of each, in order, not overlapping; [] for silence or no samples.
+    """Find the stretches of speech: (start, end) in seconds of each, in order, not overlapping; [] for silence.
 
     samples: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`. A frame (20 ms) is speech where its level is 9 dB above the
     noise floor (10th percentile of the levels), less than 35 dB below the loud parts (95th), and above -55 dB; where
@@ -434,7 +433,7 @@ _RATIOS = {"half": 0.5, "a third": 1 / 3, "double": 2.0, "three times": 3.0}  # 
 
 
 def check_speech_level(samples: np.ndarray, where: Path) -> None:
-    """Check a recording's level. Raises DataError where it is silent, or clipped.
+    """Check that a recording's sound is neither silent nor clipped. Raises DataError where it is.
 
     samples: float32 mono [n] at `SAMPLE_RATE`, not empty. where: the audio's file, for the error.
     """

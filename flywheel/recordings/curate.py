@@ -1,4 +1,4 @@
-"""Curate ingested recordings (section 2.4.1): executable, not a duplicate, not mere noise.
+"""Curate ingested recordings: their actions can be executed, and they are not mere noise (report, section 2.4.1).
 
 Faults take a recording out of training; remarks are for the reviewers, who decide.
 """
@@ -28,10 +28,7 @@ MAX_IDLE = 0.5  # share of steps that changed nothing, above which a recording i
 
 @dataclass(frozen=True)
 class Curation:
-    """Hold the findings on a recording.
-
-    faults: why the recording must not be used. remarks: what a reviewer should know.
-    """
+    """Hold what curation found in a recording. faults: why it must not be used. remarks: what reviewers should know."""
 
     faults: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -45,7 +42,7 @@ class Curation:
 def curate_recording(
     trajectory: Trajectory, steps: Sequence[Step], images: Sequence[str], grammar: Grammar | int, max_steps: int
 ) -> Curation:
-    """Check one recording on its own.
+    """Check one recording for faults that keep it out of training, and for what reviewers should know.
 
     trajectory, steps: of the recording. images: sha256 of the recorded screens. grammar: of the actions' texts; an int
     is the size of a grid. max_steps: that the task allows the agent.
@@ -89,13 +86,12 @@ def find_unexecutable_steps(steps: Sequence[Step], images: Sequence[str], gramma
 
 
 def find_idle_steps(steps: Sequence[Step]) -> list[int]:
-    """List the numbers of the steps that left the screen unchanged; the last step has no next screen and is never
-    listed."""
+    """List the numbers of the steps that left the screen unchanged, but for the last step, which has no next screen."""
     return [step.step for step, after in pairwise(steps) if step.image_sha256 == after.image_sha256]
 
 
 def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str:
-    """Hash a task's content with the actions: equal for two recordings of one task, whoever made them.
+    """Hash a recording's task and actions: equal for two of the same task and actions, whoever made them.
 
     task: row of the table `tasks`; KeyError where it lacks world, template or params. steps: of the recording, in
     order; only their actions count. Returns the sha256 in 64 hex digits.
@@ -106,7 +102,7 @@ def recording_fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str
 
 @dataclass(frozen=True)
 class ReplayVerdict:
-    """Hold what came of playing a recording again. decision: `same`, `differs` (from `step` on), or `not replayable`,
+    """Hold the outcome of playing a recording again. decision: `same`, `differs` (from `step` on), or `not replayable`,
     which says nothing of the recording. detail: why, in words; "" where it is the same."""
 
     decision: Literal["same", "differs", "not replayable"]
@@ -148,12 +144,11 @@ Recording = tuple[Task, Sequence[Step], tuple[int, int]]
 
 
 async def replay_recordings(settings: Settings, root: Path, recordings: Sequence[Recording]) -> list[ReplayVerdict]:
-    """Play recordings again from the beginning of their tasks, as many at once as `sandbox.pages`; return a verdict for
-    each.
+    """Play recordings again from the beginning of their tasks, and return a verdict for each, in order.
 
-    recordings: task, steps, and width and height of the screens in pixels. root: of the workspace. One whose world is
-    not here, or whose screens have another size than the sandbox's, is `not replayable`, never the same. Raises as
-    `open_environments` and `replay_recording`.
+    As many are played at once as `sandbox.pages`. root: of the workspace. recordings: of each its task, its steps, and
+    (width, height) of its screens in pixels. One whose world (task suite) is not here, or whose screens have another
+    size than the sandbox's, is `not replayable`. Raises as `open_environments` and `replay_recording`.
     """
     verdicts = [_find_replay_obstacle(settings, task, size) for task, _, size in recordings]
     playable = [one[0] for one, obstacle in zip(recordings, verdicts, strict=True) if obstacle is None]

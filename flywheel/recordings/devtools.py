@@ -1,4 +1,4 @@
-"""Read recordings of Chrome DevTools' Recorder (JSON, as @puppeteer/replay reads it), and play them to make screens.
+"""Turn recordings of Chrome DevTools' Recorder (JSON of @puppeteer/replay) into demonstrations, by playing them.
 
 A step names its element by selectors, and where that lies only its page can tell. So the recording is played: each step
 becomes the actions of a pointer and a keyboard, each with the screen that it was done on.
@@ -92,9 +92,9 @@ def read_devtools(
     files: Sequence[Path], settings: SandboxSettings, folder: ServedFolder | None = None, instruction: str = "",
     licence: str = "", max_side: int = MAX_SIDE,
 ) -> Iterator[Demonstration | RefusedRecord]:  # fmt: skip
-    """Play each recording; yield it as a demonstration, or as a RefusedRecord that says why it is none.
+    """Play each recording, and yield it as a demonstration, or as a RefusedRecord that says why it cannot be one.
 
-    settings: the block `sandbox`, of the browser it is played in. folder: the site's files; None: it is played at its
+    settings: the block `sandbox`, of the browser that plays it. folder: the site's files; None: it is played at its
     own address. instruction: the task in words, in place of the recording's title. licence: stored with each
     demonstration. max_side: longest side of a screen, in pixels. It is a generator; it raises BadInput for a file
     that is missing when it comes to it. A Chromium that is not there or does not start is a reason too.

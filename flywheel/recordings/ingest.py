@@ -1,4 +1,7 @@
-"""Ingest think-aloud recordings (section 2.4.1): speech to words, words to thoughts, thoughts to steps, to rows."""
+"""Ingest think-aloud recordings: recognize speech, refine it to thoughts, align these with steps, and make rows.
+
+UI-TARS-2 report, section 2.4.1; the stage `ingest` does so.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,10 @@ class IngestWorkerDied(FlywheelError):
 
 class AsrWorkerPool:
     """Ingest batches of recordings in `recording.processes` worker processes, or in this process where one is enough.
+
     Recognizers are opened once per process. Close it after use; after IngestWorkerDied it is of no use. settings: the
-    iteration's."""
+    iteration's.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,7 +62,7 @@ class AsrWorkerPool:
         )
 
     def ingest(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
-        """Ingest sessions; a corrupt one does not stop the others, and duplicates are not looked for.
+        """Ingest recordings; a corrupt one does not stop the others, and duplicates are not looked for.
 
         folders: of recorded or annotated sessions, or imported demonstrations. iteration: the one that ingests them.
         Returns one result per folder, in order; that of a corrupt one has a trajectory of status invalid, with the
@@ -105,7 +110,7 @@ def _silent_rows(folder: Path) -> Callable[[Path, Settings, int], IngestedSessio
 
 
 def speech_bytes(folder: Path) -> int:
-    """Return the size of the sound of the session in `folder`, in bytes, all of its `speech.*` files; 0 for none."""
+    """Return the size in bytes of a session's sound, the files `speech.*` in its `folder`; 0 for none."""
     return sum(path.stat().st_size for path in folder.glob("speech.*"))
 
 
@@ -148,7 +153,7 @@ class _WatchedRecognizer:
 def ingest_session(
     folder: Path, recognizer: Recognizer, settings: Settings, iteration: int, refiner: Refiner | None = None
 ) -> IngestedSession:
-    """Ingest one session folder, or an imported demonstration.
+    """Ingest the recorded session, or the imported demonstration, in `folder`.
 
     A corrupt one gives a trajectory of status invalid with the reason, and no steps. recognizer: hears the speech where
     there is no transcript. iteration: the one that ingests it. refiner: default: the one that the settings name. Raises
@@ -186,8 +191,7 @@ def _deadline_s(session: RecordedSession, settings: Settings) -> float:
 
 
 def align_session(session: RecordedSession, utterances: Sequence[Utterance], texts: Sequence[str]) -> Alignment:
-    """Align `utterances` with the session's actions. texts: the refined text of each utterance, whose words count as
-    well."""
+    """Align `utterances` with the session's actions. texts: each utterance's refined text, whose words count too."""
     spoken = [
         SpokenUtterance(u.start_s, u.end_s, (*(word.word for word in u.words), *split_words(text)))
         for u, text in zip(utterances, texts, strict=True)
@@ -208,8 +212,7 @@ _MUTE = {"drop", "stop", "enter", "key", "double", "right_single"}
 
 
 def refiner_input(session: RecordedSession, utterance: Utterance) -> RefinerInput:
-    """Gather what the refiner needs to know of an `utterance`. Raises BadInput where the session's suite does not
-    exist."""
+    """Gather what the refiner reads for an `utterance`. Raises BadInput where the session's suite does not exist."""
     words = tuple(word.word for word in utterance.words)
     return RefinerInput(
         words, tuple(w.confidence for w in utterance.words), session.task.instruction, session_vocabulary(session)
@@ -240,9 +243,9 @@ _INTERFACE = frozenset(
 def find_duplicates(recordings: Iterable[tuple[str, str, bool]], seen: Mapping[str, str]) -> list[str]:
     """Find the recordings of the same task with the same actions as an earlier one; the earlier one stays.
 
-    recordings: (session, fingerprint, usable) of each, in order; an unusable one is no duplicate and has none. seen:
-    fingerprint -> session of earlier recordings; it is not changed. Returns, for each in order, why it is a duplicate,
-    or "".
+    recordings: (name of the session, `recording_fingerprint`, whether it is usable) of each, in order; an unusable one
+    is no duplicate, and nothing is one of it. seen: fingerprint -> name of earlier recordings; it is not changed.
+    Returns for each, in order, why it is a duplicate (`duplicate of NAME`); "" where it is none.
     """
     known, reasons = dict(seen), []
     for session, fingerprint, usable in recordings:

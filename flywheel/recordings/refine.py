@@ -39,9 +39,9 @@ UNFINISHED = _words("unfinished").union(COLOURS, VERBS) - _words("whole_verbs")
 
 @dataclass(frozen=True)
 class RefinerInput:
-    """Hold one utterance: its words, and the texts of screen and task from which misheard words are corrected.
+    """Hold one utterance, and the words of screen and task by which misheard ones are corrected.
 
-    confidence: 0 to 1 for each word. vocabulary: lower-case words of the screen and the task.
+    confidence: 0 to 1 for each of `words`. vocabulary: lower-case words of the screen and the task.
     """
 
     words: tuple[str, ...]
@@ -63,9 +63,9 @@ class Refiner(Protocol):
 
 
 def open_refiner(settings: Settings) -> Refiner:
-    """Open the refiner: a language model where `language_model.endpoint` of `settings` names one, else rules.
+    """Open what refines heard words to thoughts: a language model where `language_model.endpoint` is set, else rules.
 
-    Raises BadInput for an endpoint that is not an address.
+    No server is called yet. Raises BadInput for an endpoint that is not an address.
     """
     if settings.language_model.endpoint:
         return ModelRefiner(OpenAIChatModel(settings.language_model))
@@ -79,8 +79,10 @@ class ModelRefiner:
         self.name, self._model = model.name, model
 
     def refine(self, heard: RefinerInput) -> str:
-        """Ask the model for a sentence for what was `heard`; "" where nothing was, or the answer is empty or `none`.
-        Raises LanguageModelError where the model fails."""
+        """Ask the model for a sentence for what was `heard`; "" where it answers nothing or `none`, or nothing was.
+
+        Raises LanguageModelError where the model fails.
+        """
         if not heard.words:
             return ""
         answer = self._model.complete(_DECLARED["system"], _question(heard))
@@ -100,8 +102,10 @@ class RuleRefiner:
     name = "rules"
 
     def refine(self, heard: RefinerInput) -> str:
-        """Make a sentence in the first person of what was `heard`: misheard words corrected, fillers, self-corrections
-        and repetitions dropped; "" where nothing is left, or only a closing word."""
+        """Make a sentence in the first person of what was `heard`; "" where nothing is left, or only a closing word.
+
+        Misheard words are corrected; fillers, self-corrections and repetitions are dropped.
+        """
         words = _correct_misheard(heard)
         words = _drop(words, FILLERS)
         words = _repair(words)

@@ -1,4 +1,4 @@
-"""Open a Chromium by Playwright in which recordings of others are played, to make the screens that they lack."""
+"""Open a Chromium that plays recordings of other tools (`devtools`, `rrweb`), to make the screens that they lack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEADY_MS, _LOOKS = 120, 25  # between two looks at a page, and how many at mos
 
 @contextmanager
 def open_replay_page(settings: SandboxSettings, folder: ServedFolder | None = None, network: bool = False) -> Iterator:
-    """Open a page in a fresh profile; yields Playwright's page.
+    """Open a page in a fresh profile, as a context that gives Playwright's page.
 
     settings: the block `sandbox`. folder: answers all requests, by their path. network: where there is no folder,
     whether requests are let through; else all fail. Raises BadInput as `find_chromium`, EnvError where Chromium does

@@ -1,8 +1,8 @@
-"""Let people review recordings before an iteration takes them in (section 2.4.1), and trajectories that one asks for.
+"""Let people review recordings before an iteration takes them in, and trajectories that somebody asks for.
 
-Two reviewers look at each, blind; where they disagree, a third decides. What is said lies in `reviews/recordings`
-(`store/recording_verdicts.py`). A verdict is of the files as they were: a recording that changed is to be reviewed
-again. With `curation.reviewers` an iteration takes in the accepted ones alone.
+UI-TARS-2 report, section 2.4.1. Two reviewers look at each, blind; where they disagree, a third decides. Their verdicts
+lie in `reviews/recordings` (`store/recording_verdicts.py`). A verdict is of the files as they were: a recording that
+changed is to be reviewed again. With `curation.reviewers` an iteration takes in the accepted ones alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SQL = """SELECT trajectory_id, iteration, instruction, annotator FROM trajector
 
 @dataclass(frozen=True)
 class ReviewedSubject:
-    """Hold a recording, or a trajectory, that is reviewed.
+    """Hold a recording or a trajectory with the verdicts of its reviewers.
 
     name: of the session's folder, or the trajectory_id. iteration: of the trajectory; 0 for a recording. instruction,
     annotator: "" where they cannot be read. sha256: of the session's files; "" of a trajectory, and in a list where
@@ -55,11 +55,11 @@ class ReviewedSubject:
 
     @property
     def state(self) -> ReviewState:
-        """Return where its review stands."""
+        """Return where the review stands, such as `disputed` or `accepted`."""
         return review_state(self.verdicts, self.needed)
 
     def refusal(self, reviewer: str) -> BadInput | None:
-        """Return why the reviewer, by the key, gives no verdict on it; None where one may."""
+        """Return the error that says why a reviewer may give no verdict; None where one may. reviewer: its key."""
         said = [one.reviewer for one in self.verdicts]
         if self.annotator and _key(self.annotator) == reviewer:
             what, fix = f"{reviewer} recorded {self.name}", "somebody else reviews it"
@@ -82,12 +82,12 @@ def _key(name: str) -> str:
 
 
 def needed_reviewers(settings: Settings) -> int:
-    """Return how many people review a recording: `curation.reviewers`; 2 where none is asked for, and some do."""
+    """Return how many people review a recording: `curation.reviewers`, or 2 where that is 0 and people review still."""
     return settings.curation.reviewers or 2
 
 
 def list_reviewed(ws: Workspace, settings: Settings) -> list[ReviewedSubject]:
-    """List the recordings that are not taken in yet, by name, then the trajectories that somebody asked for.
+    """List the recordings that no iteration has taken in, by name, then the trajectories that somebody asked for.
 
     Raises DataError for a damaged file of verdicts or of the catalogue, and as `selection.list_taken_sessions`;
     BadInput where the recordings folder is missing.
@@ -102,7 +102,7 @@ def list_reviewed(ws: Workspace, settings: Settings) -> list[ReviewedSubject]:
 
 
 def find_reviewed(ws: Workspace, settings: Settings, name: str) -> ReviewedSubject:
-    """Find a recording by its folder's name, or a trajectory by its id, with what was said of it.
+    """Find a recording by its folder's name, or a trajectory by its id, with its verdicts.
 
     Raises BadInput where there is neither; DataError for a damaged file of verdicts or of the catalogue.
     """
@@ -117,7 +117,7 @@ def find_reviewed(ws: Workspace, settings: Settings, name: str) -> ReviewedSubje
 
 
 def find_recording_folder(ws: Workspace, settings: Settings, name: str) -> Path | None:
-    """Find the folder of the recording of that name; None where there is none. A name that leads elsewhere has none."""
+    """Find the folder of the recording `name`; None where there is none, also for a name with slashes."""
     folder = ws.resolve(settings.recording.folder)
     there = folder.iterdir() if folder.is_dir() else ()
     return next((path for path in there if path.name == name and path.is_dir()), None)
@@ -168,12 +168,13 @@ def give_recording_verdict(
     comment: str = "",
     sha256: str = "",
 ) -> ReviewedSubject:
-    """Store one reviewer's answers about a recording or a trajectory; return it with them.
+    """Store one reviewer's answers about a recording or a trajectory; return it with its verdicts.
 
-    name: of the session's folder, or the trajectory_id. answers: to each of `QUESTIONS`; None asks others to review
-    the trajectory. reviewer: as typed. sha256: of the recording as the reviewer saw it; "": as it is. Raises BadInput
-    for a name that is not valid or does not exist, who recorded it, who has reviewed it, a review that is over, an
-    answer that is missing, a recording that changed since; DataError for a damaged file, or after 10 seconds of others'
+    name: of the session's folder, or the trajectory_id. answers: each name in `QUESTIONS` -> yes or no; None asks
+    others to review the trajectory. reviewer: the name as typed. sha256: of the recording as the reviewer saw it, as in
+    `ReviewedSubject`; "": as it is. Raises BadInput for a name that is not valid or does not exist, a reviewer who
+    recorded it or has reviewed it, a review that is over, an answer that is missing, a comment that is too long, a
+    recording that changed since, or None for a recording; DataError for a damaged file, or after 10 seconds of others'
     writing; DiskFull.
     """
     key = labels.normalise_reviewer(reviewer)
@@ -197,7 +198,7 @@ def give_recording_verdict(
 
 
 def acceptance_rule(ws: Workspace, settings: Settings) -> AcceptSession | None:
-    """Return the rule that lets accepted recordings be taken in, None where none need be (`curation.reviewers` 0).
+    """Return a rule that chooses accepted recordings for ingest; None where none is reviewed (`curation.reviewers` 0).
 
     The rule takes the folders of recordings, announces how many are left out, and returns the accepted ones. Raises,
     when it is applied, DataError for a damaged file of verdicts.
@@ -221,10 +222,10 @@ def acceptance_rule(ws: Workspace, settings: Settings) -> AcceptSession | None:
 
 
 def measure_review_agreement(ws: Workspace) -> dict[str, Agreement]:
-    """Measure how far the two blind reviewers agree, by question; `TAKES`: on taking it. Those of a third who decided
-    are left out: these subjects were chosen for being disputed.
+    """Measure how far the two blind reviewers of recordings and trajectories agree; return it by question.
 
-    Raises DataError for a damaged file of verdicts.
+    Keys are the names in `QUESTIONS`, and `TAKES`: a yes to all of them. A third one's verdicts are left out, as their
+    subjects were disputed. Raises DataError for a damaged file of verdicts.
     """
     pairs = []
     for said in read_recording_verdicts(ws).values():

@@ -1,4 +1,4 @@
-"""Say the instruction and the thoughts of a recording in other words (section 2.4.1: linguistic diversity, reasoning).
+"""Reword the instruction and the thoughts of recordings, for diversity of language (UI-TARS-2 report, section 2.4.1).
 
 A language model does it where `language_model.endpoint` names one, else rules, which put the words into other frames
 and say what a thought follows on. Actions and screens stay the person's. A rewording is a trajectory of its own (source
@@ -52,7 +52,7 @@ class Wording:
 
 
 class Reworder(Protocol):
-    """Say a recording in other words. name: stored with each rewording, as who made it."""
+    """Reword recordings. name: stored with each rewording, as who made it."""
 
     name: str
 
@@ -61,7 +61,7 @@ class Reworder(Protocol):
 
 
 def open_reworder(settings: Settings) -> Reworder:
-    """Open the reworder: a language model where `language_model.endpoint` names one, else rules.
+    """Open what rewords recordings: a language model where `language_model.endpoint` names one, else rules.
 
     Raises BadInput for an endpoint that is not an address.
     """
@@ -77,6 +77,7 @@ class ModelReworder:
         self.name, self._model = model.name, model
 
     def reword(self, wording: Wording, count: int) -> list[Wording]:
+        """Return `count` rewordings of `wording`. Raises LanguageModelError where the model fails."""
         texts = [wording.instruction, *wording.thoughts]
         asked = [(n, place) for n in range(count) for place, text in enumerate(texts) if text]
         prompts = [
@@ -102,7 +103,7 @@ class RuleReworder:
     name = "rules"
 
     def reword(self, wording: Wording, count: int) -> list[Wording]:
-        """Return `count` rewordings of `wording`, at most as many as there are frames different ones."""
+        """Return `count` rewordings of `wording`; from the number of frames on they repeat."""
         return [
             Wording(_framed_instruction(wording.instruction, n), _framed_thoughts(wording, n)) for n in range(count)
         ]
@@ -158,8 +159,8 @@ def augment_recording(
 ) -> tuple[list[tuple[Trajectory, list[Step]]], list[str]]:
     """Make `count` rewordings of a recording; return those that are kept, and why the others are not, in words.
 
-    trajectory, steps: of the recording. task: its row of `tasks`. One is dropped that changes what is asked (numbers,
-    quoted texts, and the task's parameters that the instruction names must stay), and one of whose words 97%
+    trajectory, steps: of the recording. task: its row of `tasks`. A rewording is dropped where it changes what is asked
+    (numbers, quoted texts, and the task's parameters that the instruction names must stay), or where 97% of its words
     are, in order, those of the recording or of another one. Raises LanguageModelError where a language model fails.
     """
     own = Wording(trajectory.instruction or "", tuple(step.thought or "" for step in steps))

@@ -38,11 +38,13 @@ UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot 
 
 @dataclass(frozen=True)
 class IngestedSession:
-    """Hold one recording as rows of the tables. A corrupt one has a trajectory of status invalid and little else.
+    """Hold one recording, or imported demonstration, as rows of the tables.
 
-    session: name of its folder. thought_rows: of `utterances`. review_rows: the result of curation, one row of
+    A corrupt one has a trajectory of status invalid and little else.
+
+    session: name of its folder. thought_rows: rows of `utterances`. review_rows: the result of curation, one row of
     `reviews` (kind curation, reviewer rules). fingerprint: `recording_fingerprint`; "" for a corrupt one.
-    candidate_rows: of `candidates`.
+    candidate_rows: rows of `candidates`.
     """
 
     session: str
@@ -144,7 +146,7 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
 
 
 def make_invalid_session(folder: Path, error: Exception, iteration: int) -> IngestedSession:
-    """Make the rows of a session or demonstration that cannot be ingested; with its task, where session.json is valid.
+    """Make the rows of a recording that cannot be ingested: an invalid trajectory, and its task where that can be read.
 
     folder: of the session. error: what reading it raised, stored as the reason. iteration: the one that ingests it.
     Raises `error` itself where it comes from the settings, the disk or a service rather than from the recording.
@@ -187,9 +189,9 @@ def check_screens(screens: Iterable[Row], settings: Settings, folder: Path) -> N
 
 
 def check_rows(made: IngestedSession, folder: Path) -> IngestedSession:
-    """Return `made` if its rows fit their tables. folder: of the recording, for the error.
+    """Return `made` if its rows fit their tables; raise DataError else, as it would fail other recordings' rows too.
 
-    Raises DataError where a row does not fit: it would fail the rows of other recordings with it.
+    folder: of the recording, for the error.
     """
     try:
         table_from_rows("trajectories", [record_to_row("trajectories", made.trajectory)])
@@ -309,7 +311,8 @@ def review_row(identity: str, found: Curation) -> dict[str, Any]:
 
 
 def decision_row(subject: str, kind: str, reviewer: str, decision: str, comment: str) -> dict[str, Any]:
-    """Make a row of `reviews` for what a program decided now. subject: the trajectory's id."""
+    """Make a row of `reviews` for what a program decided now. subject: the trajectory's id. kind: of the review, such
+    as curation. reviewer: the program's name. decision: such as accept or reject."""
     named = {"subject": subject, "kind": kind, "reviewer": reviewer, "decision": decision}
     return named | {"comment": comment, "at": datetime.now(UTC)}
 
@@ -323,9 +326,10 @@ HUMAN = "human"  # author and policy of a demonstration that does not say that i
 
 
 def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
-    """Make the rows of the imported demonstration in `folder`, for an iteration with `settings`.
+    """Make the rows of the imported demonstration in `folder`.
 
-    One that cannot be read, or has no step to learn from, gives a trajectory of status invalid with the reason.
+    settings, iteration: of the iteration that ingests it. One that cannot be read, or has no step to learn from, gives
+    a trajectory of status invalid with the reason. Raises as `make_invalid_session`.
     """
     try:
         return check_rows(_demonstration_rows(folder, settings, iteration), folder)

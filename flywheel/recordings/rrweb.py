@@ -1,6 +1,6 @@
-"""Read recordings of rrweb: JSON arrays of its events. Screens are drawn by rrweb's own Replayer, in our Chromium.
+"""Turn recordings of rrweb (JSON arrays of its events) into demonstrations, with screens that its Replayer draws.
 
-https://github.com/rrweb-io/rrweb
+The Replayer runs in a Chromium here. https://github.com/rrweb-io/rrweb
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def read_rrweb(
     files: Sequence[Path], package: Path, settings: SandboxSettings, instruction: str, licence: str = "",
     max_side: int = MAX_SIDE,
 ) -> Iterator[Demonstration | RefusedRecord]:  # fmt: skip
-    """Yield each recording as a demonstration, or as a RefusedRecord that says why it is none.
+    """Yield each recording as a demonstration, or as a RefusedRecord that says why it cannot be one.
 
     files: of events. package: folder of the npm package rrweb, whose Replayer draws the screens. settings: the block
     `sandbox`. instruction: the task in words. licence: stored with each demonstration. max_side: longest side of a

@@ -27,8 +27,8 @@ from flywheel.utils.progress import announce
 
 @dataclass(frozen=True)
 class SessionFolder:
-    """Name a chosen session. id: the folder's name. path: the folder, relative to the workspace (or absolute). sha256:
-    its `folder_digest` when it was chosen."""
+    """Hold a session that an iteration chose. id: the folder's name. path: the folder, relative to the workspace (or
+    absolute). sha256: its `folder_digest` when it was chosen."""
 
     id: str
     path: str
@@ -50,21 +50,22 @@ def choose_sessions(
     annotations: tuple[str, int] = ("", 0),
     accepted: AcceptSession | None = None,
 ) -> list[SessionFolder]:
-    """Choose the recorded and annotated sessions that an iteration ingests, by name, none that an earlier one used.
+    """Choose the recordings and annotation sessions that an iteration ingests, and return them; none is ingested twice.
 
-    What `flywheel record` made comes before other recordings. The choice is written to the iteration's
-    `sessions.json`, with a hash of each session's files, and is final: a later
-    call reads it. Until the stage `ingest` is recorded, a later call takes the chosen sessions as they are on disk by
-    then, so that they can be corrected or removed. A damaged session that an earlier iteration set aside and that was
-    corrected since is chosen again.
+    They are taken by name, what `flywheel record` made before other recordings. The choice is written to the
+    iteration's `sessions.json`, with a hash of each session's files, and is final: a later call reads it. Until the
+    stage `ingest` is recorded, a later call takes the chosen sessions as they are on disk by then, so that they can be
+    corrected or removed. A damaged session that an earlier iteration set aside and that was corrected since is chosen
+    again.
 
-    folder: of the recordings, relative to the workspace. limit, imports: most recorded and most imported sessions.
-    later: true for a session to choose after all others, where there are more than `limit`. annotations: folder of
-    annotation sessions, and the most to choose, of which only finished ones are. accepted: chooses those recordings
-    that reviewers accepted; None: all may be taken. One that is not whole yet is left for the next iteration, and told.
-    Raises BadInput where the recordings' folder is missing (and `limit` is not 0); DataError where the iteration's
-    list, or a manifest, list or table of earlier ones, is missing or damaged; DiskFull; and what `later` and `accepted`
-    raise.
+    folder: of the recordings, relative to the workspace. limit: recorded sessions chosen at most. imports: imported
+    demonstrations chosen at most. later: tells whether a session, by the path of its folder, is chosen after all
+    others, where there are more than `limit`; None: none is. annotations: folder of annotation sessions, relative to
+    the workspace, and how many finished ones to choose at most. accepted: returns, of the paths of recordings' folders,
+    those that reviewers accepted; None: all may be taken. A recording that is not whole yet is left for the next
+    iteration, and announced. Raises BadInput where the recordings' folder is missing (and `limit` is not 0); DataError
+    where the iteration's list, or a manifest, list or table of earlier ones, is missing or damaged; DiskFull; and what
+    `later` and `accepted` raise.
     """
     path = _path(ws, iteration)
     if not path.exists():
@@ -85,7 +86,7 @@ def choose_sessions(
 
 
 def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
-    """Read the sessions of an iteration, as they were chosen, sorted by folder.
+    """Read the sessions that an iteration chose.
 
     Raises DataError where the list is missing or damaged.
     """
@@ -98,7 +99,7 @@ def read_chosen_sessions(ws: Workspace, iteration: int) -> list[SessionFolder]:
 
 
 def list_taken_sessions(ws: Workspace, folder: Path) -> set[str]:
-    """List the sessions that iterations chose, by name, without those that were set aside and mended since.
+    """Return the names of the sessions that iterations chose, without those that were set aside and mended since.
 
     folder: of the recordings. Raises DataError where a list, or a table of trajectories, is missing or damaged.
     """
@@ -108,9 +109,10 @@ def list_taken_sessions(ws: Workspace, folder: Path) -> set[str]:
 
 
 def count_chosen_before(ws: Workspace, session: Path) -> int:
-    """Count the recordings in the folder of `session` that no iteration took and that are chosen before it.
+    """Count the recordings beside the recording `session` that no iteration took and that are chosen before it.
 
-    session: its folder. Raises DataError where a list, or a table of trajectories, is missing or damaged.
+    session: path of its folder; imported demonstrations are not counted. Raises BadInput where the folder around it is
+    missing, DataError where a list, or a table of trajectories, is missing or damaged.
     """
     recorded, _, _ = list_session_folders(session.parent, list_taken_sessions(ws, session.parent))
     own = _is_own(session)
@@ -203,12 +205,11 @@ def _is_own(folder: Path) -> bool:
 
 
 def list_session_folders(folder: Path, taken: Set[str]) -> tuple[list[Path], list[Path], list[Path]]:
-    """List the folders of recorded sessions, of imported demonstrations, and of those that are still being written,
-    each by name.
+    """List the folders of recorded sessions, imported demonstrations and unfinished recordings, each by name.
 
-    folder: of the recordings. taken: names to leave out. A hidden folder may be an import at work. A recorder ends the
-    name of its folder in `.recording`, and a session has its `session.json` last. Raises BadInput where the folder is
-    missing.
+    folder: of the recordings. taken: names to leave out. Hidden folders are left out: an import may be at work in one.
+    A recording is unfinished while its name ends in `.recording` or it lacks its `session.json`, which is written last.
+    Raises BadInput where `folder` is missing.
     """
     if not folder.is_dir():
         fix = "set recording.folder, or recording.sessions_per_iteration to 0"

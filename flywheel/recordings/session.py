@@ -1,4 +1,4 @@
-"""Read and write a recorded session on disk: input events, screens, speech, and the actions that the events make."""
+"""Read and write a recorded session on disk (input events, screens, speech), and turn its events into actions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _TASK = TypeAdapter(Task)
 
 @dataclass(frozen=True)
 class RecordedAction:
-    """Hold an action made of one or two events. events: their indices. time_s, screen: of the first event."""
+    """Hold an action made of one or two input events. events: their indices. time_s, screen: of the first event."""
 
     action: Action
     events: tuple[int, ...]
@@ -76,7 +76,7 @@ class RecordedAction:
 
 
 def events_to_actions(events: Sequence[InputEvent]) -> list[RecordedAction]:
-    """Turn events into actions: a drag with its drop is one, and so is typed text with an Enter right after it.
+    """Turn input events into actions: a drag with its drop is one, and so is text with an Enter right after it.
 
     Raises BadInput for an event that cannot be part of an action, by its index.
     """
@@ -145,10 +145,11 @@ def _point(event: InputEvent, index: int) -> Point:
 def action_to_events(
     action: Action, time_s: float, screen: int, label: str = "", *, seconds: float = 0.3
 ) -> list[InputEvent]:
-    """Make the events of an `action` that begins at `time_s`; of two events the second comes `seconds` later.
+    """Make the one or two input events of an `action`.
 
-    time_s: seconds on the screen's clock. screen: number of the screen that was seen. label: of the element under the
-    pointer. Raises BadInput for an action that a person's input cannot make.
+    time_s: of the first event, in seconds on the screen's clock. seconds: after which a second one follows. screen:
+    number of the screen that was seen. label: of the element under the pointer. Raises BadInput for an action that a
+    person's input cannot make.
     """
 
     def first(kind: str, point: Point | None = None, **rest: str) -> InputEvent:
@@ -211,7 +212,7 @@ def _damaged(what: str, where: object) -> DataError:
 
 
 class SessionOutcome(BaseModel):
-    """Describe how the session ended. terminated: by the task itself. reward: the sum. state: for the verifier."""
+    """Hold how a session ended. terminated: by the task itself. reward: the sum. state: for the verifier."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     terminated: bool
@@ -220,13 +221,13 @@ class SessionOutcome(BaseModel):
 
 
 class SessionMeta(BaseModel):
-    """Hold the content of `session.json`.
+    """Hold the content of a session's `session.json`.
 
-    session: its name. annotator, voice: of the person. task: row of `tasks`. width, height: of the screen in pixels.
-    audio: file name; "" where nothing was said, or a transcript stands in its place. audio_sha256: of that file; ""
-    where the recorder does not write it. sync_s: the screen's clock
-    minus the audio's, read at the start (wrong by up to a second); null where they were not read. started_at: the zero
-    of the screen's clock. seconds: length of the recording on the screen's clock.
+    session: its name. annotator: the person's name. voice: of synthetic speech. task: row of `tasks`. width, height: of
+    the screen in pixels. audio: file name; "" where nothing was said, or a transcript stands in its place.
+    audio_sha256: of that file; "" where the recorder does not write it. sync_s: the screen's clock minus the audio's,
+    read at the start (wrong by up to a second); None where they were not read. started_at: the zero of the screen's
+    clock. seconds: length of the recording on the screen's clock.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -267,7 +268,8 @@ class ScreenFrame:
 
 @dataclass(frozen=True)
 class RecordedSession:
-    """Hold a session in memory. actions: what the events make. samples: float32 mono [n] at `SAMPLE_RATE`."""
+    """Hold a recorded session in memory. actions: made of the events. screens: by number. samples: float32 mono [n] at
+    `SAMPLE_RATE`."""
 
     folder: Path
     meta: SessionMeta

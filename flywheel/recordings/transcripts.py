@@ -1,4 +1,4 @@
-"""Read what was said from a transcript that was made elsewhere: WebVTT, SubRip, ELAN or Praat's TextGrid.
+"""Read a session's speech from a transcript that was made elsewhere: WebVTT, SubRip, ELAN or Praat's TextGrid.
 
 It lies in the session's folder as `transcript.vtt`, `.srt`, `.eaf` or `.TextGrid`, on the clock of the sound. A word's
 own times are taken where the format has them (a tier of words, WebVTT's timestamps within a cue); other words share

@@ -1,4 +1,4 @@
-"""Transcribe a recording into utterances: stretches of speech between pauses."""
+"""Transcribe a recording into utterances, which are stretches of speech between pauses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Utterance:
 
     @property
     def text(self) -> str:
-        """Join the words with blanks."""
+        """Return the words, joined with blanks."""
         return " ".join(word.word for word in self.words)
 
     @property

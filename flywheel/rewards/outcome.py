@@ -1,4 +1,4 @@
-"""Read the verdict of an outcome reward model (ORM): its prompt, P(yes), calibration and bands (UI-TARS-2, 2.5.2).
+"""Ask an outcome reward model (ORM) whether a task was done, and calibrate its answer (UI-TARS-2, section 2.5.2).
 
 An ORM is a checkpoint of the policy's kind, with `calibration.json` beside the weights. It reads the instruction, the
 text of all steps and the newest screens, and answers whether the task was done: yes or no.
@@ -34,7 +34,7 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class VerdictInput:
-    """Say what of a trajectory an ORM reads. screens: number of newest ones, 0 or more. final: whether the one after
+    """Hold what an ORM reads of a trajectory. screens: number of newest ones, 0 or more. final: whether the one after
     the last action is among them, where it is known. words: whether it reads what the agent said and did. max_tokens:
     of the prompt, at most."""
 
@@ -52,13 +52,14 @@ def build_verdict_context(
     reads: VerdictInput = VerdictInput(),
     final: str | None = None,
 ) -> Context:
-    """Build the prompt of a verdict, of at most `reads.max_tokens`.
+    """Build the prompt that asks an outcome reward model whether a trajectory did its task.
 
-    instruction: the task. steps: of the whole trajectory, in order. images: PNG by sha256. count: counts the tokens of
-    a context (`Encoder.count`). final: sha256 of the screen after the last action; None where it is not known. What
-    does not fit is left out: the text of the oldest steps, where a line says of how
-    many, then the oldest screens. Instruction, newest step and question always stay. Raises BadInput where these do not
-    fit, for no instruction or no steps, and for a screen that cannot be used; DataError for a missing screen.
+    instruction: the task. steps: of the whole trajectory, in order. images: PNG by sha256 in hex. count: counts the
+    tokens of a context (`Encoder.count`). reads: what the model reads, and how many tokens at most. final: sha256 of
+    the screen after the last action; None where it is not known. What does not fit is left out: the text of the oldest
+    steps, with a line that says of how many, then the oldest screens. Instruction, newest step, newest screen and
+    question always stay. Raises BadInput where these do not fit, for no instruction or no steps, and for a screen that
+    cannot be used; DataError for a missing screen.
     """
     if not instruction.strip() or not steps:
         raise BadInput("there is no instruction, or no step, to judge", where="outcome reward model")
@@ -129,10 +130,10 @@ def _line(step: Step) -> str:
 
 
 class VerdictReader:
-    """Ask an ORM for P(yes) / (P(yes) + P(no)), the probabilities of the verdicts' first tokens.
+    """Hold a loaded ORM, and ask it for P(yes) / (P(yes) + P(no)), by the first tokens of yes and no.
 
-    folder: its checkpoint, of which `calibration.json` is not read. reads: what of a trajectory it reads. device: as
-    `policy.device`. Raises ModelError as `load_model`, and where the tokeniser begins both verdicts alike.
+    folder: its checkpoint, of which `calibration.json` is not read. reads: what it reads of a trajectory. device: as
+    `policy.device`. Raises ModelError as `load_model`, and where the tokeniser begins yes and no alike.
     """
 
     def __init__(self, folder: Path, reads: VerdictInput, device: str = "cpu") -> None:
@@ -142,8 +143,7 @@ class VerdictReader:
 
     @torch.inference_mode()
     def probabilities(self, contexts: Sequence[Context], batch: int = 16) -> np.ndarray:
-        """Return P(yes) of each of `contexts`, float64 [contexts]. batch: contexts of a pass. Raises as
-        `Encoder.encode`."""
+        """Return P(yes) of each context, float64 [contexts]. batch: contexts of a pass. Raises as `Encoder.encode`."""
         found = []
         for first in range(0, len(contexts), batch):
             items = [self.encoder.encode(context) for context in contexts[first : first + batch]]
@@ -154,8 +154,10 @@ class VerdictReader:
 
 
 def verdict_tokens(encoder: Encoder) -> tuple[int, int]:
-    """Return the token ids that the verdicts yes and no begin with. encoder: of the ORM. Raises ModelError where they
-    are the same."""
+    """Return the token ids by which an outcome reward model answers: the first of yes, and the first of no.
+
+    encoder: the model's. Raises ModelError where they are equal.
+    """
     yes, no = (encoder.encode_text(answer)[0] for answer in ANSWERS)
     if yes == no:
         raise ModelError("its tokeniser begins yes and no alike", fix="train from a checkpoint with another tokeniser")
@@ -164,8 +166,10 @@ def verdict_tokens(encoder: Encoder) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class DomainCalibration:
-    """Hold what an ORM said, P(yes), of trajectories of one domain that it was not trained on, of tasks that it was not
-    trained on: of those that did their task, and of those that did not; both sorted. All else follows from these."""
+    """Hold the answers of an ORM, P(yes), on labelled trajectories of one domain whose tasks it was not trained on.
+
+    done, not_done: of trajectories that did their task, and of those that did not; both sorted.
+    """
 
     done: tuple[float, ...]
     not_done: tuple[float, ...]
@@ -177,19 +181,20 @@ class DomainCalibration:
         )
 
     def probability(self, p: float | np.ndarray) -> np.ndarray:
-        """Return the calibrated probability that the task was done (Platt 1999), never falling as `p` rises. p: what
-        the ORM says, in [0, 1], a number or an array; the result has its shape."""
+        """Return the calibrated probability that the task was done (Platt 1999), never falling as `p` rises.
+
+        p: the ORM's P(yes), in [0, 1], a number or an array; the result has its shape.
+        """
         slope, offset = self._line
         return 1 / (1 + np.exp(-(slope * logit(p) + offset)))
 
     def bands(self, false_yes: float, false_no: float) -> tuple[float, float]:
-        """Return (low, high): below low a trajectory is certain not to be done, above high it is certain, between to
-        review.
+        """Return (low, high): below low a task is certainly not done, above high certainly done, between to review.
 
-        Split conformal prediction by class (Vovk 2012): of trajectories not done, of tasks like the calibration's, at
-        most the share `false_yes`, in [0, 1), is above high on average, and of those done at most `false_no`, in [0,
-        1), below low, however poor the ORM is. Where there are too few labels to say so, high is infinite and low minus
-        infinite. Both are of what the ORM says, not of `probability`.
+        Both are bounds of the ORM's P(yes), not of `probability`. Split conformal prediction by class (Vovk 2012): of
+        trajectories not done, of tasks like the calibration's, at most the share `false_yes`, in [0, 1), is above high
+        on average, and of those done at most `false_no`, in [0, 1), below low, however poor the ORM is. Where there are
+        too few labels to say so, high is infinite and low minus infinite.
         """
         worst_no = math.floor(false_yes * (len(self.not_done) + 1))
         worst_yes = math.floor(false_no * (len(self.done) + 1))
@@ -204,7 +209,7 @@ _CLEAR = 1e-6  # nearest that P comes to 0 and 1
 
 
 def logit(p: float | np.ndarray) -> np.ndarray:
-    """Return log(p / (1 - p)), of a probability held off 0 and 1."""
+    """Return log(p / (1 - p)), with the probability `p` held between 1e-6 and 1 - 1e-6."""
     held = np.clip(p, _CLEAR, 1 - _CLEAR)
     return np.log(held / (1 - held))
 
@@ -230,8 +235,8 @@ def fit_platt(p: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Hold `calibration.json`. name: such as orm@3. weights: digest of the checkpoint that it belongs to. reads: what
-    of a trajectory that reads. domains: by name; in others it abstains."""
+    """Hold the content of an ORM's `calibration.json`. name: such as orm@3. weights: digest of the checkpoint that it
+    belongs to. reads: what the ORM reads of a trajectory. domains: by name; in others it abstains."""
 
     name: str
     weights: str
@@ -239,13 +244,16 @@ class Calibration:
     domains: Mapping[str, DomainCalibration]
 
     def write(self, folder: Path) -> None:
-        """Write it to `calibration.json` in `folder`, beside the weights. Raises DiskFull."""
+        """Write `calibration.json` to `folder`, beside the weights. Raises DiskFull."""
         write_json(folder / CALIBRATION_FILE, {"format": _FORMAT, **asdict(self)})
 
     @classmethod
     def read(cls, folder: Path) -> Calibration:
-        """Read it from an ORM's `folder`. Raises BadInput where the folder is not there or is no ORM, where the file is
-        damaged or belongs to other weights; ModelError as `checkpoint_digest`."""
+        """Read `calibration.json` from an ORM's `folder`.
+
+        Raises BadInput where the folder is not there or is no ORM, and where the file is damaged or belongs to other
+        weights; ModelError as `checkpoint_digest`.
+        """
         path, again = folder / CALIBRATION_FILE, "train one: `flywheel model train-orm`"
         if not folder.is_dir():
             raise BadInput("there is no such checkpoint", where=folder.absolute(), fix=again)
@@ -269,8 +277,10 @@ class Calibration:
 
 
 def find_orm(place: Path) -> Path:
-    """Return the folder of an ORM: `place` itself, or of its versions `place@N` the newest. Raises BadInput where there
-    is none."""
+    """Return the folder of an ORM: `place` itself, or else the newest of its versions `place@N`.
+
+    Raises BadInput where there is none.
+    """
     if place.is_dir():
         return place
     versions = list_versions(place)
@@ -281,6 +291,9 @@ def find_orm(place: Path) -> Path:
 
 
 def list_versions(place: Path) -> list[int]:
-    """Return the versions N of which there is a folder `place@N`, in ascending order; [] for none."""
+    """Return the numbers N of a model's versions, the paths `place@N`, in ascending order; [] where there is none.
+
+    place: path without `@N`, relative to the working directory.
+    """
     found = (path.name.rpartition("@")[2] for path in place.parent.glob(f"{glob.escape(place.name)}@*"))
     return sorted(int(number) for number in found if number.isdecimal())

@@ -31,10 +31,10 @@ PERSON = "person"  # the scorer that leaves it to people, whose labels become it
 class ScoringInput:
     """Hold a finished trajectory, as its scorers see it.
 
-    task: of the trajectory. steps: in order. screens: PNG by sha256; a step names the one that it was chosen on, the
-    trajectory the one after the last action. What
-    no scorer needs is not read: there are then no steps, no screens, no final state. lacking: what is not stored any
-    more; a scorer that needs it is not asked.
+    task: of the trajectory. steps: in order, as the table `steps` has them (`store/schema.py`): `thought`, like most
+    fields, is None where there is none. screens: PNG by sha256; a step names the one that it was chosen on, the
+    trajectory the one after the last action. What no scorer needs is not read: there are then no steps, no screens, no
+    final state. lacking: what is not stored any more; a scorer that needs it is not asked.
     """
 
     task: Task
@@ -58,8 +58,9 @@ class Score:
     """Hold the result of a scorer.
 
     value: in [0, 1], on the scale of the task's threshold: 1 is what was asked and no less; None where the scorer
-    cannot tell, and then `detail` says why. detail: explanation in words. rule: which of the scorer's rules it was.
-    abstained: of a None, that it is by design (such trajectories are not for it, or it is not certain), not a failure.
+    cannot tell, and then `detail` says why. detail: explanation in words. rule: name of the scorer's rule that gave it.
+    abstained: whether a None is by design (such trajectories are not for this scorer, or it is not certain), not a
+    failure.
     """
 
     value: float | None
@@ -72,7 +73,13 @@ class Scorer(Protocol):
     """Judge finished trajectories.
 
     name: as in `routing.scorers`. version: changes when the same trajectory may get another score, so it names all that
-    a score depends on besides the trajectory: rules, a prompt, a model. needs: what it reads of a `ScoringInput`.
+    a score depends on besides the trajectory: rules, a prompt, a model, and the values of its parameters, as in
+    `f"2-{settings.brief.most_steps}"`. What a version has said of a trajectory is kept, and not asked again. needs:
+    what it reads of a `ScoringInput`. slow (may be left out): whether it mostly waits, as for a server, so that eight
+    trajectories are scored at once; left out, it is slow where it reads steps or screens.
+
+    Its module may have `SETTINGS`, a tuple of the names of the blocks of params.yaml that it reads, such as
+    `("judge", "language_model")`: `flywheel score` takes their present values, of other blocks the iteration's own.
     """
 
     name: str
@@ -83,18 +90,21 @@ class Scorer(Protocol):
         """Score the finished trajectory `case`. It may be slow, and is called from several threads.
 
         Where the scorer itself fails it returns no value or raises, but never scores 0; the reason is stored with the
-        trajectory. Where it is not for it to tell, the score has no value and `abstained`. Only BadInput, for settings
-        that must be corrected, stops the stage.
+        trajectory. Where the scorer is not the one to tell, the score has no value and `abstained`. Only BadInput, for
+        settings that must be corrected, stops the stage.
         """
 
 
 def list_scorers() -> list[str]:
-    """List the names of all scorers."""
+    """List the names of all scorers, which are the modules of `flywheel.rewards.scorers`."""
     return sorted(module.name for module in pkgutil.iter_modules(scorers.__path__))
 
 
 def reward_settings(settings: Settings) -> Settings:
-    """Return settings in which `routing.scorers` has what rewards RL's episodes (`rl.reward`)."""
+    """Return settings whose `routing.scorers` are those that reward RL's episodes: `rl.reward` alone, if it is set.
+
+    Without it they are `settings` itself; with it they are a copy, in which the outcome reward model does not abstain.
+    """
     if not settings.rl.reward:
         return settings
     routing = settings.routing.model_copy(update={"scorers": {"default": [settings.rl.reward]}})
@@ -109,9 +119,9 @@ def list_panel(panel: Panel) -> list[str]:
 class ScorerSet:
     """Hold the scorers of every domain; all are opened when one is first asked for.
 
-    settings: `routing.scorers`, and the scorers' own. Raises BadInput for a name that no scorer has. Each method that
-    opens the scorers (`check_tasks` for a task without a verifier alone) also raises BadInput where one refuses its
-    settings or is not as `Scorer` asks, and what else its module or `open_scorer` raises.
+    settings: names them in `routing.scorers`, and has their own blocks. Raises BadInput for a name that no scorer has.
+    Each method that opens the scorers (`check_tasks` for a task without a verifier alone) also raises BadInput where
+    one refuses its settings or is not as `Scorer` asks, and what else its module or `open_scorer` raises.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -130,7 +140,7 @@ class ScorerSet:
         return {name: _open_scorer(name, self._settings) for name in sorted(chosen)}
 
     def for_domain(self, domain: str) -> tuple[Scorer, ...]:
-        """Return the scorers of `domain`, in the settings' order; the default ones for a name that has none."""
+        """Return the scorers of `domain`, in the settings' order; the default ones where it has none of its own."""
         return tuple(self._scorers[name] for name in self._names.get(domain, self._names["default"]))
 
     def needs(self, domain: str = "") -> frozenset[Need]:
@@ -139,14 +149,15 @@ class ScorerSet:
         return frozenset(need for scorer in judges for need in scorer.needs)
 
     def is_slow(self, domain: str) -> bool:
-        """Tell whether a scorer of `domain` takes long: one that says so, else one that reads more than the final
-        state."""
+        """Tell whether a scorer of `domain` takes long: by its attribute `slow`, else if it reads steps or screens."""
         return any(getattr(one, "slow", not one.needs <= {"final_state"}) for one in self.for_domain(domain))
 
     @property
     def versions(self) -> dict[str, list[list[str]]]:
-        """Return, by domain, [name, version] of its scorers: what a verdict depends on besides the trajectory. Those of
-        a cascade come after ["cascade", ""]."""
+        """Return, by domain, [name, version] of its scorers: what a verdict depends on besides the trajectory.
+
+        Those of a cascade come after ["cascade", ""].
+        """
         return {
             domain: [["cascade", ""]] * isinstance(panel, Mapping)
             + [[scorer.name, scorer.version] for scorer in self.for_domain(domain)]
@@ -166,9 +177,9 @@ class ScorerSet:
                 )
 
     def score_trajectory(self, case: ScoringInput, known: Mapping[str, Verdict] | None = None) -> tuple[Verdict, ...]:
-        """Run the scorers of the task's domain on the finished trajectory `case`, and return their verdicts;
-        `decide_verdict` says which of them counts. Of a cascade, each is asked only where all before it abstain.
+        """Run the scorers of the task's domain on the finished trajectory `case`, and return their verdicts in order.
 
+        `decide_verdict` says which of them counts. Each scorer of a cascade is asked only where all before it abstain.
         known: verdicts of these scorers' present versions, by the scorer's name: those are not asked again. Raises
         BadInput where a scorer does, or returns no `Score` of a number or None. A scorer that raises anything else,
         gives a score out of [0, 1], or needs what is not stored any more (`case.lacking`) yields a verdict without a
@@ -186,8 +197,27 @@ class ScorerSet:
                 return
 
 
+def list_scorer_blocks(name: str) -> tuple[str, ...]:
+    """Return the names of the blocks of the settings that the scorer called `name` reads, its module's `SETTINGS`.
+
+    () where the module has none. Raises BadInput where it is no tuple of names, or names an unknown block; and what the
+    import of the module raises.
+    """
+    module = importlib.import_module(f"{scorers.__name__}.{name}")
+    blocks = getattr(module, "SETTINGS", ())
+    if not isinstance(blocks, tuple) or not all(isinstance(one, str) for one in blocks):
+        fix = f"a tuple of one item ends in a comma; it is {blocks!r:.100}"
+        raise BadInput(f"scorer {name}: SETTINGS is no tuple of names", where=module.__file__, fix=fix)
+    for one in blocks:
+        if one not in (known := Settings.model_fields):
+            what = f"scorer {name} names an unknown block of settings: {one}"
+            raise BadInput(what, where=module.__file__, fix=did_you_mean(one, known))
+    return blocks
+
+
 def _open_scorer(name: str, settings: Settings) -> Scorer:
     module = importlib.import_module(f"{scorers.__name__}.{name}")
+    list_scorer_blocks(name)  # refuses wrong ones
     if not hasattr(module, "open_scorer"):
         raise BadInput("it has no function open_scorer", where=module.__file__, fix="let it return the scorer")
     scorer = module.open_scorer(settings)

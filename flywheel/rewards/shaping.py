@@ -1,4 +1,4 @@
-"""Turn an outcome into rewards per step: format, length and step penalties (UI-TARS-2 report, section 2.5.4)."""
+"""Turn an episode's outcome into a reward for each step, with format, length and step penalties (section 2.5.4)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from flywheel.config import Settings
 
 
 def length_penalty(length: int, settings: Settings) -> float:
-    """Compute min(-(len - (L_max - L_buf)) / L_buf * f, 0): 0 up to L_max - L_buf, -f at L_max (DAPO, eq. 13).
+    """Compute the penalty of a long response, 0 or less (DAPO, eq. 13): min(-(len - (L_max - L_buf)) / L_buf * f, 0).
 
-    length: response tokens of a step. settings: L_max policy.max_new_tokens, L_buf rl.length_buffer (0: no penalty), f
-    rl.length_penalty.
+    It is 0 up to L_max - L_buf and -f at L_max. length: response tokens of a step. settings: L_max is
+    policy.max_new_tokens, L_buf rl.length_buffer (0: no penalty), f rl.length_penalty.
     """
     longest, rl = settings.policy.max_new_tokens, settings.rl
     if not rl.length_buffer:
@@ -21,7 +21,10 @@ def length_penalty(length: int, settings: Settings) -> float:
 
 
 def reward_at_end(outcome: float, steps: int) -> tuple[float, ...]:
-    """Give the whole `outcome` to the last of `steps` steps: one reward a step, [steps]; () for no steps."""
+    """Give the whole `outcome`, an episode's score, to the last of `steps` steps.
+
+    Returns a reward for each step, [steps]; () for no steps.
+    """
     return (*(0.0 for _ in range(steps - 1)), outcome) if steps else ()
 
 
@@ -44,11 +47,12 @@ def shape_rewards(
 ) -> tuple[float, ...]:
     """Compute the reward of each step of one trajectory, [steps]; it is put on the last token of its step.
 
-    outcome: [steps], part of the verifier's score that each step gets. lengths: [steps], response tokens. parse_errors:
-    [steps], whether each step's text held no valid action. settings: of the penalties. budget: steps that the task
-    allows; 0: no step penalty. Format, length and step penalties as in section 2.5.4 of the UI-TARS-2 report:
-    rl.format_penalty for each step that does not parse, rl.step_penalty for a trajectory that uses its whole budget,
-    evenly over its steps. Raises ValueError for lists of different lengths.
+    outcome: [steps], part of the verifier's score that each step gets, as `reward_at_end` or `reward_as_earned` splits
+    it. lengths: [steps], response tokens. parse_errors: [steps], whether each step's text held no valid action.
+    settings: of the penalties. budget: steps that the task allows; 0: no step penalty. Format, length and step
+    penalties as in section 2.5.4 of the UI-TARS-2 report: rl.format_penalty for each step that does not parse,
+    `length_penalty` for a long response, rl.step_penalty for a trajectory that uses its whole budget, evenly over its
+    steps. Raises ValueError for lists of different lengths.
     """
     step = settings.rl.step_penalty / budget if budget else 0.0
     return tuple(

@@ -49,7 +49,7 @@ from flywheel.utils.files import remove_unfinished
 def compute_capacity(
     *, max_concurrent: int, running: int, max_staleness: int, version: int, batch: int, accepted: int
 ) -> int:
-    """Return how many episodes may begin now (AReaL 2025, section 5.1).
+    """Compute how many episodes may begin now (AReaL 2025, section 5.1).
 
     min(max_concurrent - running, (max_staleness + version + 1) batch - (accepted + running)); 0 where that is negative.
 
@@ -65,11 +65,12 @@ def choose_batch(
 ) -> list[int] | None:
     """Choose the `count` finished episodes to train on now, by number; None where training must wait.
 
-    finished: episode's number -> the version that it began with. unfinished: the versions that the other episodes began
-    with. version: training steps done. max_staleness: steps that an episode may be behind. The oldest are taken, and
-    only if those that are left can still be trained on in time, `count` at each later version: of all that are left,
-    those due at version d or sooner may be (d - version) count at most. By the rule of `compute_capacity` this holds
-    before anything has begun; where it holds at a version it can be kept at the next, by waiting for the oldest.
+    finished: episode's number -> the version of the weights that it began with. unfinished: likewise, the versions of
+    the episodes under way. version: training steps done. max_staleness: steps that an episode may be behind. The oldest
+    are taken, and only if those that are left can still be trained on in time, `count` at each later version: of all
+    that are left, those due at version d or sooner may be (d - version) count at most. By the rule of
+    `compute_capacity` this holds before anything has begun; where it holds at a version it can be kept at the next, by
+    waiting for the oldest.
     """
     oldest = sorted(finished, key=lambda number: (finished[number], number))
     taken, left = oldest[:count], [finished[number] for number in oldest[count:]]
@@ -91,23 +92,26 @@ log = logging.getLogger(__name__)
 class TaskSampler(Protocol):
     """Choose the tasks of RL's episodes (`training.rl.curriculum`).
 
-    The log stores the order of both calls, and a resumed run repeats them in it: the task that `next` returns must
-    depend only on the calls before it.
+    The log stores the order of both methods' calls, and a resumed run repeats them in that order: the task that `next`
+    returns must depend only on the calls before it.
     """
 
     def next(self) -> Task:
         """Return the task of the next group of episodes."""
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record how a group of `task_id` ended: `scores` of its episodes, in [0, 1], and `successes`, whether each is
-        one; both empty where all of its environments failed."""
+        """Record how a group of episodes of the task ended.
+
+        scores: of its episodes, in [0, 1]. successes: whether each solved its task. Both are empty where all of its
+        environments failed.
+        """
 
 
 @dataclass(frozen=True)
 class EpisodeGroup:
-    """Hold what a group of episodes plays. task: theirs. drawn: id of the task that the sampler drew, to which the
-    outcomes of true starts count. start: where they begin; None: at the task's beginning, a true start. key: names what
-    the planner keeps of it."""
+    """Hold what a group of episodes plays. task: theirs. drawn: id of the task that the sampler drew; the outcomes of
+    episodes from the task's beginning count to it. start: where they begin; None: at the task's beginning. key: by
+    which the planner finds what it keeps of the group."""
 
     task: Task
     drawn: str
@@ -118,24 +122,23 @@ class EpisodeGroup:
 class GroupPlanner(Protocol):
     """Choose what each group plays, once its task is drawn (`training.rl.groups`).
 
-    As of a `TaskSampler`, the log stores the order of all calls, and a resumed run repeats them in it.
+    As with a `TaskSampler`, the log stores the order of all calls, and a resumed run repeats them in that order.
     """
 
     def plan(self, number: int, task: Task) -> EpisodeGroup:
         """Plan the group `number`, from 0, for which the sampler has drawn `task`."""
 
     def record(self, group: EpisodeGroup, successes: Sequence[bool]) -> None:
-        """Record how a group ended. successes: whether each episode is one; empty where all of its environments
+        """Record how a group ended. successes: whether each episode solved its task; empty where all environments
         failed."""
 
     def drop(self, group: EpisodeGroup, reason: str) -> None:
-        """Record that a group's start cannot be reached, and why (`reason`, in words); it begins at the task's
-        beginning."""
+        """Record that a group's start cannot be reached: it begins at the task's beginning. reason: in words."""
 
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """Plan the episodes of a run.
+    """Hold the numbers by which a run's episodes are planned.
 
     samples: episodes of a group, which share their task. batch: episodes of a training step. batches: of the whole run.
     max_staleness: training steps that an episode may be behind. whole_groups: a batch holds all of a group or none of
@@ -154,9 +157,9 @@ class RolloutPlan:
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """Request one episode. ordinal: its number in the run, from 0. group: number of its group. sample: its number among
-    the task's episodes. seed: of its sampling, a function of the run's seed and the ordinal. start: its group's.
-    drawn: id of the task that the sampler drew for it."""
+    """Hold the request of one episode. ordinal: its number in the run, from 0. group: number of its group. sample: its
+    number among the task's episodes. seed: of its sampling, a function of the run's seed and the ordinal. start: its
+    group's. drawn: id of the task that the sampler drew for it."""
 
     ordinal: int
     group: int
@@ -169,8 +172,8 @@ class EpisodeRequest:
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """Hold the outcome of a finished episode. start: the version of the weights when it began. score: in [0, 1].
-    success: whether it is verified."""
+    """Hold the outcome of a finished episode. start: version of the weights when it began. score: in [0, 1]. success:
+    whether it is verified."""
 
     start: int
     score: float
@@ -178,7 +181,7 @@ class EpisodeOutcome:
 
 
 class RolloutLog:
-    """Log the episodes of one run in `folder`. It is not thread-safe.
+    """Hold the log of one RL run's episodes, in `folder`: which begin, and which are trained on. It is not thread-safe.
 
     key: names the run's inputs; what another run left in `folder` is deleted, and so is a log whose batches are not
     those up to `version`. source: draws the tasks. tasks: by task_id. plan: of the run. version: training steps done,
@@ -217,8 +220,10 @@ class RolloutLog:
 
     # -- admission ------------------------------------------------------------------------------------------------
     def admit_episode(self, max_concurrent: int) -> EpisodeRequest | None:
-        """Return the request of the next episode, and record that it runs; None while there is no room. max_concurrent:
-        maximum of episodes at once. `compute_capacity` bounds staleness too."""
+        """Return the request of the next episode, and record that it runs; None while there is no room.
+
+        max_concurrent: maximum of episodes at once. `compute_capacity` bounds staleness too.
+        """
         opened = next((n for group in self._unrecorded for n in self._of(group) if self._is_open(n)), None)
         ordinal = len(self._groups) * self.plan.samples if opened is None else opened
         begun = self._begun()
@@ -264,10 +269,9 @@ class RolloutLog:
 
     # -- how an episode ends --------------------------------------------------------------------------------------
     def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
-        """Record that the `episode` of a `request` has finished; it stays on disk until it has been trained on. score:
-        in [0, 1]. success: whether it is verified.
+        """Record that the `episode` of a `request` has finished; it stays on disk until it has been trained on.
 
-        Raises DiskFull, KeyError where that request does not run.
+        score: in [0, 1]. success: whether it is verified. Raises DiskFull, KeyError where that request does not run.
         """
         outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         write_episode(self._file(request.ordinal), episode, vars(outcome))
@@ -275,15 +279,19 @@ class RolloutLog:
         self._settle(request.ordinal, outcome)
 
     def fail(self, request: EpisodeRequest, error: str) -> None:
-        """Record that the environment of a request's episode crashed in every try, or that nobody could score it; its
-        place is free again. error: the last one, in words. Raises KeyError where that request does not run."""
+        """Record that a request's episode crashed in every try, or that nobody could score it; its place is free again.
+
+        error: the last one, in words. Raises KeyError where that request does not run.
+        """
         del self.running[request.ordinal]
         self._write({"failed": request.ordinal, "error": error})
         self._settle(request.ordinal, None)
 
     def drop_start(self, group: int, reason: str) -> None:
-        """Record that the start of the group of that number cannot be reached, and the `reason` in words; its episodes
-        begin at the task's beginning. A second call changes nothing."""
+        """Record that the start of group number `group` cannot be reached; its episodes begin at the task's beginning.
+
+        reason: in words. A second call changes nothing.
+        """
         if self._groups[group].start is not None:
             self._write({"dropped": group, "reason": reason})
             self._drop(group, reason)
@@ -295,15 +303,15 @@ class RolloutLog:
         self._groups[number] = replace(group, start=None, key="")
 
     def find_start(self, group: int) -> RestoredStart | None:
-        """Return the start of the group of that number; None for the task's beginning."""
+        """Return the start of group number `group`; None for the task's beginning."""
         return self._groups[group].start
 
     def has_ended(self, group: int) -> bool:
-        """Tell whether any episode of the group of that number has finished."""
+        """Tell whether any episode of group number `group` has finished."""
         return any(n in self.finished or n in self._used for n in self._of(group))
 
     def is_over(self, group: int) -> bool:
-        """Tell whether no episode of the group of that number runs or is still to begin."""
+        """Tell whether no episode of group number `group` runs or is still to begin."""
         return not any(n in self.running or self._is_open(n) for n in self._of(group))
 
     def _settle(self, ordinal: int, outcome: EpisodeOutcome | None) -> None:
@@ -315,7 +323,7 @@ class RolloutLog:
 
     # -- batches --------------------------------------------------------------------------------------------------
     def take_batch(self) -> list[EpisodeRequest] | None:
-        """Return the requests of this version's batch, oldest first, the same at each call; None until it is full."""
+        """Return the requests of the next batch, oldest first, the same until `advance`; None until it is full."""
         if self.taken is None:
             ordinals = self._choose()
             if ordinals is None:
@@ -328,13 +336,11 @@ class RolloutLog:
         return [self._ticket(ordinal) for ordinal in self.taken]
 
     def read(self, request: EpisodeRequest) -> Episode:
-        """Read the finished episode of a request. Raises DataError where its file is broken, or gone after
-        `advance`."""
+        """Read a request's finished episode. Raises DataError where its file is broken, or gone after `advance`."""
         return read_episode(self._file(request.ordinal))
 
     def advance(self) -> None:
-        """Record that the batch that `take_batch` gave was trained on: the trainer's checkpoint is saved, and the new
-        weights answer."""
+        """Record that the batch of `take_batch` was trained on: its checkpoint is saved, and the new weights answer."""
         self.version += 1
         self._use(self.taken or ())
         self.taken = None
@@ -462,8 +468,8 @@ def _results(found: Mapping[int, EpisodeOutcome | None]) -> tuple[list[float], l
 
 
 class OccupancyMeter:
-    """Wrap `environments`, and measure the share of time for which they are lent. places: maximum number of
-    environments. clock: returns seconds."""
+    """Lend environments as `environments` does, and measure the share of time for which they are lent. places: maximum
+    number of environments. clock: returns seconds."""
 
     def __init__(self, environments: EnvProvider, places: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._environments, self._places, self._clock = environments, places, clock
@@ -499,8 +505,8 @@ GradeFunction = Callable[[Task, Episode], tuple[float, bool | None]]
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """Hold the episodes of one training step, in the order of their requests, and their `outcomes` in the same order.
-    step: training steps done before it. figures: see `AsyncRolloutPool.next_batch`."""
+    """Hold the episodes of one training step, each with its request, and their `outcomes` in the same order. step:
+    training steps done before it. figures: see `AsyncRolloutPool.next_batch`."""
 
     step: int
     episodes: tuple[tuple[EpisodeRequest, Episode], ...]
@@ -509,7 +515,7 @@ class EpisodeBatch:
 
 
 class AsyncRolloutPool:
-    """Play episodes all the time, and hand them out in batches.
+    """Play episodes of an RL run all the time, and hand them out in batches.
 
         async with AsyncRolloutPool(...) as pool:
             batch = await pool.next_batch()  # train on it, save, `pool.register_weights` and `policy.load` them
@@ -594,8 +600,8 @@ class AsyncRolloutPool:
         return EpisodeBatch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
 
     def register_weights(self, weight_version: str, version: int) -> None:
-        """Register weights before the policy loads them. weight_version: their name, as the policy will give it.
-        version: training steps that they have had."""
+        """Register weights before the policy loads them. weight_version: as the policy will give it. version: training
+        steps that they have had."""
         self._versions[weight_version] = version
 
     def advance(self) -> None:
@@ -615,8 +621,7 @@ class AsyncRolloutPool:
             await self._changed.wait()
 
     def fill(self) -> None:
-        """Begin as many episodes as there is room for, also before the first batch is asked for; none once the pool is
-        closed or an episode's error is to be raised."""
+        """Begin as many episodes as there is room for; none once the pool is closed or an error of an episode waits."""
         if self._closed or self._fault is not None:
             return
         while (request := self.rollout_log.admit_episode(self._places.count)) is not None:

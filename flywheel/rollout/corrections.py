@@ -1,8 +1,8 @@
-"""Correct the model's failed episodes by the worlds' solvers: the state before a mistake is restored, and the solver
-goes on from there. The mistake is the first one, or the first one from the step on that the model was least sure of.
+"""Correct the model's failed episodes: restore the state before a mistake, and let the task's solver go on from there.
 
-What follows is a demonstration from a state that the model itself came to (DAgger, Ross et al. 2011; the takeover of
-live annotation, section 2.3, with a solver in the person's place). Only the solver's steps are learnt; those of the
+The mistake is the first one, or the first one from the step on that the model was least sure of. What follows is a
+demonstration from a state that the model itself came to (DAgger, Ross et al. 2011; the takeover of live annotation,
+UI-TARS-2 report, section 2.3, with a solver in the person's place). Only the solver's steps are learnt; those of the
 model before them are context. A state is restored by carrying out the steps before it again from the reset:
 environments are deterministic, and each screen is compared with the stored one.
 """
@@ -20,32 +20,29 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
-from flywheel.agent.actions import Action, Finished, ParseError, Point
+from flywheel.agent.actions import Action, ParseError, Point
 from flywheel.agent.grammar import format_response
 from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.config import PolicySettings, Settings
 from flywheel.envs import registry
 from flywheel.envs.base import Env, Observation, Task, apply_verifier
 from flywheel.envs.registry import EnvProvider
-from flywheel.envs.suites import catalogue
-from flywheel.envs.suites.oracle import next_expert_step
 from flywheel.rollout.episode import Episode, final_state_json, keep_screen, observation_grammar, observation_text
-from flywheel.rollout.starts import SOLVER
+from flywheel.rollout.solvers import NEAR, SOLVER, Solver, TaskSolvers
 from flywheel.store.schema import Step, make_trajectory_id
 from flywheel.utils.errors import DataError, EnvError
 
 log = logging.getLogger(__name__)
 
 SOURCE = "correction"  # of the trajectories
-NEAR = 0.06  # of the screen, both ways together: as far may a click be from the solver's where no element is named
 
 
 @dataclass(frozen=True)
 class CorrectionResult:
     """Hold the outcome of one correction.
 
-    episode: the corrected one; None where there is none, and then `reason` says why. solver_calls, env_steps: what it
-    took, resets not counted.
+    episode: the corrected one; None where there is none, and then `reason` says why. solver_calls, env_steps: numbers
+    of what it took, resets not counted.
     """
 
     episode: Episode | None
@@ -56,26 +53,26 @@ class CorrectionResult:
 
 NO_MISTAKE = "no mistake"
 NO_LOGPROBS = "its steps have no log-probabilities"
+FROM_THE_RESET = "its solver knows the way from the reset alone"
 
 
-def has_solver(task: Task) -> bool:
-    """Tell whether the task's world has a solver, which chooses the right action in any state."""
-    return task.environment == catalogue.BrowserWorld.environment and task.world in catalogue.list_worlds()
+def choose_failures(
+    tasks: Mapping[str, Task], episodes: Sequence[Episode], per_task: int, solvers: TaskSolvers
+) -> list[Episode]:
+    """Choose the failed episodes to correct: at most `per_task` of each task that has a solver.
 
-
-def choose_failures(tasks: Mapping[str, Task], episodes: Sequence[Episode], per_task: int) -> list[Episode]:
-    """Choose the failed episodes to correct, up to `per_task` of each task whose world has a solver, by trajectory_id.
-
-    tasks: of the episodes, by id. Failed is what ended and does not solve its task by the world's verifier. Of episodes
-    that took the same steps one is enough. Raises KeyError for an episode of none of the `tasks`, BadInput for a
-    verifier that does not exist, DataError for a final state that it cannot read.
+    Those of the first trajectory_ids are taken; the result has the episodes of one task side by side. tasks: of the
+    episodes, by task_id. Failed is an episode that has steps, did not crash and does not solve its task by the world's
+    verifier. Of a task's episodes that took the same actions one is chosen. solvers: of the tasks. Raises KeyError for
+    an episode of none of the `tasks`, BadInput for a verifier that does not exist, DataError for a final state that it
+    cannot read.
     """
     chosen: dict[str, list[Episode]] = defaultdict(list)
     for episode in sorted(episodes, key=lambda one: one.id):
         task, own = tasks[episode.trajectory.task_id], chosen[episode.trajectory.task_id]
         known = [[step.action for step in earlier.steps] for earlier in own]
         other = [step.action for step in episode.steps] not in known
-        if len(own) < per_task and other and has_solver(task) and _failed(task, episode):
+        if len(own) < per_task and other and solvers.has(task) and _failed(task, episode):
             own.append(episode)
     return [episode for own in chosen.values() for episode in own]
 
@@ -90,16 +87,18 @@ def _failed(task: Task, episode: Episode) -> bool:
 
 
 def find_least_sure_step(episode: Episode) -> int | None:
-    """Find the step of `episode` whose answer had the lowest mean log-probability of its tokens, by its place in the
-    list of steps; of equal ones the first. None where no step has log-probabilities."""
+    """Find the step of `episode` that the model was least sure of, as an index in its steps.
+
+    It is the first with the lowest mean log-probability of its tokens; None where no step has log-probabilities.
+    """
     means = {number: fmean(step.logprobs) for number, step in enumerate(episode.steps) if step.logprobs}
     return min(means, key=lambda number: means[number], default=None)
 
 
 @dataclass
 class CorrectionStats:
-    """Count what corrections took and brought. tried: corrections that were begun. corrected: those that gave an
-    episode. solver_calls, env_steps: in all, resets not counted. without: why there is no correction -> how often."""
+    """Hold the counts of a rollout's corrections. tried: those that were begun. corrected: those that gave an episode.
+    solver_calls, env_steps: in all, resets not counted. without: why there is no corrected episode -> how often."""
 
     tried: int = 0
     corrected: int = 0
@@ -122,26 +121,33 @@ async def correct_failures(
     failed: Sequence[Episode],
     environments: EnvProvider,
     settings: Settings,
+    solvers: TaskSolvers,
     *,
     iteration: int,
     seed: int,
 ) -> tuple[list[Episode], CorrectionStats]:
-    """Correct the `failed` episodes, all at once as far as environments are lent; return the corrected ones, sorted by
-    trajectory_id, and what it took.
+    """Let solvers go on from a mistake in failed episodes; return the corrected episodes and the counts.
 
-    tasks: by task_id. environments: lends one for each episode. settings: of the rollout; `rollout.corrections_at`
-    says at which mistake. iteration: of the new rows. seed: varies the solver's wording. An environment that fails
-    costs its own correction alone. Raises KeyError for an episode of none of the `tasks`, BadInput for an environment
-    that is not known or that refuses its task.
+    The episodes come sorted by trajectory_id. All are played at once, as far as environments are lent. failed: of tasks
+    that have a solver (`choose_failures`). tasks: by task_id. environments: lends one for each correction. settings: of
+    the rollout; `rollout.corrections_at` says at which mistake. solvers: of the tasks. iteration: of the new rows.
+    seed: varies the solver's wording. An environment that fails costs its own correction alone. Raises KeyError for an
+    episode of none of the `tasks`, LookupError for a task without a solver, BadInput for an environment that is not
+    known or that refuses its task.
     """
     at, stats = settings.rollout.corrections_at, CorrectionStats()
 
     async def attempt(episode: Episode, first: int) -> CorrectionResult:
         task = tasks[episode.trajectory.task_id]
+        solver = solvers.find(task, seed)
+        if solver is None:
+            raise LookupError(f"task {task.task_id} has no solver")
+        if first and not solver.from_any_state:
+            return CorrectionResult(None, FROM_THE_RESET, 0, 0)
         try:
             async with environments.env(task) as env:
                 return await correct_episode(
-                    env, task, episode, settings.policy, iteration=iteration, seed=seed, first=first
+                    env, task, episode, settings.policy, solver, iteration=iteration, first=first
                 )
         except EnvError as error:
             log.warning("the correction of %s failed: %s", episode.id, error)
@@ -167,17 +173,18 @@ async def correct_failures(
 
 
 async def correct_episode(
-    env: Env, task: Task, failed: Episode, policy: PolicySettings, *, iteration: int, seed: int, first: int = 0
+    env: Env, task: Task, failed: Episode, policy: PolicySettings, solver: Solver, *, iteration: int, first: int = 0
 ) -> CorrectionResult:
-    """Replay a failed episode up to a mistake and let the solver of its world go on from there.
+    """Replay a failed episode up to a mistake and let the solver of its task go on from there.
 
     A mistake is a step that does not do what the solver does in the same state, or whose text held no action. env:
-    leased for `task`. failed: the episode. policy: block `policy`, as of the rollout. iteration: of the new rows. seed:
-    varies the solver's wording. first: the step from which on mistakes count; those before it are repeated, and the
-    solver is not asked about them. The episode ends where the environment says so, or where the task's step budget
-    is spent; whether it is solved, scorers decide. There is no episode where the replay shows another screen, the model
-    made no mistake that the solver sees, or the solver knows no way on. Raises EnvError and EnvTimeout where the
-    environment fails.
+    leased for `task`. failed: the episode. policy: block `policy`, as of the rollout. solver: of `task`. iteration: of
+    the new rows. first: the step from which on mistakes count; those before it are repeated, and the solver is not
+    asked about them; 0 for a solver that knows the way from the reset alone. The episode ends where the environment
+    says so, or where the task's step budget is spent; whether it is solved, scorers decide. Where the replay shows
+    another screen, a solver that knows the way from the reset takes over there, since the steps before were its own;
+    with another solver there is no episode. There is none either where the model made no mistake that the solver sees,
+    or the solver knows no way on. Raises EnvError and EnvTimeout where the environment fails.
     """
     parent, steps = failed.trajectory, failed.steps
     name = "-".join([SOURCE, parent.trajectory_id, *([str(first)] if first else [])])
@@ -198,14 +205,14 @@ async def correct_episode(
         begun = datetime.now(UTC)
         try:
             if not handed_over:
-                _check_same_screen(steps[number], seen)
+                handed_over = not _is_same_screen(steps[number], seen)
+                if handed_over and solver.from_any_state:
+                    return outcome("its replay shows another screen")
                 own = _stored_action(steps[number], seen, policy)
             if number >= first:
                 calls += 1
-                thought, action = next_expert_step(task, state, seed) or ("I am done.", Finished())
-                handed_over = handed_over or not does_the_same(own, action, state.get("elements", ()))
-        except ReplayDiffers:
-            return outcome("its replay shows another screen")
+                thought, action = await solver.next_step(env, number, state)
+                handed_over = handed_over or not does_the_same(own, action, state.get("elements", ()), solver.near)
         except DataError:
             return outcome("the solver knows no way on")
         if not handed_over:
@@ -258,36 +265,34 @@ async def correct_episode(
     return outcome("", Episode(trajectory, tuple(made), images))
 
 
-def does_the_same(one: Action | ParseError, expert: Action, elements: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether the action `one` does what the expert's does: the same verb, on the same elements, with the same
-    words.
+def does_the_same(
+    one: Action | ParseError, expert: Action, elements: Sequence[Mapping[str, Any]], near: float = NEAR
+) -> bool:
+    """Tell whether the action `one` does the same as the expert's: equal verb and words, on the same elements.
 
-    elements: of the state, each with x, y, w and h as fractions of the screen.
+    elements: of the state, each with x, y, w and h as fractions of the screen. Where the expert's point is on none, a
+    point less than `near` from it is the same, a fraction of the screen, both ways together.
     """
     if type(one) is not type(expert):
         return False
     for name, value in vars(expert).items():
         other = getattr(one, name)
         if isinstance(value, Point):
-            if not _same_place(other, value, elements):
+            if not _same_place(other, value, elements, near):
                 return False
         elif other != value:
             return False
     return True
 
 
-def _same_place(one: Point, expert: Point, elements: Sequence[Mapping[str, Any]]) -> bool:
+def _same_place(one: Point, expert: Point, elements: Sequence[Mapping[str, Any]], near: float) -> bool:
     def holds(element: Mapping[str, Any], point: Point) -> bool:
         return 0 <= point.x - element["x"] <= element["w"] and 0 <= point.y - element["y"] <= element["h"]
 
     under = [element for element in elements if holds(element, expert)]
     if not under:
-        return abs(one.x - expert.x) + abs(one.y - expert.y) < NEAR
+        return abs(one.x - expert.x) + abs(one.y - expert.y) < near
     return holds(min(under, key=lambda element: element["w"] * element["h"]), one)
-
-
-class ReplayDiffers(DataError):
-    """Signal that a step that was carried out again does not show the screen that was stored."""
 
 
 def _stored_action(step: Step, seen: Observation, policy: PolicySettings) -> Action | ParseError:
@@ -295,12 +300,6 @@ def _stored_action(step: Step, seen: Observation, policy: PolicySettings) -> Act
     return parse_response(step.raw_text or "", observation_grammar(policy, seen)).action
 
 
-def _check_same_screen(step: Step, seen: Observation) -> None:
+def _is_same_screen(step: Step, seen: Observation) -> bool:
     sha256 = None if seen.screenshot is None else hashlib.sha256(seen.screenshot).hexdigest()
-    if sha256 != step.image_sha256:
-        raise ReplayDiffers(
-            f"step {step.step} was chosen on screen {str(step.image_sha256)[:12]}, and its replay shows "
-            f"{str(sha256)[:12]}",
-            where=f"trajectory {step.trajectory_id}",
-            fix="its environment is not deterministic, or has changed since",
-        )
+    return sha256 == step.image_sha256

@@ -1,4 +1,4 @@
-"""Ask what would have come of a step with one thing changed: restore the state before it, change that, and act on.
+"""Play on from the state before a stored step with one thing changed, to see what would have come of it.
 
 The state is restored by a checkpoint of the environment where it has one, else by carrying out the steps before it
 again; either way each screen is compared with the stored one, so that what follows began where the run was.
@@ -37,10 +37,10 @@ PERSON = "human"  # author of a step that whoever asks has chosen
 
 
 @dataclass(frozen=True)
-class Change:
-    """Say what is changed. kind: what; "nothing" is the control. value: the new one: an action in the model's grammar,
-    a thought, an instruction, a temperature, a checkpoint's folder; "" for nothing. Raises BadInput for another
-    kind."""
+class CounterfactualChange:
+    """Hold what a counterfactual run changes. kind: of the change; "nothing" is the control. value: the new action in
+    the model's grammar, thought, instruction, temperature, or checkpoint's folder; "" for nothing. Raises BadInput for
+    another kind."""
 
     kind: ChangeKind = "nothing"
     value: str = ""
@@ -55,10 +55,10 @@ class StateNotRestored(DataError):
 
 
 def parse_changed_action(text: str, policy: PolicySettings, grammar: Grammar) -> Action:
-    """Parse an action that is to be done in place of a step's, as the model writes it.
+    """Parse an action, as the model writes it, that is to be done in place of a step's.
 
-    text: such as `click(point='<point>12 30</point>')`. policy: block `policy`. grammar: of the screen. Raises BadInput
-    for a text that is no action.
+    text: such as `click(point='<point>12 30</point>')`. policy: block `policy`, which only names the template in the
+    error. grammar: the model's, for the step's screen. Raises BadInput for a text that is no action.
     """
     found = parse_response(format_response("", text), grammar_without_thinking(grammar)).action
     if isinstance(found, ParseError):
@@ -68,18 +68,21 @@ def parse_changed_action(text: str, policy: PolicySettings, grammar: Grammar) ->
 
 
 class ReplayedState:
-    """Bring episodes to the state before a step of a stored run (an `EpisodeStart`), for one event loop.
+    """Bring environments to the state before a step of a stored episode (an `EpisodeStart`), for one event loop.
 
-    The first episode carries out the steps before it, each on the screen that was stored with it; where the environment
-    saves checkpoints the others restore the one that was taken then. action: what is done in place of the step's own;
-    None: nothing is done yet.
+    The first environment carries out the steps before it, each on the screen that was stored with it; where it saves
+    checkpoints, the others restore the one that was taken then.
     """
 
     def __init__(
         self, parent_id: str, steps: Sequence[Step], at: int, task: Task, policy: PolicySettings, action: str | None
     ) -> None:
-        """parent_id: of the run. steps: all of it, in order. at: number of the step before which it restores. task: of
-        the run. policy: block `policy`, for the grammar of stored actions."""
+        """Take the step before which to begin; the first call of `begin` restores its state.
+
+        parent_id: trajectory_id of the stored episode. steps: all of it, in order. at: number of the step before which
+        the state is restored. task: of the episode. policy: block `policy`, for the grammar of stored actions. action:
+        as the model writes it, carried out in place of the step's own; None: none is.
+        """
         self.parent_id = parent_id
         self._steps, self._at, self._task, self._policy, self._action = steps, at, task, policy, action
         self._lock = asyncio.Lock()
@@ -186,8 +189,10 @@ class _BegunPolicy:
 
 
 def format_thought(thought: str) -> str:
-    """Write the beginning of an answer with the `thought`, up to its action. Raises BadInput for one that is empty or
-    has several lines."""
+    """Write the beginning of a model's answer with the given `thought`, `Thought: ...` and the label of the action.
+
+    Raises BadInput for a thought that is empty or has a line break, at its end too.
+    """
     if not thought.strip() or thought != " ".join(thought.splitlines()):
         raise BadInput("not one line of text", where="thought", fix="write it as the model does, in one line")
     return format_response(thought.strip(), "")
@@ -195,7 +200,7 @@ def format_thought(thought: str) -> str:
 
 async def play_counterfactual(
     parent: Trajectory,
-    change: Change,
+    change: CounterfactualChange,
     run: int,
     identity: str,
     start: ReplayedState,
@@ -209,15 +214,18 @@ async def play_counterfactual(
     settings: Settings,
     temperature: float,
 ) -> Episode:
-    """Play one run from the state before step `at` of a run, with one thing changed.
+    """Play one counterfactual episode from the state before step `at` of a stored one, with one thing changed.
 
-    parent: the run. change: what is changed; of `model` the `policy` is the other model already. run: its number; runs
-    of one number sample with the same seeds whatever is changed, so they can be paired. identity: trajectory_id of the
-    new run. start: of all runs with this change. task: of the parent, which judges the new run also where another
-    instruction was given. policy, environments, iteration, settings: as in `run_episode_with_retries`. seed: of all
-    runs. temperature: without the change. Its trajectory has the source `counterfactual`, the parent's id, and
-    `start_step` `at`. Raises StateNotRestored, BadInput for a thought that no answer can begin with, and as
-    `run_episode_with_retries`.
+    parent: the stored episode's trajectory. change: what is changed; for the kind `model`, `policy` is the other model
+    already. run: number of the new episode; those of one number sample with the same seeds whatever is changed, so they
+    can be paired. identity: trajectory_id of the new episode. start: brings the environment to that state; shared by
+    all episodes with this change. task: of the parent, by which the new episode is judged also where another
+    instruction was given. policy, environments, iteration, settings: as for `run_episode_with_retries`. at: number of
+    the step, as of `start`. seed: the same for all episodes that are to be compared. temperature: of sampling, unless
+    that is what is changed. Its trajectory has the source `counterfactual`, the parent's id, and `start_step` `at`; its
+    status is `crashed` where the environment failed in every try. Raises StateNotRestored where the replay shows
+    another state; BadInput for a thought that no answer can begin with, ValueError for a temperature that is no number;
+    PolicyError, BadInput and DataError as `run_episode_with_retries`.
     """
     shown = replace(task, instruction=change.value) if change.kind == "instruction" else task
     player: Any = _BegunPolicy(policy, format_thought(change.value)) if change.kind == "thought" else policy

@@ -1,5 +1,7 @@
-"""Play episodes, one or many at once: build prompts, run a policy's ReAct loop (UI-TARS-2 report, section 2.1) in an
-environment, store episodes in files."""
+"""Play episodes, one or many at once: a policy acts in an environment, step by step (ReAct; UI-TARS-2, section 2.1).
+
+Prompts are built here too, the same way for rollouts and training, and episodes are stored in files.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ T = TypeVar("T")
 
 
 class PromptHistory:
-    """Build the contexts of one trajectory, step by step: first the context of a step, then `add` the step.
+    """Build the prompts of one trajectory, step by step: first the `context` of a step, then `add` the step.
 
     instruction: the task. images: PNG by sha256; may grow while the trajectory does. policy: block `policy`. count:
     counts the tokens of a context (`Encoder.count`), for the budget; None: an upper bound. summarizer: makes digests of
@@ -72,10 +74,12 @@ class PromptHistory:
         return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
 
     def memory(self, stored: str | None = None) -> EpisodeMemory:
-        """Return what the next step's context shows of the steps before it: the report's M_t (section 2.1), newest
-        steps and a digest of older ones. stored: as in `context`; None: the digest is made now. May wait for a language
-        model, which takes a thread without a running event loop (RuntimeError). Raises ValueError or TypeError where
-        `stored` is not what the property `stored` gave."""
+        """Return what the next step's context shows of earlier steps: the newest ones, and a digest of older ones.
+
+        It is the report's M_t (section 2.1). stored: as in `context`; None: the digest is made now. May wait for a
+        language model, which takes a thread without a running event loop (RuntimeError). Raises ValueError or TypeError
+        where `stored` is not what the property `stored` gave.
+        """
         if stored:
             self._past.recall(**json.loads(stored))
         return self._past.memory()
@@ -107,8 +111,7 @@ class PromptHistory:
         )
 
     def follow(self, steps: Iterable[Step]) -> None:
-        """Append all `steps` that were taken, in order, and restore the newest digest that was stored with one of them.
-        Raises as `memory`."""
+        """Append steps that were taken, in order, and restore the newest digest stored in them. Raises as `memory`."""
         stored = None
         for step in steps:
             self.add(step)
@@ -140,7 +143,7 @@ class Episode:
 
     @property
     def id(self) -> str:
-        """Return its trajectory_id."""
+        """Return the trajectory_id."""
         return self.trajectory.trajectory_id
 
     @property
@@ -150,7 +153,7 @@ class Episode:
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
-        """Return the steps without those that were repeated to reach its start."""
+        """Return the episode's steps without those that were repeated to reach its start."""
         return self.steps[self.trajectory.start_step or 0 :]
 
 
@@ -168,15 +171,17 @@ BoundCall = Callable[..., Awaitable[Any]]  # awaits a call of the environment; `
 
 
 class EpisodeStart(Protocol):
-    """Begin an episode elsewhere than at its task's beginning (`rollout.starts`). parent_id: trajectory of the repeated
-    steps; None where they are of none."""
+    """Begin an episode elsewhere than at its task's beginning, as `rollout.starts` does. parent_id: trajectory_id of
+    the repeated steps; None where they are of none."""
 
     parent_id: str | None
 
     async def begin(self, env: Env, bound: BoundCall) -> tuple[Sequence[PrefixStep], StepResult]:
-        """Bring `env` to the start; return the steps up to it, and the result to go on from. bound: awaits each call of
-        the environment within its time limit. Raises EnvError where the environment fails, and what else says that
-        there is no such start."""
+        """Bring `env` to the start; return the steps up to it, and the result to go on from.
+
+        bound: awaits each call of the environment within its time limit. Raises EnvError where the environment fails,
+        and an error of its own where there is no such start.
+        """
 
 
 def derive_seed(*names: object) -> int:
@@ -198,7 +203,7 @@ async def run_episode(
     on_step: Callable[[int], None] = lambda step: None,
     start: EpisodeStart | None = None,
 ) -> Episode:
-    """Reset `env` to the task and act until its end or its step budget.
+    """Play one episode: reset `env` to the task, and let the policy act until the task's end or its step budget.
 
     Text without an action is a step with `parse_error`: it costs a step of the budget, and the environment is not
     stepped. policy: chooses the actions. sample: number of the episode among those of its task and weights. iteration,
@@ -250,7 +255,7 @@ CHOSEN_FIELDS += ("weight_version", "misclick")
 def describe_model_step(completion: Completion, parsed: ParsedResponse, grammar: Grammar) -> dict[str, Any]:
     """Return the fields of a step that the model chose, as JSON values by their names in the table `steps`.
 
-    completion: the model's. parsed: its text, as `parse_response` read it. grammar: of the screen.
+    completion: the model's. parsed: its text, as `parse_response` read it. grammar: in which the action is written.
     """
     action = parsed.action
     return {
@@ -348,8 +353,8 @@ class _Recorder:
 
 
 def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, run_id: str = "") -> Trajectory:
-    """Begin the record of an episode of `task`, now. version: digest of the weights that begin it. sample, iteration,
-    run_id: as in `run_episode`."""
+    """Make the trajectory of an episode of `task` that begins now. version: digest of the weights that begin it.
+    sample, iteration, run_id: as in `run_episode`."""
     started = _now()
     return Trajectory(
         make_trajectory_id(iteration, task.task_id, sample, version),
@@ -369,8 +374,10 @@ def begin_trajectory(task: Task, sample: int, version: str, *, iteration: int, r
 
 
 def build_crashed_episode(begun: Trajectory, error: str) -> Episode:
-    """Build the record of an episode whose environment crashed in every try: kept with its `error`, never scored.
-    begun: of `begin_trajectory`. It has no steps and no screens."""
+    """Make an episode whose environment crashed in every try: without steps and screens, and never scored.
+
+    begun: of `begin_trajectory`. error: the last one, in words.
+    """
     return Episode(replace(begun, ended_at=_now(), status="crashed", error=error, steps=0), (), {})
 
 
@@ -379,7 +386,7 @@ def _now() -> datetime:
 
 
 def keep_screen(seen: Observation, images: dict[str, bytes]) -> str | None:
-    """Add the screen of what is `seen` to `images`, PNG by sha256; return its sha256, None where there is no screen."""
+    """Add an observation's screen to `images`, PNG by sha256; return its sha256, None where there is no screen."""
     if seen.screenshot is None:
         return None
     sha256 = hashlib.sha256(seen.screenshot).hexdigest()
@@ -388,25 +395,37 @@ def keep_screen(seen: Observation, images: dict[str, bytes]) -> str | None:
 
 
 def observation_text(seen: Observation) -> str | None:
-    """Return the text to read of what is `seen`, as shown and stored (Parquet takes no lone surrogates); None where the
-    screen is all."""
+    """Return an observation's text, as it is shown and stored; None where there is a screen and no text.
+
+    Lone surrogates are replaced, as Parquet takes none.
+    """
     if not seen.text and seen.screenshot is not None:
         return None
     return seen.text.encode("utf-8", "replace").decode()
 
 
 def observation_grammar(policy: PolicySettings, seen: Observation) -> Grammar:
-    """Return the grammar of an action that is chosen on what is `seen`. policy: block `policy`."""
+    """Return the grammar of an action that is chosen on the observation `seen`.
+
+    policy: block `policy`. Without a screenshot a screen of NO_SCREEN pixels is assumed, as points mean nothing there.
+    Raises BadInput where coordinates are in pixels and the screen cannot be resized (`smart_resize`).
+    """
     return Grammar.of(policy, NO_SCREEN if seen.screenshot is None else (seen.width, seen.height))
 
 
 def final_state_json(result: StepResult) -> str:
-    """Write the state of an episode's last `result` as JSON, for the column `final_state`."""
+    """Write the state that the verifier reads, of an episode's last `result`, as JSON; `null` where it has none.
+
+    It is for the column `final_state` of `trajectories`. Raises TypeError for a state that is not JSON.
+    """
     return json.dumps(result.info.get("state"), sort_keys=True, ensure_ascii=False)
 
 
 async def await_within(limit_s: float, call: Awaitable[T], error: FlywheelError) -> T:
-    """Await `call` for `limit_s` seconds, else raise `error`: for a call that hangs past its own deadline."""
+    """Await `call` for `limit_s` seconds, else raise `error`: for a call that hangs past its own deadline.
+
+    Returns what it returns. A TimeoutError of `call` itself becomes `error` too.
+    """
     try:
         async with asyncio.timeout(limit_s):
             return await call
@@ -436,8 +455,10 @@ def write_episode(path: Path, episode: Episode, facts: Mapping[str, Any]) -> Non
 
 
 def read_episode_facts(path: Path) -> dict[str, Any]:
-    """Read from the zip file `path` only the facts that `write_episode` was given. Raises DataError for a file that is
-    missing or broken."""
+    """Read the facts that `write_episode` stored in the zip file `path`, without the episode.
+
+    Raises DataError for a file that is missing or broken.
+    """
     with _open_episode(path) as file:
         return json.loads(file.read(_ROWS))["facts"]
 
@@ -475,10 +496,11 @@ def _parse_times(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class EpisodeSlots:
-    """Limit the episodes at once to `count`: rollout.max_concurrent in all, and of each kind of environment as many as
-    there are. Of leased ones only the manager knows the number: an episode without one waits there.
+    """Hold the slots that limit how many episodes are played at once.
 
-    kinds: of environments, by name. Raises BadInput for an unknown one, or wrong settings of it.
+    They are rollout.max_concurrent in all, and for each kind of environment as many as it has places. Of leased
+    environments only the manager knows the number: an episode without one waits there. count: of the slots. kinds:
+    names of the kinds of environments. Raises BadInput for an unknown one, or wrong settings of it.
     """
 
     def __init__(self, settings: Settings, kinds: Iterable[str]) -> None:
@@ -498,7 +520,7 @@ class EpisodeSlots:
 
 @dataclass
 class RolloutStats:
-    """Count what happened around the episodes of one rollout or of several.
+    """Hold the counts of retries and environment failures of one rollout or of several.
 
     retries: episodes begun again after their environment failed. The others are the environments' own counts, 0 where
     they keep none: crashes; reclaimed: sessions taken back; answers: resets and steps answered, also of lost episodes.
@@ -510,8 +532,8 @@ class RolloutStats:
     answers: int = 0
 
     def add(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """Add the growth of the environments' counts. before, after: number of events by name, at two moments; of these
-        Crashed, Reclaimed and Stepped are read, and one that is missing counts as 0."""
+        """Add the growth of the environments' counts. before, after: number of events by name, at two moments; read are
+        Crashed, Reclaimed and Stepped, and a missing one counts as 0."""
         for name, event in (("crashes", "Crashed"), ("reclaimed", "Reclaimed"), ("answers", "Stepped")):
             setattr(self, name, getattr(self, name) + after.get(event, 0) - before.get(event, 0))
 
@@ -529,7 +551,7 @@ async def run_rollout(
     run_id: str = "",
     stats: RolloutStats | None = None,
 ) -> list[Episode]:
-    """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return them by trajectory_id.
+    """Play `samples` episodes of each task, as many at once as there are `EpisodeSlots`; return them in order of id.
 
     tasks: of any environment kinds, each once. policy: chooses the actions. environments: lends one for each episode.
     iteration, run_id: stored in the episodes' rows. temperature: of sampling; 0 is greedy. on_episode: called with each
@@ -574,12 +596,12 @@ async def run_episode_with_retries(
     stats: RolloutStats | None = None,
     **playing: Any,
 ) -> Episode:
-    """Play one episode; after a crash or a hang start it again in a fresh environment, rollout.retries times. Then its
-    status is `crashed`, with the error, and it must not be scored.
+    """Play one episode; after a crash or a hang start it again in a fresh environment, rollout.retries times.
 
-    task, sample, policy, iteration, settings, run_id: as in `run_episode`. environments: lends one for each try. stats:
-    its `retries` are counted up; None: no one needs them. playing: further arguments of `run_episode`. Raises
-    PolicyError, BadInput and DataError as `run_episode`; its EnvError is what is retried.
+    After these its status is `crashed`, with the error, and it must not be scored. task, sample, policy, iteration,
+    settings, run_id: as in `run_episode`. environments: lends one for each try. stats: its `retries` are counted up;
+    None: no one needs them. playing: further arguments of `run_episode`. Raises PolicyError, BadInput and DataError as
+    `run_episode`; its EnvError is what is retried.
     """
     # Up to a start, steps are played too, by the solver and again, or waited for while another episode plays them.
     limit_s = _episode_deadline(task, settings) * (1 if playing.get("start") is None else 3)
@@ -612,7 +634,7 @@ def _episode_deadline(task: Task, settings: Settings) -> float:
 
 @dataclass(frozen=True)
 class RolloutWorker:
-    """Keep a policy and environments open from one rollout to the next, for callers without an event loop.
+    """Hold a policy and environments that stay open from one rollout to the next, for callers without an event loop.
 
     Its event loop runs in a thread of its own, between rollouts too: it watches browsers and closes idle ones.
     """
@@ -622,8 +644,7 @@ class RolloutWorker:
     _loop: BlockingPortal
 
     def run(self, play: Callable[[PolicyBackend, EnvProvider], Coroutine[None, None, T]]) -> T:
-        """Run `play` on the worker's event loop and return what it returns, or raise what it raises. An interrupt
-        (Ctrl-C) cancels it."""
+        """Run `play` on the worker's event loop, and return its result or raise its error; Ctrl-C cancels it."""
         playing = self._loop.start_task_soon(play, self.policy, self.environments)
         try:
             return playing.result()
@@ -634,12 +655,11 @@ class RolloutWorker:
 
 @contextmanager
 def open_rollout_worker(model: Path, tasks: Iterable[Task], settings: Settings, root: Path) -> Iterator[RolloutWorker]:
-    """Open the checkpoint in the folder `model`, and environments of the kinds that the `tasks` are played in, until
-    the end of the block.
+    """Open a checkpoint as the policy, and the environments that the tasks need, until the end of the block.
 
-    root: the folder that relative paths in the settings count from. Raises ModelError and PolicyError as `open_policy`;
-    BadInput as it does, and for wrong settings of the environments or none of a kind; EnvError where they cannot be
-    opened, EnvTimeout where they do not open or close in time.
+    model: folder of the checkpoint. root: the folder that relative paths in the settings count from. Raises ModelError
+    and PolicyError as `open_policy`; BadInput as it does, and for wrong settings of the environments or none of a kind;
+    EnvError where they cannot be opened, EnvTimeout where they do not open or close in time.
     """
     with (
         start_blocking_portal() as loop,

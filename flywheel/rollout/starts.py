@@ -1,4 +1,4 @@
-"""Begin episodes within a known success, some steps before its end: there success is a coin toss for the policy.
+"""Begin RL's episodes within a known success, some steps before its end, where the policy's chances are about even.
 
 The steps up to there are carried out again from the task's beginning, as environments are deterministic; that they led
 to the same place, the screen before the start says. Each episode of a group does so: a few steps cost no more than the
@@ -18,18 +18,18 @@ from flywheel.agent.parsing.parser import action_fields, parse_response
 from flywheel.config import PolicySettings
 from flywheel.envs.base import Env, StepResult, Task
 from flywheel.rollout.episode import CHOSEN_FIELDS, BoundCall, PrefixStep, observation_grammar, observation_text
+from flywheel.rollout.solvers import SOLVER
 from flywheel.store.schema import Step
 from flywheel.utils.errors import EnvError
 
-SOLVER = "solver"  # author of steps that a suite's own solver took
 # Columns of `steps` that repeating stored steps needs.
 STORED_FIELDS = ("trajectory_id", "step", "image_sha256", "observation", "state_score", "memory", *CHOSEN_FIELDS)
 
 
 @dataclass(frozen=True)
 class KnownSuccess:
-    """Hold a success that episodes can begin within. source: where it comes from, a value of rl.start_sources. steps:
-    all of it, in order."""
+    """Hold a successful trajectory that episodes can begin within. source: where it comes from, a value of
+    rl.start_sources. steps: all of it, in order."""
 
     trajectory_id: str
     source: str
@@ -39,7 +39,7 @@ class KnownSuccess:
 
 @dataclass(frozen=True)
 class RestoredStart:
-    """Say where the episodes of a group begin: `depth` steps before the end of `success`. success: None: of what the
+    """Hold where the episodes of a group begin: `depth` steps before the end of `success`. success: None: of what the
     suite's solver does, which is known once it was played."""
 
     success: KnownSuccess | None
@@ -47,13 +47,13 @@ class RestoredStart:
 
     @property
     def parent_id(self) -> str | None:
-        """Return the id of the trajectory that it lies in, if any."""
+        """Return the id of the trajectory that the start lies in; None for what the solver does."""
         return self.success.trajectory_id if self.success else None
 
 
 class StartMismatch(Exception):
-    """Say why the start of a group cannot be reached; the same words for the same reason. It is no failure: the group
-    begins at the task's beginning."""
+    """Signal that the start of a group cannot be reached, with the reason in words. It is no failure: the group begins
+    at the task's beginning."""
 
 
 class SharedStart:
@@ -63,7 +63,8 @@ class SharedStart:
     """
 
     def __init__(self, start: RestoredStart, task: Task, policy: PolicySettings, *, proven: bool = False) -> None:
-        """start, task: of the group. policy: block `policy`, for the grammar of stored actions."""
+        """Take a start that no episode has reached yet. start, task: of the group. policy: block `policy`, for the
+        grammar of stored actions."""
         self.parent_id = start.parent_id
         self._start, self._task, self._policy, self._proven = start, task, policy, proven
         self._lock = asyncio.Lock()

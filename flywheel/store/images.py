@@ -22,7 +22,7 @@ def image_digest(png: bytes) -> str:
 
 
 def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
-    """Yield rows of the table `images`.
+    """Yield a row of the table `images` for each screen.
 
     screens: sha256 -> PNG file, or another that Pillow reads; the column `format` says which. Raises OSError, as a row
     is asked for, for one that is no picture, or of too many pixels for Pillow.
@@ -62,17 +62,19 @@ def copy_images_to_file(ws: Workspace, files: Iterable[Path], wanted: Collection
 
 
 class ImageFile(Mapping[str, bytes]):
-    """Map sha256 to a screen's bytes, read from one file at each access, so that several processes can share it.
+    """Hold screens in one file, as a mapping sha256 -> bytes that reads the file at each access.
 
-    path: the file. places: sha256 -> (offset of its first byte, number of bytes).
+    So several processes can share them. path: the file. places: sha256 -> (offset of its first byte, number of bytes).
     """
 
     def __init__(self, path: Path, places: Mapping[str, tuple[int, int]]) -> None:
         self._path, self._places = path, places
 
     def __getitem__(self, name: str) -> bytes:
-        """Read the bytes of the screen with the sha256 `name`. Raises KeyError where it is not in the file, OSError
-        where the file is gone."""
+        """Read the bytes of the screen with the sha256 `name`.
+
+        Raises KeyError where it is not in the file, OSError where the file is gone.
+        """
         first, size = self._places[name]
         with self._path.open("rb") as file:
             file.seek(first)

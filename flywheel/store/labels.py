@@ -68,8 +68,10 @@ def labels_folder(ws: Workspace) -> Path:
 
 
 def labels_stamp(ws: Workspace) -> list[tuple[str, int]]:
-    """Return a value that changes (`!=`) when a label is added: name and size of each reviewer's file; [] where there
-    are no labels."""
+    """Return a value that changes (`!=`) when a label is added; [] where there are no labels.
+
+    It is name and size in bytes of each reviewer's file.
+    """
     return sorted((path.name, path.stat().st_size) for path in labels_folder(ws).glob("*.jsonl"))
 
 
@@ -119,8 +121,10 @@ def append_label(ws: Workspace, label: Label, seen: Collection[str] | None = Non
 
 
 def reviewers_of(ws: Workspace, trajectory_id: str) -> list[str]:
-    """Return the keys of the reviewers who labelled the trajectory `trajectory_id`, sorted. Raises DataError for a
-    damaged file."""
+    """Return the keys of the reviewers who labelled the trajectory `trajectory_id`, sorted.
+
+    Raises DataError for a damaged file.
+    """
     found: set[str] = set()
     for path in labels_folder(ws).glob("*.jsonl"):
         names = {line.get("reviewer") for line in read_review_lines(ws, path) if line["trajectory_id"] == trajectory_id}
@@ -132,8 +136,11 @@ def reviewers_of(ws: Workspace, trajectory_id: str) -> list[str]:
 
 @dataclass(frozen=True)
 class SampleOwner:
-    """Say who is to label a trajectory. owner: key of the person; "": nobody. by: key of the person who said so. at:
-    when, ISO 8601 with a zone. iteration: of the trajectory."""
+    """Hold who is to label a trajectory.
+
+    owner: key of the person; "": nobody. by: key of the person who said so. at: when, ISO 8601 with a zone. iteration:
+    of the trajectory.
+    """
 
     trajectory_id: str
     iteration: int
@@ -146,8 +153,10 @@ _OWNER_FIELDS = tuple(one.name for one in fields(SampleOwner))
 
 
 def read_sample_owners(ws: Workspace) -> dict[str, SampleOwner]:
-    """Return trajectory_id -> its owner, of the samples that their owners have not labelled yet. Raises DataError for a
-    damaged file."""
+    """Return trajectory_id -> its owner, of the samples that their owners have not labelled yet.
+
+    Raises DataError for a damaged file.
+    """
     newest: dict[str, SampleOwner] = {}
     for path in _owners_folder(ws).glob("*.jsonl"):
         for line in read_review_lines(ws, path):
@@ -216,21 +225,23 @@ def read_review_lines(ws: Workspace, path: Path, key: str = "trajectory_id") -> 
 
 
 def damaged_line_error(ws: Workspace, path: Path) -> DataError:
-    """Return the error for a reviewer's file with a line that cannot be read."""
+    """Return (not raise) the error for a reviewer's file `path` with a line that cannot be read."""
     return DataError("a line cannot be read", where=ws.relative(path), fix=_FIX_DAMAGED_LINE)
 
 
 def lock_reviews(ws: Workspace) -> AbstractContextManager[None]:
-    """Hold, for a block, the lock of all files of reviews: DataError after 10 seconds of others' writing, OSError where
-    the lock file cannot be made."""
+    """Hold the lock of all files of reviews within the block.
+
+    Raises DataError where others have been writing for 10 seconds, OSError where the lock file cannot be made.
+    """
     return file_lock(ws.state / "labels.lock", _WAIT_S, "writing labels")
 
 
 def append_review_lines(ws: Workspace, path: Path, lines: Collection[Mapping[str, Any]]) -> None:
     """Append lines to a reviewer's file, all of them or none; call it under `lock_reviews`.
 
-    No lines make an empty file. Raises BadInput for half a character, DiskFull, DataError where it was not written
-    whole, OSError for a link, or where the file cannot be written.
+    No lines make an empty file. Raises BadInput for half a character (a lone surrogate), DiskFull, DataError where it
+    was not written whole, OSError for a link, or where the file cannot be written.
     """
     try:
         data = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
@@ -252,7 +263,7 @@ def append_review_lines(ws: Workspace, path: Path, lines: Collection[Mapping[str
 
 
 def label_history_sql(ws: Workspace) -> str:
-    """Return SQL of all labels, also outdated ones: `iteration`, the fields of `Label`, and their `file` and `line`.
+    """Return SQL of all labels, outdated ones too: `iteration`, the fields of `Label`, and `file` and `line` of each.
 
     The files are read when it runs; a damaged line is an error like a damaged file.
     """
@@ -264,7 +275,7 @@ def label_history_sql(ws: Workspace) -> str:
 def review_lines_sql(
     ws: Workspace, folder: str, kinds: Mapping[str, str], needed: Collection[str], damaged: str
 ) -> str:
-    """Return SQL of the lines of all reviewers' files in a folder, with their `file` and `line`.
+    """Return SQL of the lines of all reviewers' files in a folder, with the `file` and `line` of each.
 
     folder: relative to the workspace. kinds: field of a line -> its SQL type; `at` is read as a time. needed: fields
     that must not be null, besides `at`. damaged: what is said of a line that does not hold.

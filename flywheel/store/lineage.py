@@ -19,11 +19,10 @@ Row = dict[str, Any]
 
 
 def dataset_name(store: str, iteration: int, version: int = 0) -> str:
-    """Name a store's partition, which trajectories join and checkpoints train on: `dataset_name("sft", 1)` ->
-    `sft@001`.
+    """Return the name in lineage of a store's partition: `dataset_name("sft", 1)` is `sft@001`.
 
-    store: `ct` or `sft`; `decision` for a routing decision. version: number of the decision that the store follows: 2
-    gives `sft@001.2`.
+    Trajectories join it and checkpoints train on it. store: `ct` or `sft`; `decision` for a routing decision. version:
+    number of the decision that the store follows: 2 gives `sft@001.2`.
     """
     return f"{store}@{iteration_label(iteration)}" + (f".{version}" if version else "")
 
@@ -39,7 +38,7 @@ _OF_A_TRAJECTORY = (
 
 
 def routed_links_sql(iteration: int, version: int = 0) -> str:
-    """Return SQL of the links of routed trajectories to task, weights, run, data set and store.
+    """Return SQL of the links from routed trajectories to task, weights, run, data set and store.
 
     It gives the columns of `lineage`, and reads, when it runs, `trajectory_id`, `task_id`, `policy_version`, `run_id`,
     `origin`, `source` and `parent_id` of the table `incoming`, `trajectory_id` and `destination` of `decided`.
@@ -54,10 +53,10 @@ def routed_links_sql(iteration: int, version: int = 0) -> str:
 
 
 def rerouted_links_sql(iteration: int, version: int, destinations: Iterable[str]) -> str:
-    """Return SQL of the links of a new version of an iteration's stores: their trajectories, and the version before.
+    """Return a SELECT of the lineage of stores that were routed again: their trajectories, and the version before.
 
-    version: the new one. destinations: names of the stores. It gives the columns of `lineage`, and reads, when it runs,
-    `trajectory_id` and `destination` of the table `decided`.
+    version: the new one, from 1. destinations: names of the stores, such as `sft`. It gives the columns of `lineage`,
+    and reads, when it runs, `trajectory_id` and `destination` of the table `decided`.
     """
     links = [
         f"""SELECT '{dataset_name(store, iteration, version)}', 'dataset',
@@ -77,17 +76,20 @@ def _holds_links_sql(iteration: int, version: int) -> str:
 
 
 def repaired_links(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
-    """Build links, rows of `lineage`, from trajectories with a repaired row to the routing decision that repaired it.
+    """Build the links from trajectories with a repaired row to the routing decision that repaired it.
 
-    trajectories: their ids. iteration, version: of the decision. Returns one link each, in their order.
+    trajectories: their ids. iteration, version: of the decision; versions count from 1. Returns one row of `lineage`
+    each, in their order.
     """
     name = dataset_name("decision", iteration, version)
     return [_link(trajectory, "trajectory", name, "decision", "mended by") for trajectory in trajectories]
 
 
 def counterfactual_links(trajectories: Iterable[Trajectory]) -> list[Row]:
-    """Build the links of counterfactual runs, rows of `lineage`: to the run that they began within, their task, and the
-    weights that acted. trajectories: the runs."""
+    """Build the links of counterfactual runs, which replay another run from within it, as rows of `lineage`.
+
+    They lead to the run that each began within, its task, and the weights that acted. trajectories: the runs.
+    """
     rows = []
     for one in trajectories:
         rows.append(_link(one.trajectory_id, "trajectory", one.parent_id, "trajectory", "counterfactual of"))
@@ -110,12 +112,12 @@ def checkpoint_links(
 ) -> list[Row]:
     """Build the links of a checkpoint, as rows of the table `lineage`.
 
-    checkpoint: folder relative to the workspace. digest: of its weights (`checkpoint_digest`). parents: checkpoints
-    that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`). trajectories: where the
-    trainer knows them, those that it was trained on, with the number of samples of each; the view `trajectory_lineage`
-    prefers them to `datasets`. earlier: step -> digest of the weights that acted during training (RL), which no folder
-    holds. restored: RL's trajectories that began within another -> that one. Of these three None is as an empty one.
-    run_id: of the Prefect run that made it; "" if none.
+    checkpoint: folder relative to the workspace. digest: of its weights (`checkpoint_digest`). parents: folders of the
+    checkpoints that it began from or merges. datasets: stores that it may have drawn from (`dataset_name`).
+    trajectories: where the trainer knows them, those that it was trained on, with the number of samples of each; the
+    view `trajectory_lineage` prefers them to `datasets`. earlier: step -> digest of the weights that acted during
+    training (RL), which no folder holds. restored: RL's trajectories that began within another -> that one. Of these
+    three None is as an empty one. run_id: of the Prefect run that made it; "" if none.
     """
     rows = [_link(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [

@@ -27,8 +27,11 @@ _FIX = "run the iteration before it, or fetch it with `git checkout`"
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """Name one Parquet file. iteration, table, stage: of its partition. path: relative to the workspace. rows: their
-    number. sha256: of its bytes, in hex."""
+    """Hold one Parquet file that a manifest names.
+
+    iteration, table, stage: of its partition. path: relative to the workspace. rows: their number. sha256: of its
+    bytes, in hex.
+    """
 
     iteration: int
     table: str
@@ -40,7 +43,7 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class TrainingManifest:
-    """Name what training may read: the files of an iteration's manifest and of those before it.
+    """Hold which files a training may read: those of an iteration's manifest and of the manifests before it.
 
     files: of every iteration those of `ct` and of the tables that the stores refer to; those of `sft` only of the
     newest `window` iterations. Oldest iteration first. sessions: recordings ingested so far. previous: sha256 of the
@@ -54,8 +57,7 @@ class TrainingManifest:
     versions: Mapping[int, int] = field(default_factory=dict)
 
     def datasets(self, store: str) -> list[str]:
-        """Return the names in lineage of the partitions of `store` (`ct` or `sft`) that may be read, oldest iteration
-        first."""
+        """Return the names in lineage of the partitions of `store` (`ct` or `sft`) that may be read, oldest first."""
         which = sorted({shard.iteration for shard in self.shards(store)})
         return [dataset_name(store, k, self.versions.get(k, 0)) for k in which]
 
@@ -69,7 +71,7 @@ class TrainingManifest:
 
 
 def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
-    """Write the records of iteration 0: empty stores, no outcomes, no open levels. Existing files stay.
+    """Write the records of iteration 0 (empty stores, no outcomes, no open levels); existing files stay.
 
     iterations: begun ones; those of an early version, which recorded no outcomes and open levels, get empty records.
     Raises as `write_json`.
@@ -84,7 +86,7 @@ def init_manifests(ws: Workspace, iterations: Iterable[int] = ()) -> None:
 
 
 def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base") -> None:
-    """Write the records of iteration 0, with the first checkpoint as the promoted model. Existing files stay.
+    """Write the records of iteration 0, with the first checkpoint as the promoted model; existing files stay.
 
     digest: of its weights (`checkpoint_digest`). model: its folder, relative to the workspace or absolute, or a Hugging
     Face name. Raises as `write_json`.
@@ -98,13 +100,13 @@ def init_first_checkpoint(ws: Workspace, digest: str, model: str = "models/base"
 def write_manifest(
     ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = (), data: Iterable[tuple[str, str]] = ()
 ) -> TrainingManifest:
-    """Write an iteration's manifest from its partitions on disk, replacing an earlier one; return it with those before
-    it.
+    """Write an iteration's manifest from its partitions on disk; return it, with the files of those before it.
 
-    window: number of iterations whose SFT stores are used. sessions: ids of the recordings ingested in this iteration;
-    those that an earlier manifest names are left out. data: (table, stage) of what training needs besides the stores;
-    one without a partition adds no files. Raises DataError where an earlier manifest is missing, changed or not
-    readable, and for a damaged list of a partition or of decisions; DiskFull.
+    An earlier manifest of the iteration is replaced. window: number of iterations whose SFT stores are used. sessions:
+    ids of the recordings ingested in this iteration; those that an earlier manifest names are left out. data: (table,
+    stage) of what training needs besides the stores; one without a partition adds no files. Raises DataError where an
+    earlier manifest is missing, changed or not readable, and for a damaged list of a partition or of decisions;
+    DiskFull.
     """
     before = read_manifest(ws, iteration - 1)
     own = [shard for table in ("ct", "sft") for shard in _manifest_files(ws, table, iteration, "route")]
@@ -168,7 +170,10 @@ def read_own_manifest(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
-    """Read an iteration's manifest with those before it. Raises DataError where one is missing, changed or damaged."""
+    """Read an iteration's manifest with the files of those before it, along the chain.
+
+    Raises DataError where one is missing, changed or damaged.
+    """
     named: list[ManifestFile] = []
     sessions: list[str] = []
     versions: dict[int, int] = {}
@@ -201,27 +206,47 @@ def read_manifest(ws: Workspace, iteration: int) -> TrainingManifest:
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Read an iteration's `promotion.json`: at least `model` and `digest` of its weights (`checkpoint_digest`).
+    """Read an iteration's `promotion.json`, which names the model that acts from the next iteration on.
 
-    model: its folder, relative to the workspace or absolute, or a Hugging Face name. Raises DataError where the file is
-    missing or damaged, or it or its `best` lacks one of the two.
+    Returns a mapping with at least `model`, its folder, relative to the workspace or absolute, or a Hugging Face name,
+    and `digest` of its weights (`checkpoint_digest`); the stage `promote` also writes `promoted` (whether this
+    iteration's model was), `reason`, and `best`: `model` and `digest` of the best model so far. Raises DataError where
+    the file is missing or damaged, it or its `best` lacks `model` or `digest`, or `promoted` is neither true nor false.
     """
     path = ws.promotion(iteration)
-    raw, _ = _read_json_object(ws, path, fix=f"run the iteration {iteration_label(iteration)} to its end first")
+    fix = f"run the iteration {iteration_label(iteration)} to its end first"
+    if iteration == 0:
+        fix = "`flywheel run` records there the model that the workspace begins from"
+    raw, _ = _read_json_object(ws, path, fix=fix)
     for key in ("model", "digest"):
         if not isinstance(raw.get(key), str):
             raise DataError(f"promotion has no {key}", where=ws.relative(path), fix="restore it from git")
+    if not isinstance(raw.get("promoted", True), bool):
+        what = "`promoted` of promotion is neither true nor false"
+        raise DataError(what, where=ws.relative(path), fix="restore it from git")
     best = raw.get("best") or raw
     if not isinstance(best, dict) or not all(isinstance(best.get(key), str) for key in ("model", "digest")):
         raise DataError("`best` of promotion is no model", where=ws.relative(path), fix="restore it from git")
     return raw
 
 
-def verify_manifest(ws: Workspace, iteration: int) -> None:
-    """Check the chain of manifests back to iteration 0, and every file that training may read: SFT stores that have
-    left the window of `iteration` are not looked at.
+def is_model_promoted(ws: Workspace, iteration: int) -> bool:
+    """Tell whether the iteration's model was promoted.
 
-    Raises DataError naming the first file that is missing or differs, or a manifest that `read_manifest` refuses.
+    Raises DataError as `read_promotion`, and where its file does not say.
+    """
+    found = read_promotion(ws, iteration)
+    if "promoted" not in found:
+        where = ws.relative(ws.promotion(iteration))
+        raise DataError("promotion has no promoted", where=where, fix="restore it from git")
+    return found["promoted"]
+
+
+def verify_manifest(ws: Workspace, iteration: int) -> None:
+    """Check the chain of manifests back to iteration 0, and every file that training may read.
+
+    SFT stores that have left the window of `iteration` are not looked at. Raises DataError naming the first file that
+    is missing or differs, or a manifest that `read_manifest` refuses.
     """
     for shard in read_manifest(ws, iteration).files:
         path = ws.resolve(shard.path)

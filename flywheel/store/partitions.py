@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flywheel.config.workspace import Workspace, iteration_label
-from flywheel.store.schema import SCHEMA_VERSION, SORT_KEYS, TABLES, empty_table
-from flywheel.utils.errors import DataError
+from flywheel.store.schema import SCHEMA_VERSION, SORT_KEYS, TABLES, declaring_file, empty_table
+from flywheel.utils.errors import DataError, did_you_mean
 from flywheel.utils.files import cached_sha256, disk_full_errors, file_lock, remember_sha256, write_json
 
 if TYPE_CHECKING:
@@ -47,17 +47,21 @@ _LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")
 
 class PartMissing(DataError):
     """Signal that a file that a partition's list names is missing: lost, or removed since the partition was replaced.
-    folder: the partition's; None where the file is in no partition, or the error came from another process."""
+
+    folder: the partition's; None where the file is in no partition, or the error came from another process.
+    """
 
     folder: Path | None = None
 
 
 @dataclass(frozen=True)
 class ListedFile:
-    """Describe a Parquet file of a partition. name: in the partition's folder. rows, bytes: their numbers. sha256: of
-    all its bytes, in hex. footer: sha256 of its footer, which its page checksums do not cover; footer and size are
-    checked whenever it is read, at the cost of a few kB. kept: names of the contracts that all its rows were found to
-    keep when it was written."""
+    """Hold what a partition's list says of one Parquet file.
+
+    name: in the partition's folder. rows, bytes: their numbers. sha256: of all its bytes, in hex. footer: sha256 of its
+    footer, which its page checksums do not cover; footer and size are checked whenever it is read, at the cost of a few
+    kB. kept: names of the contracts that all its rows were found to keep when it was written.
+    """
 
     name: str
     rows: int
@@ -68,7 +72,7 @@ class ListedFile:
 
 
 def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...] = ()) -> ListedFile:
-    """Describe the Parquet file `path` as it is now.
+    """Return the list entry of the Parquet file `path` as the file is now.
 
     rows: their number. sha256: of its bytes. kept: contracts that all its rows keep. Raises FileNotFoundError where it
     is missing, ValueError where it is cut off.
@@ -77,8 +81,7 @@ def describe_part_file(path: Path, rows: int, sha256: str, kept: tuple[str, ...]
 
 
 def write_part_list(folder: Path, table: str, parts: list[ListedFile]) -> None:
-    """Write `parts`, in this order, as the list of the partition's files. The caller removes files that it does not
-    name.
+    """Write `parts`, in this order, as the list of the partition's files; other files there stay.
 
     folder: the partition's. table: its name. Raises as `write_json`.
     """
@@ -147,8 +150,10 @@ def _name_damaged_file(path: Path) -> Iterator[None]:
 
 
 def missing_part_error(path: Path) -> PartMissing:
-    """Return (not raise) the error for a partition's file `path` that is missing, with the partition as its `folder`
-    and the command that restores it."""
+    """Return (not raise) the error for a partition's missing file `path`, with the command that restores it.
+
+    The error's `folder` is that of the file, the partition's.
+    """
     error = damaged_file_error(path, "a file of the partition is missing", PartMissing)
     error.folder = path.parent
     return error
@@ -157,7 +162,7 @@ def missing_part_error(path: Path) -> PartMissing:
 def damaged_file_error(path: Path, what: str, kind: type[E] = DataError) -> E:
     """Return (not raise) the error for a damaged table file, with the command that restores it.
 
-    path: the file. what: the fault in words. kind: class of the error.
+    path: of the file, in its partition's folder. what: the fault in words. kind: class of the error.
     """
     where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/<file>
     return kind(
@@ -190,7 +195,7 @@ def _footer_sha256(path: Path) -> str:
 
 
 def check_contracts_at_write(table: str, data: pa.Table) -> tuple[str, ...]:
-    """Return the names of the contracts that all rows of `data`, in the schema of `table`, certainly keep."""
+    """Return the names of the contracts that all rows of `data`, new rows of `table` in its schema, certainly keep."""
     return ("logprobs_match",) if table == "steps" and all(map(_logprobs_match, data.to_batches())) else ()
 
 
@@ -221,10 +226,10 @@ _LOCK_S = 600.0
 
 
 class PartitionWriter:
-    """Write batches to files under hidden names; nothing is visible before `publish`. folder: the partition's. table:
-    its name.
+    """Hold a partition that is being written: its files have hidden names until `publish` puts them in place.
 
-    Its methods raise OSError where writing fails; `open_partition_writer` turns a full disk into DiskFull.
+    folder: the partition's. table: its name. Its methods raise OSError where writing fails; `open_partition_writer`
+    turns a full disk into DiskFull.
     """
 
     def __init__(self, folder: Path, table: str) -> None:
@@ -246,7 +251,7 @@ class PartitionWriter:
                 self._take(table_from_rows(self.table, some, self.rows))
             return
         if not data.schema.equals(self.schema):
-            raise DataError(f"data do not have the schema of table {self.table}", where="flywheel/store/schema.py")
+            raise DataError(f"data do not have the schema of table {self.table}", where=declaring_file(self.table))
         _refuse_nulls(self.table, data)
         self._take(data)
 
@@ -305,8 +310,10 @@ class PartitionWriter:
         self.rows += of.rows
 
     def publish(self) -> list[ListedFile]:
-        """Replace the partition by what was appended, at once; return its list. No rows give one file without rows.
-        Nothing may be written afterwards."""
+        """Replace the partition by what was appended, at once; return the list of its files.
+
+        No rows give one file without rows. Nothing may be written afterwards.
+        """
         if self._held or not self._files:
             self._flush()
         listed = []
@@ -397,12 +404,13 @@ def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 
     columns = set(schema.names)
     for number, row in enumerate(rows, first):
         if not columns.issuperset(row):
-            unknown = sorted(set(row) - columns)
-            raise DataError(f"table {table} has no column {unknown} (row {number})", where="flywheel/store/schema.py")
+            unknown = sorted(map(str, set(row) - columns))
+            what = f"table {table} has no column {', '.join(unknown)} (row {number})"
+            raise DataError(what, where=declaring_file(table), fix=did_you_mean(unknown[0], schema.names))
     try:
         result = pa.Table.from_pylist(rows, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
-        raise DataError(f"a row does not fit table {table}: {error}", where="flywheel/store/schema.py") from error
+    except (pa.ArrowTypeError, OverflowError, ValueError) as error:  # ArrowInvalid and UnicodeEncodeError too
+        raise DataError(f"a row does not fit table {table}: {error}", where=declaring_file(table)) from error
     _refuse_nulls(table, result)
     return result
 
@@ -410,14 +418,16 @@ def table_from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 
 def _refuse_nulls(table: str, data: pa.Table) -> None:
     for field in TABLES[table]:
         if not field.nullable and data[field.name].null_count:
-            raise DataError(f"table {table}: column {field.name} is empty in a row", where="flywheel/store/schema.py")
+            what = f"table {table}: column {field.name} is empty in a row"
+            fix = f"give each row its {field.name}: a column of that name is never null (`NOT_NULL` of schema.py)"
+            raise DataError(what, where=declaring_file(table), fix=fix)
 
 
 def is_sorted(data: pa.Table, keys: tuple[str, ...]) -> bool:
     """Tell whether no row of `data` is below the one before it, by the columns `keys` in turn.
 
     Equal rows may follow each other. True for fewer than two rows; else False where a key is null. Raises KeyError
-    where `data` lacks one of the `keys`.
+    where `data` lacks one of the `keys` that it compares.
     """
     if data.num_rows < 2:
         return True
@@ -457,8 +467,11 @@ _LOCK_AFTER_TRIES = 4  # failed reads before the reader takes the lock
 
 @dataclass(frozen=True)
 class PartitionManifest:
-    """Describe what one stage wrote to one table: its partition. table: name. parts: the files, in order. folder: the
-    partition's, relative to the workspace; "" where it is not known."""
+    """Hold what one stage wrote to one table: the files of its partition.
+
+    table: name. parts: the files, in order. folder: the partition's, relative to the workspace; "" where it is not
+    known.
+    """
 
     table: str
     parts: tuple[ListedFile, ...]
@@ -646,12 +659,11 @@ def contracts_checked_at_write(ws: Workspace, table: str, iteration: int, stage:
 
 
 def adopt_partition(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """Replace a partition of `ws` by that of the workspace `staged`, by hard links; the source stays. Return its
-    manifest.
+    """Replace a partition of `ws` by that of the workspace `staged`, by hard links; return its manifest.
 
-    table, iteration, stage: name it. Both workspaces must lie on one file system. Raises DataError where the source is
-    missing, a list is damaged, or another process has been writing the target for ten minutes; OSError where they lie
-    on two file systems, or a file is gone; DiskFull.
+    The source stays. table, iteration, stage: name it. Both workspaces must lie on one file system. Raises DataError
+    where the source is missing, a list is damaged, or another process has been writing the target for ten minutes;
+    OSError where they lie on two file systems, or a file is gone; DiskFull.
     """
     with open_partition_writer(ws, table, iteration, stage) as writer:
         link_partition_files(staged, writer, table, iteration, stage)
@@ -663,13 +675,16 @@ def link_partition_files(
 ) -> None:
     """Append the files of a partition to `writer` by hard links; both must lie on one file system.
 
-    ws, table, iteration, stage: name the partition. only: path of the one file to take, which its list must name; None:
-    all. Raises DataError where the partition is missing or its list damaged, OSError where they lie on two file systems
-    or a file is gone.
+    ws, table, iteration, stage: name the partition. only: path of the one file to take; None: all. Raises DataError
+    where the partition is missing, its list is damaged or does not name `only`; OSError where they lie on two file
+    systems or a file is gone.
     """
-    folder = ws.partition(table, iteration, stage)
-    for path in partition_files(ws, table, iteration, stage) if only is None else [only]:
-        writer.take_file(path, next(part for part in read_part_list(folder) if part.name == path.name))
+    files = partition_files(ws, table, iteration, stage)
+    listed = {part.name: part for part in read_part_list(ws.partition(table, iteration, stage)) or ()}
+    for path in files if only is None else [only]:
+        if path.name not in listed:
+            raise missing_part_error(path)
+        writer.take_file(path, listed[path.name])
 
 
 def check_all_partitions(ws: Workspace) -> tuple[int, list[DataError]]:
@@ -691,10 +706,11 @@ def check_all_partitions(ws: Workspace) -> tuple[int, list[DataError]]:
 
 
 def partition_manifest(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """Return what a partition's list says of its files, without opening them; no files where there is no such
-    partition.
+    """Return the files of a partition, as its list says, with their numbers of rows and hashes.
 
-    table, iteration, stage: name it. Raises DataError for a damaged list.
+    No files where there is no such partition. table, iteration, stage: name it. Files are opened only where the
+    partition is of an earlier version (`read_part_list`). Raises DataError for a damaged list, or a damaged file that
+    is opened.
     """
     folder = ws.partition(table, iteration, stage)
     return PartitionManifest(table, tuple(read_part_list(folder) or ()), ws.relative(folder))
@@ -724,12 +740,12 @@ def find_rows(
 def iter_matching_rows(
     ws: Workspace, table: str, files: Iterable[Path], key: str, wanted: Collection[str], columns: Collection[str]
 ) -> Iterator[pa.Table]:
-    """Yield the rows of `files` whose `key` is among `wanted`, in the files' order, a table for each row group that has
-    some.
+    """Yield the rows of `files` whose `key` is among `wanted`, a table for each row group that has some.
 
-    ws, table: of the files. key: a text column by which the table is sorted. columns: to return besides the key, in the
-    table's order; names that the table lacks are left out. It is a generator: errors come as it is read. Raises
-    DataError for a damaged or missing file, KeyError for an unknown table.
+    They come in the files' order. ws, table: of the files. key: a text column by which the table is sorted. wanted:
+    values; one that is not found is no error. columns: to return besides the key, in the table's order; names that the
+    table lacks are left out. It is a generator: errors come as it is read. Raises DataError for a damaged or missing
+    file, KeyError for an unknown table.
     """
     names, values = _in_table_order(table, {key, *columns}), sorted(wanted)
     accepted = pa.array(values, pa.string())
@@ -739,8 +755,10 @@ def iter_matching_rows(
                 keys = _read_row_group(file, path, group, [key])
                 places = pc.indices_nonzero(pc.is_in(keys[key], value_set=accepted))
                 if len(places):
-                    data = _read_row_group(file, path, group, [name for name in names if name != key]).take(places)
-                    data = data.append_column(keys.schema.field(key), keys[key].take(places))
+                    data, others = keys.take(places), [name for name in names if name != key]
+                    more = _read_row_group(file, path, group, others).take(places) if others else data.select([])
+                    for field, column in zip(more.schema, more.columns, strict=True):
+                        data = data.append_column(field, column)
                     data = data.select([name for name in names if name in data.column_names])
                     _check_schema(ws, table, path, data.schema, names)
                     yield data

@@ -55,7 +55,7 @@ class RecordingVerdict:
 
     @property
     def takes(self) -> bool:
-        """Tell whether the reviewer would take it: yes to every question."""
+        """Tell whether the reviewer would take the subject: yes to every question."""
         return all(self.answers.values())
 
 
@@ -64,7 +64,10 @@ _SQL_KINDS = {"str": "VARCHAR", "int": "INTEGER", "bool": "BOOLEAN"}
 
 
 def read_recording_verdicts(ws: Workspace) -> dict[str, list[RecordingVerdict]]:
-    """Return subject -> what was said of it, oldest first. Raises DataError for a damaged file."""
+    """Read what reviewers said of recordings; returns subject -> the verdicts about it, oldest first.
+
+    A subject is the name of a session's folder, or a trajectory_id. Raises DataError for a damaged file.
+    """
     found = defaultdict(list)
     for path in sorted((ws.root / _FOLDER).glob("*.jsonl")):
         for line in labels.read_review_lines(ws, path, "subject"):
@@ -92,8 +95,11 @@ def append_recording_verdict(ws: Workspace, verdict: RecordingVerdict) -> None:
 
 
 def review_state(verdicts: Sequence[RecordingVerdict], needed: int) -> ReviewState:
-    """Say where a review stands. verdicts: with answers, oldest first. needed: reviewers, 1 or 2: of one the
-    first verdict counts, and between two who disagree a third decides."""
+    """Tell whether a review waits for reviewers, is disputed, or has accepted or refused its subject.
+
+    verdicts: with answers, oldest first. needed: reviewers, 1 or 2: of one the first verdict counts, and between two
+    who disagree a third decides.
+    """
     if len(verdicts) < needed:
         return "waiting"
     said = [one.takes for one in verdicts]
@@ -105,7 +111,9 @@ def review_state(verdicts: Sequence[RecordingVerdict], needed: int) -> ReviewSta
 
 
 def recording_verdicts_sql(ws: Workspace) -> str:
-    """Return SQL of all verdicts, the fields of `RecordingVerdict`, and their `file` and `line`, as
-    `labels.review_lines_sql` does."""
+    """Return SQL of all verdicts: the fields of `RecordingVerdict`, and the `file` and `line` of each.
+
+    The files are read when it runs, as of `labels.review_lines_sql`.
+    """
     kinds = {name: _SQL_KINDS[kind] for name, kind in _KINDS.items()}
     return labels.review_lines_sql(ws, _FOLDER, kinds, ("subject", "reviewer"), "a verdict cannot be read")

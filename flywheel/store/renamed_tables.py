@@ -23,13 +23,13 @@ _TABLE_NAMES: dict[str, str] = _DECLARED["table_names"]  # present name of a tab
 
 
 def describe_renamed_table(name: str) -> str:
-    """Say in words how the table, view or macro `name` of an earlier version is named now; "" for other names."""
+    """Tell in words what the table, view or macro `name` of an earlier version is called now; "" for other names."""
     new = RENAMED_TABLES.get(name.lower())
     return f"{name} is named {new} now" if new else ""
 
 
 def describe_renamed_column(name: str, query: str) -> str:
-    """Say in words how the column `name` of an earlier version is named now; "" for other names.
+    """Tell in words what the column `name` of an earlier version is called now; "" for other names.
 
     query: text that names its tables, such as the SQL. A name that some table still has is described only where the
     query names the table in which it was renamed.
@@ -48,19 +48,23 @@ def describe_renamed_column(name: str, query: str) -> str:
 
 
 def is_of_earlier_schema(table: str, schema: pa.Schema) -> bool:
-    """Tell whether rows of `table` (old or present name) with `schema` differ from the present columns. Raises KeyError
-    for a name that no version had."""
+    """Tell whether rows with the columns `schema` have to be converted to the present columns of `table`.
+
+    table: old or present name; KeyError for a name that no version had.
+    """
     return table in RENAMED_TABLES or not schema.equals(TABLES[table])
 
 
 def rename_rows(table: str, rows: pa.Table, where: object) -> pa.Table:
-    """Convert `rows` of an earlier version to the present columns; missing values are null or a default.
+    """Convert `rows` of an earlier version to the present columns; missing values become null or a default.
 
-    table: its present name. where: the file, for the error. Raises DataError for columns that no earlier version had,
-    and for values that do not fit the present columns.
+    table: its present name. where: the file, for the error. Raises DataError for columns that no earlier version had
+    or that are there under old and new name, and for values that do not fit the present columns.
     """
     schema, renamed = TABLES[table], RENAMED_COLUMNS.get(table, {})
     rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
+    if len(set(rows.column_names)) < rows.num_columns:
+        raise DataError(f"rows of table {table} have a column twice", where=where, fix="nothing was changed")
     if unknown := sorted(set(rows.column_names) - set(schema.names)):
         raise DataError(f"table {table} has no column {', '.join(unknown)}", where=where, fix="nothing was changed")
     columns = []

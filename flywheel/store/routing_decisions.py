@@ -17,6 +17,8 @@ from flywheel.utils.errors import DataError
 from flywheel.utils.files import write_json
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from flywheel.config import Settings
 
 SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `cannot tell` does not
@@ -24,7 +26,7 @@ SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `c
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """Say how trajectories are routed; where a field is None, the iteration's own parameters and tasks decide.
+    """Hold how trajectories are routed; where a field is None, the iteration's own parameters and tasks decide.
 
     threshold: replaces the threshold of every task. scorers: names of the scorers, for all domains, or panels by domain
     as `routing.scorers` has them. band: trajectories with a score in [low, high) are doubted, and quarantined.
@@ -37,19 +39,39 @@ class RoutingRule:
     settings: Mapping[str, Any] | None = None
 
     def apply_to(self, own: Settings) -> Settings:
-        """Return a copy of the iteration's parameters `own` with the scorers of this rule and what they read, or `own`
-        itself if it names none. Raises AttributeError for an unknown block, pydantic's ValidationError for wrong values
-        of one."""
+        """Return the iteration's parameters `own` with this rule's scorers and the blocks that they read.
+
+        It is a copy, or `own` itself if the rule names no scorers. Raises DataError for a block that this version does
+        not know, as one of another version may be, and for wrong values of one.
+        """
         if self.scorers is None:
             return own
         panels = self.scorers if isinstance(self.scorers, Mapping) else {"default": list(self.scorers)}
-        blocks = {name: type(getattr(own, name)).model_validate(block) for name, block in (self.settings or {}).items()}
+        blocks = {name: self._read_block(own, name) for name in self.settings or {}}
         return own.model_copy(update={**blocks, "routing": own.routing.model_copy(update={"scorers": panels})})
+
+    def _read_block(self, own: Settings, name: str) -> BaseModel:
+        from pydantic import BaseModel, ValidationError  # `status` and `query` need no rule applied
+
+        from flywheel.utils.json_text import describe_first_fault
+
+        known = getattr(own, name) if name in type(own).model_fields else None
+        fault = "there is no such block"
+        if isinstance(known, BaseModel):
+            try:
+                return type(known).model_validate(self.settings[name])
+            except ValidationError as error:
+                fault = describe_first_fault(error)
+        raise DataError(
+            f"the routing rule has parameters that this version cannot read: {fault}",
+            where=f"decisions.json, settings.{name}",
+            fix="`flywheel data reroute ITERATION --write` decides anew by the iteration's own parameters",
+        )
 
 
 @dataclass(frozen=True)
 class RoutingDecision:
-    """Record that an iteration was routed again.
+    """Hold a decision by which an iteration was routed again.
 
     rule: in force from then on. at: time, ISO 8601. routes: sha256 of the files of `routes` before the decision. moved:
     rows of `domain`, `from`, `to` and `trajectories`. mended: the table, expressions, condition and number of repaired
@@ -73,13 +95,16 @@ def decisions_path(ws: Workspace, iteration: int) -> Path:
 
 
 def init_decisions(ws: Workspace, iteration: int) -> None:
-    """Write an empty list of decisions for `iteration`; an existing file stays. Raises as `write_json`."""
+    """Write an empty list of routing decisions, `decisions.json`, for `iteration`; an existing file stays.
+
+    Raises DiskFull.
+    """
     if not decisions_path(ws, iteration).exists():
         write_decisions(ws, iteration, ())
 
 
 def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]:
-    """Read the iteration's decisions, oldest first; () for an iteration of an early version, without the file.
+    """Read the iteration's routing decisions, oldest first; () for an iteration of an early version, without the file.
 
     Raises DataError for a damaged file.
     """
@@ -96,20 +121,27 @@ def read_decisions(ws: Workspace, iteration: int) -> tuple[RoutingDecision, ...]
 
 
 def write_decisions(ws: Workspace, iteration: int, decided: tuple[RoutingDecision, ...]) -> None:
-    """Replace the decisions of `iteration` by `decided`, oldest first; it changes `store_version`. Raises as
-    `write_json`."""
+    """Replace the routing decisions of `iteration` by `decided`, oldest first; it changes `store_version`.
+
+    Raises DiskFull.
+    """
     write_json(decisions_path(ws, iteration), {"decisions": [asdict(one) for one in decided]})
 
 
 def parse_decision(raw: dict[str, Any]) -> RoutingDecision:
-    """Make a decision from the JSON object `raw`. Raises KeyError, TypeError or AttributeError where it is none."""
+    """Make a routing decision from `raw`, an object of the list that `write_decisions` writes.
+
+    Raises KeyError, TypeError or AttributeError where it is none.
+    """
     rule = {name: tuple(value) if isinstance(value, list) else value for name, value in raw["rule"].items()}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    if not isinstance(rule.get("settings"), Mapping | None):
+        raise TypeError("settings of a rule are no object")
     return RoutingDecision(**{**values, "rule": RoutingRule(**rule)})
 
 
 def current_routing_rule(ws: Workspace, iteration: int) -> RoutingRule:
-    """Return the rule of the iteration's last routing decision; without a decision, a rule of None only.
+    """Return the rule of the iteration's last routing decision; without a decision, a rule whose fields are all None.
 
     Raises DataError for a damaged file.
     """
@@ -128,8 +160,8 @@ def human_verdicts(decided: Iterable[RoutingDecision]) -> dict[str, tuple[bool, 
     """Return people's verdicts from reviews of routes: trajectory_id -> (whether it solved its task, reviewer).
 
     They hold whatever rule comes later. decided: the iteration's decisions, oldest first. The last verdict of a
-    trajectory counts; labels other than solved and not solved are left out. Raises KeyError or TypeError for a decision
-    whose `looked` is damaged.
+    trajectory counts; labels other than solved and not solved are left out. Raises KeyError, TypeError or
+    AttributeError for a decision whose `looked` is damaged.
     """
     asked = (row for one in decided for row in one.looked.get("asked", ()) if row["label"] in (SOLVED, NOT_SOLVED))
     return {row["trajectory_id"]: (row["label"] == SOLVED, row["reviewer"]) for row in asked}

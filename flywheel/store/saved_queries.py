@@ -24,8 +24,11 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class SavedQuery:
-    """Hold a saved query. description: one line. author: key of the person who saved it last. at: when, ISO 8601 with a
-    zone. All three are "" where they are not known."""
+    """Hold a query that a person saved under a name.
+
+    description: one line. author: key of the person who saved it last. at: when, ISO 8601 with a zone. All three are ""
+    where they are not known.
+    """
 
     name: str
     sql: str
@@ -35,8 +38,10 @@ class SavedQuery:
 
 
 def list_saved_queries(ws: Workspace) -> list[SavedQuery]:
-    """List the saved queries by name; files with another kind of name are left out. Raises DataError for a file that is
-    no text."""
+    """List the saved queries by name; files with another kind of name are left out.
+
+    Raises DataError for a file that is no text.
+    """
     return [_read(ws, path) for path in sorted(_folder(ws).glob("*.sql")) if _NAME.fullmatch(path.stem)]
 
 
@@ -66,9 +71,11 @@ def save_query(ws: Workspace, query: SavedQuery, *, replace: bool = False) -> No
 
 
 def rename_saved_query(ws: Workspace, name: str, new: str) -> None:
-    """Give the saved query `name` the name `new`. Raises BadInput where there is none of that name, or the new one is
-    taken or not valid; DataError where another process has been saving for 10 seconds, or what has the new name is no
-    text."""
+    """Give the saved query `name` the name `new`.
+
+    Raises BadInput where there is none of that name, or the new one is taken or not valid; DataError where another
+    process has been saving for 10 seconds, or what has the new name is no text.
+    """
     with _lock(ws):
         path, target = _existing_path(ws, name), _path(ws, new)
         _refuse_taken(ws, target)
@@ -76,8 +83,10 @@ def rename_saved_query(ws: Workspace, name: str, new: str) -> None:
 
 
 def delete_saved_query(ws: Workspace, name: str) -> None:
-    """Delete the saved query `name`; once an iteration was committed with it, git still has it. Raises BadInput where
-    there is none, DataError where another process has been saving for 10 seconds."""
+    """Delete the saved query `name`; once an iteration was committed with it, git still has it.
+
+    Raises BadInput where there is none, DataError where another process has been saving for 10 seconds.
+    """
     with _lock(ws):
         _existing_path(ws, name).unlink()
 

@@ -5,6 +5,8 @@ judge and training learns from. `catalog/table_comments.sql` says what each colu
 unknown, or without meaning for this kind of step. A new column needs a field, its comment, the line where it is filled,
 and a higher `FORMAT` (config/workspace.py), so that commands refuse workspaces without the column until `flywheel
 workspace migrate` adds it: that adds every column that files lack, with the default in `renamed_tables.json`, or null.
+A new table needs none of that: iterations before it have no rows of it. `scores` has a row for each scorer and version
+of a trajectory, of which `verdicts_from_rows` (envs/base.py) gives the deciding one.
 
 Tables are stored as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come
 from the path (hive partitioning), so they are not columns of the files. Rows are sorted by the columns in `SORT_KEYS`.
@@ -37,7 +39,7 @@ NO_COLUMN = {"column": False}  # metadata of a field that no table holds
 
 @dataclass(frozen=True)
 class Step:
-    """Hold one step: what was seen (by its hash), thought and done, and what followed.
+    """Hold one step of a trajectory: what was seen (by its hash), thought and done, and what followed.
 
     step: number within the trajectory, from 0. x, y: the action's point, as fractions of the screen's width and height;
     x2, y2: where a drag ends. token_ids, logprobs: [response], the latter in nats at temperature 1. The comments of
@@ -83,7 +85,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Hold one episode's row: which task it is, who acted, how it ended.
+    """Hold the record of one episode, or of a person's session: its task, who acted, how it ended.
 
     steps: their number. reward: sum over them. start_step: number of the first step of its own. The comments of
     `trajectories` in `catalog/table_comments.sql` say what each field means.
@@ -163,24 +165,25 @@ _FIELD_TYPES: dict[Any, pa.DataType] = {
     tuple[int, ...]: SQL_TYPES["INTEGER[]"],
     tuple[float, ...]: SQL_TYPES["FLOAT[]"],
 }
-_NOT_NULL = {"trajectory_id", "task_id", "sample_id", "sha256", "domain", "destination", "name"}
-_NOT_NULL |= {"step", "utterance", "event", "candidate"}  # numbers within a trajectory
+# Columns of these names are never null, in whichever table they stand.
+NOT_NULL = {"trajectory_id", "task_id", "sample_id", "sha256", "domain", "destination", "name"}
+NOT_NULL |= {"step", "utterance", "event", "candidate"}  # numbers within a trajectory
 
 
 def _schema(table: str, columns: str | type) -> pa.Schema:
     """Make the schema of a table. columns: SQL declarations, or a record class. Columns are nullable unless in
-    `_NOT_NULL`."""
+    `NOT_NULL`."""
     if isinstance(columns, type):
         kinds = record_columns(columns)
     else:
         declared = (column.split(" ", 1) for column in re.split(r",\s+(?![^(]*\))", columns))
         kinds = {name: SQL_TYPES[kind] for name, kind in declared}
-    fields = [pa.field(name, kind, nullable=name not in _NOT_NULL) for name, kind in kinds.items()]
+    fields = [pa.field(name, kind, nullable=name not in NOT_NULL) for name, kind in kinds.items()]
     return pa.schema(fields, metadata={"table": table, "schema_version": str(SCHEMA_VERSION)})
 
 
 def record_columns(record: type) -> dict[str, pa.DataType]:
-    """Return the columns that a record's fields declare, name -> type, in order.
+    """Return the table columns that the fields of a record class declare, name -> type, in order.
 
     record: a dataclass. Raises LookupError for a field whose type no column has.
     """
@@ -206,6 +209,11 @@ SORT_KEYS: dict[str, tuple[str, ...]] = {table: (schema.names[0],) for table, sc
     "scores": ("trajectory_id", "scorer"),
     "candidates": ("trajectory_id", "step", "candidate"),
 }
+
+
+def declaring_file(table: str) -> str:
+    """Return the path of the file that declares the columns of `table`. Raises KeyError for an unknown table."""
+    return f"flywheel/store/{'schema.py' if isinstance(COLUMNS[table], type) else 'tables.sql'}"
 
 
 def record_to_row(table: str, record: Any) -> dict[str, Any]:
@@ -236,8 +244,10 @@ def _names(table: str, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def empty_table(table: str) -> pa.Table:
-    """Make a table of the schema of `table` without rows, as an empty partition is stored. Raises KeyError for an
-    unknown name."""
+    """Make a table with the columns of `table` and no rows, as an empty partition is stored.
+
+    Raises KeyError for an unknown name.
+    """
     return TABLES[table].empty_table()
 
 

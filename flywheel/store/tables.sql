@@ -1,5 +1,6 @@
 -- Columns of every table but `trajectories` and `steps`, whose columns are the fields of the records in `schema.py`. What
--- they mean says `catalog/table_comments.sql`.
+-- they mean says `catalog/table_comments.sql`. Columns that `NOT_NULL` of `schema.py` names, such as `domain`, are never
+-- null, all others may be.
 
 CREATE TABLE tasks (
     task_id VARCHAR, domain VARCHAR, world VARCHAR, template VARCHAR, level INTEGER, seed BIGINT, instruction VARCHAR,

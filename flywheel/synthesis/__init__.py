@@ -1,1 +1,1 @@
-"""Make tasks of pages, sites and rules that nobody wrote tasks for, and try the verifiers of tasks (section 2.5.1)."""
+"""Make tasks of pages, sites and game rules that nobody wrote tasks for, and test the verifiers of tasks."""

@@ -1,4 +1,4 @@
-"""Count what each stage of making tasks took, left and discarded, by reason: `funnel.json` beside the manifests."""
+"""Store what each stage of making tasks took, kept and discarded, by reason: `funnel.json` beside the manifests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Words = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class FunnelStage(BaseModel):
-    """Count one stage: what it took, what it left for the next one, and what it discarded, by reason.
+    """Hold the counts of one stage of making tasks. taken: what it got. left: what it left for the next stage.
+    discarded: reason -> count.
 
-    left may be more than was taken, where the stage makes several of one. What was taken and is neither left nor
-    discarded would be lost without a reason: ValueError.
+    `left` may be more than was taken, where the stage makes several of one. Raises ValueError where `left` and
+    `discarded` together are fewer than `taken`: something would be lost without a reason.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,10 +40,10 @@ class FunnelStage(BaseModel):
 
 
 class Funnel(BaseModel):
-    """Hold the stages of one making of tasks, in order.
+    """Hold the counts of one making of tasks, stage by stage.
 
-    source: of the tasks, such as questions. made_from: what they were made of, such as a folder or an address. seed: of
-    the making.
+    source: of the tasks, such as questions. made_from: the folder, site or address that they were made of. seed: of the
+    making.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,7 +59,11 @@ def write_funnel(folder: Path, funnel: Funnel) -> None:
 
 
 def read_funnel(folder: Path) -> Funnel | None:
-    """Read the funnel in a folder of manifests; None where there is none. Raises DataError where it is damaged."""
+    """Read the funnel of made tasks, the counts kept and discarded by each stage of making them.
+
+    folder: of the manifests that were made. None where it has none. Raises DataError where it is damaged or cannot be
+    read.
+    """
     path = folder / FUNNEL_FILE
     try:
         return Funnel.model_validate(parse_foreign_json(path.read_bytes()))
@@ -70,10 +75,10 @@ def read_funnel(folder: Path) -> Funnel | None:
 
 
 def list_funnel_folders(settings: Settings, root: Path) -> list[Path]:
-    """List the folders with a funnel of `synthesis.manifests` and `synthesis.worlds`, in order, each once.
+    """List the folders with a funnel (`read_funnel`) of the settings' `synthesis.manifests` and `synthesis.worlds`.
 
-    One may lie in a manifest's folder, and in the one beside it of its name. root: the workspace. Places that do not
-    exist are left out.
+    Each is listed once. A funnel may lie in a manifest's folder, or in the folder beside the manifest with its name.
+    root: the workspace. Places that do not exist are left out.
     """
     found: list[Path] = []
     for place in (root / entry for entry in (*settings.synthesis.manifests, *settings.synthesis.worlds)):

@@ -1,4 +1,6 @@
-"""Design the tasks that people record (section 2.4.1): from applications and their functions to a list to work on.
+"""Design the tasks that people record: rank applications and functions, and list how often to record each task.
+
+UI-TARS-2 report, section 2.4.1.
 
   score of an application   weighted mean of its measures: coverage, engagement, penetration
   own importance            weighted mean of a function's measures: usage, benefit, transfer
@@ -49,9 +51,9 @@ class _Part(BaseModel):
 
 
 class Measure(_Part):
-    """Say what a measure is. unit: in words, such as "minutes a day". weight: beside the others of its kind. rank:
-    whether 1 is the most; else more is more. log: whether orders of magnitude count, such as those of users; of ranks
-    they do not."""
+    """Hold how a measure of applications or functions is read. unit: in words, such as "minutes a day". weight: beside
+    the others of its kind. rank: whether its numbers are ranks, of which 1 is the highest. log: whether its numbers are
+    compared by their logarithm; not for ranks."""
 
     unit: Words
     weight: Amount = 1.0
@@ -60,12 +62,12 @@ class Measure(_Part):
 
 
 class Function(_Part):
-    """Describe what can be done in an application.
+    """Hold one function of an application: something that can be done in it.
 
-    title: as an order, such as "insert a table of 3 columns". requires: functions that must be done before, as function
-    or application/function. steps, pages: that it takes, prerequisites not counted. exceptions: each a whole sentence.
-    also: functions of other applications, as application/function, that an expert's task does before it. queries: own
-    words for some skills.
+    title: as an order, such as "insert a table of 3 columns". usage, benefit, transfer: measures. requires: functions
+    that must be done before, as function or application/function. steps, pages: how many it takes, prerequisites not
+    counted. exceptions: obstacles of an expert's task, each a whole sentence. also: functions of other applications, as
+    application/function, that an expert's task does before it. queries: own wordings of the task for some skills.
     """
 
     title: Words
@@ -81,7 +83,7 @@ class Function(_Part):
 
 
 class Application(_Part):
-    """Describe an application: its title, its measures, and its functions by name."""
+    """Hold an application: its title, its measures, and its functions by name."""
 
     title: Words
     coverage: Amount
@@ -91,7 +93,7 @@ class Application(_Part):
 
 
 class DesignFile(_Part):
-    """Hold the whole file. prerequisites: see the module. recordings: wanted over all tasks."""
+    """Hold the content of a design file. prerequisites: see the module. recordings: wanted over all tasks."""
 
     measures: dict[str, Measure]
     prerequisites: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -121,10 +123,9 @@ class DesignFile(_Part):
 
 
 def read_design_file(path: Path) -> DesignFile:
-    """Read a design file: YAML, or a CSV with a row a function (docs/task-design.md). Returns it checked but for the
-    functions that it names (`build_graph`).
+    """Read and check a design file, in YAML or, with the ending .csv, with a row a function (docs/task-design.md).
 
-    path: a name that ends in .csv is a CSV. Raises BadInput that names file and field.
+    Whether the functions that it names exist, `build_graph` checks. Raises BadInput that names file and field.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -178,8 +179,9 @@ def _read_csv(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DesignNode:
-    """Hold a function in the graph of all: its key (application/function), importance by itself and as a prerequisite,
-    the keys that it requires, and of all that must be done before it, in an order that respects that."""
+    """Hold a function in the graph of all functions. key: application/function. own: its importance by itself.
+    importance: also as a prerequisite of others. requires: keys of its direct prerequisites. before: keys of all, in an
+    order in which they can be done."""
 
     key: str
     application: str
@@ -263,7 +265,7 @@ LEVELS = ((0, 1), (2, 2), (4, 3), (6, 4), (8, 5))  # (points at least, level)
 
 
 def rate_difficulty(**counts: int) -> int:
-    """Rate a task's difficulty, 1 to 5. counts: of each part of RUBRIC, 0 or more; KeyError for one that is missing."""
+    """Rate a task's difficulty, 1 to 5. counts: one for each part of RUBRIC, 0 or more, else KeyError."""
     points = sum(_last_reached(table, counts[part]) for part, table in RUBRIC.items())
     return _last_reached(LEVELS, points)
 
@@ -277,11 +279,11 @@ def _last_reached(table: Sequence[tuple[int, int]], count: int) -> int:
 
 @dataclass(frozen=True)
 class DesignTask:
-    """Hold a row of the list.
+    """Hold one task of the list of tasks to record.
 
-    id: application.function.skill. query: what is asked. before: what is done before the recording begins.
-    steps: about how many it takes. level: of difficulty. wanted: recordings that are still to be made. recorded: those
-    that are there. worded_by: rules, file, a model's name, or rules and why that model's words were not taken.
+    id: application.function.skill. level: of difficulty, 1 to 5. wanted, recorded: numbers of recordings that are still
+    to be made, and that are there. query: the instruction. before: what is done before the recording begins. steps:
+    about how many it takes. worded_by: rules, file, a model's name, or rules and why that model's words were not taken.
     """
 
     id: str
@@ -420,7 +422,7 @@ def _word_by_model(
 
 
 def format_csv(tasks: Sequence[DesignTask]) -> str:
-    """Format the list as CSV, with a header: the number from 1, then the fields of `DesignTask`."""
+    """Format the list of tasks as CSV, with a header: a number from 1, then the fields of `DesignTask`."""
     out = io.StringIO()
     writer = csv.DictWriter(out, ["number", *DesignTask.__dataclass_fields__], lineterminator="\n")
     writer.writeheader()
@@ -429,8 +431,11 @@ def format_csv(tasks: Sequence[DesignTask]) -> str:
 
 
 def format_json(design: DesignFile, nodes: Mapping[str, DesignNode], tasks: Sequence[DesignTask]) -> str:
-    """Format all as JSON: measures with weights that sum to 1, applications by score, graph, rubric, list. nodes,
-    tasks: from `build_graph` and `list_tasks`."""
+    """Format a design as JSON: `measures`, `applications` (scores), `prerequisites`, `graph`, `rubric` and `tasks`.
+
+    nodes, tasks: from `build_graph` and `list_tasks`. The weights of the measures of applications sum to 1, and so do
+    those of functions. Scores and importances, 0 to 1, are rounded to 4 decimals.
+    """
     graph = {
         key: {"own": round(node.own, 4), "importance": round(node.importance, 4), "requires": node.requires}
         for key, node in nodes.items()
@@ -447,8 +452,10 @@ def format_json(design: DesignFile, nodes: Mapping[str, DesignNode], tasks: Sequ
 
 
 def format_markdown(design: DesignFile, nodes: Mapping[str, DesignNode], tasks: Sequence[DesignTask]) -> str:
-    """Format all as a page of Markdown: what to record first, then how it came about. nodes, tasks: from `build_graph`
-    and `list_tasks`."""
+    """Format a design as a page of Markdown: the tasks to record, then the scores and rules that they follow from.
+
+    nodes, tasks: from `build_graph` and `list_tasks`.
+    """
     scores, apps = score_applications(design), {name: one.title for name, one in design.applications.items()}
     by, part = Counter(task.worded_by.partition(",")[0] for task in tasks), sum(scores.values()) or 1.0
     listed, ranked, functions = [], [], []

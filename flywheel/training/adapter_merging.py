@@ -33,9 +33,12 @@ _FIX = "merge adapters that were trained on one base with the same targets"
 
 @dataclass(frozen=True)
 class MergedAdapter:
-    """Describe a merged adapter. rank: of each module's product. error: norm of what that rank leaves out of the exact
-    sum, relative to the norm of the sum (Frobenius, over all modules); 0 for the exact sum. worst, worst_error: name
-    and relative error of the module with the largest error."""
+    """Hold the rank of a merged adapter, and how far it is from the exact sum.
+
+    rank: of each module's product. error: norm of what that rank leaves out of the exact sum, relative to the norm of
+    the sum (Frobenius, over all modules); 0 for the exact sum. worst, worst_error: name and relative error of the
+    module with the largest error.
+    """
 
     rank: int
     error: float
@@ -134,12 +137,11 @@ def merge_adapters(
 
 
 def adapter_distance(one: Path, other: Path) -> float | None:
-    """Return how much two adapters differ: |B A - B' A'| / |B A| in Frobenius norms over all modules, with their
-    scalings.
+    """Return how much two adapters differ: |B A - B' A'| / |B A|, with their scalings.
 
-    one, other: folders of the adapters. None where their products cannot be compared: different bases, modules or
-    shapes, a DoRA, or `one` without effect. Raises ModelError for an adapter that cannot be read, and as
-    `adapter_base_digest`.
+    The norms are Frobenius norms over all modules. one, other: folders of the adapters. None where their products
+    cannot be compared: different bases, modules or shapes, a DoRA, or `one` without effect. Raises ModelError for an
+    adapter that cannot be read, and as `adapter_base_digest`.
     """
     first, second = _Adapter(one), _Adapter(other)
     try:

@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """Hold one step to train on. trajectory_id, step: its origin; for general data the sample_id, and 0. domain: of
-    its trajectory, or "general".
+    """Hold one step to train on: its prompt and its response.
 
+    trajectory_id, step: its origin; for general data the sample_id, and 0. domain: of its trajectory, or "general".
     prompt: encoded, or a function that encodes it. response: token ids [response], the end token included where it was
     sampled. logprobs: [response], as sampled, at temperature 1; None for people's steps and general data. For RL,
     sampled_logprobs: the same at the sampling temperature, where the policy reports them; version: number of training
@@ -61,8 +61,11 @@ class Example:
 
     @property
     def context(self) -> EncodedSequence:
-        """Return the encoded prompt. It is encoded at each access, as its pixels take a hundred times the memory of the
-        PNG. Raises as `Encoder.encode`, DataError where a screen is missing, BadInput where the prompt does not fit."""
+        """Return the encoded prompt.
+
+        It is encoded at each access, as its pixels take a hundred times the memory of the PNG. Raises as
+        `Encoder.encode`, DataError where a screen is missing, BadInput where the prompt does not fit.
+        """
         return self.prompt() if callable(self.prompt) else self.prompt
 
 
@@ -76,14 +79,13 @@ def build_agent_examples(
     parse_errors: bool = False,
     summarizer: Summarizer | None = None,
 ) -> list[Example]:
-    """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step); steps before
-    `start_step` only stand in the contexts of later ones.
+    """Build an example of each trainable step of whole trajectories, sorted by (trajectory_id, step).
 
-    steps: of all trajectories, in any order. images: PNG by sha256. encoder: of the model to train. settings: block
-    `policy`. parse_errors: also include steps that are not `is_trainable`, which RL needs. summarizer: as in the
-    rollout, for steps without a stored digest (a person's); None: by rules. Raises DataError for a step that has
-    neither screen nor observation, or whose screen is missing, BadInput as `build_context`, BadInput and PolicyError as
-    `Encoder.count`.
+    Steps before `start_step` only stand in the contexts of later ones. steps: of all trajectories, in any order.
+    images: PNG by sha256. encoder: of the model to train. settings: block `policy`. parse_errors: also include steps
+    that are not `is_trainable`, which RL needs. summarizer: as in the rollout, for steps without a stored digest (a
+    person's); None: by rules. Raises DataError for a step that has neither screen nor observation, or whose screen is
+    missing, BadInput as `build_context`, BadInput and PolicyError as `Encoder.count`.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -105,8 +107,11 @@ def build_agent_examples(
 def build_step_example(
     trajectory: Trajectory, step: Step, prompt: EncodedSequence | Callable[[], EncodedSequence], encoder: Encoder
 ) -> Example:
-    """Build the example of one `step` of `trajectory`. prompt: encoded, or a function that encodes it. encoder: of the
-    model to train. A step without token ids is encoded from its raw_text; TypeError where it has none."""
+    """Build the example of one `step` of `trajectory`.
+
+    prompt: encoded, or a function that encodes it. encoder: of the model to train. A step without token ids is encoded
+    from its raw_text; TypeError where it has none.
+    """
     response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
     logprobs = step.logprobs if step.token_ids else None
     return Example(
@@ -136,11 +141,10 @@ def _build_context(history: PromptHistory, step: Step, images: Mapping[str, byte
 def build_general_examples(
     rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> list[Example]:
-    """Build an example of each of `rows` of the table `grounding_examples` (a screen, a question, an answer), sorted by
-    sample_id.
+    """Build an example of each of `rows` of the table `grounding_examples`, sorted by sample_id.
 
-    images: PNG by sha256. encoder: of the model to train. settings: block `policy`. Prompts are encoded later, by
-    `Example.context`.
+    A row is a screen, a question and an answer. images: PNG by sha256. encoder: of the model to train. settings: block
+    `policy`. Prompts are encoded later, by `Example.context`.
     """
     made = []
     for row in sorted(rows, key=lambda row: row["sample_id"]):
@@ -166,7 +170,7 @@ def _get_screen(images: Mapping[str, bytes], sha256: str, where: str) -> bytes:
 
 
 class SupervisedDataset(Protocol):
-    """Give `train_supervised` its batches: `len(dataset)` of them, one per gradient step.
+    """Hold the batches that `train_supervised` trains on: `len(dataset)` of them, one per gradient step.
 
     Any class with these three members can be trained on. Each training process gets a pickled copy, so batch i must
     have the same examples in every process and at every call.
@@ -185,8 +189,10 @@ class SupervisedDataset(Protocol):
 
 @dataclass(frozen=True)
 class ShuffledDataset:
-    """Serve `examples` in random order, each once (a `SupervisedDataset`); the last batch may be smaller than
-    `batch_size`. seed: of the order."""
+    """Hold `examples` in random order, each once, cut into batches (a `SupervisedDataset`).
+
+    The last batch may be smaller than `batch_size`. seed: of the order.
+    """
 
     examples: Sequence[Example]
     batch_size: int
@@ -210,9 +216,11 @@ class ShuffledDataset:
 
 @dataclass(frozen=True)
 class MixtureDataset(ShuffledDataset):
-    """Hold steps of a training store mixed with general data. drawn: references of `examples`, in the same order.
-    left_out: number of further drawn steps, left out because their instruction and screen alone do not fit into the
-    prompt."""
+    """Hold steps drawn from a training store, mixed with general data (a `SupervisedDataset`).
+
+    drawn: references of `examples`, in the same order. left_out: number of further drawn steps, left out because their
+    instruction and screen alone do not fit into the prompt.
+    """
 
     drawn: Sequence[ExampleRef] = field(repr=False)
     left_out: int = 0
@@ -265,11 +273,10 @@ class MixtureDataset(ShuffledDataset):
 
 
 def plan_batches(count: int, batch: int, seed: int) -> list[list[int]]:
-    """Cut a random order of `count` indices, from `seed`, into batches of size `batch`; the last one may be smaller.
-    Equal arguments give equal batches.
+    """Cut a random order of `count` indices, drawn by `seed`, into batches of size `batch`; the last may be smaller.
 
-    Examples are not sorted by length: length depends on the kind of example, and batches of one kind each would pull
-    the weights back and forth.
+    Equal arguments give equal batches. Examples are not sorted by length: length depends on the kind of example, and
+    batches of one kind each would pull the weights back and forth.
     """
     order = np.random.default_rng(seed).permutation(count).tolist()
     return [order[start : start + batch] for start in range(0, count, batch)]
@@ -281,8 +288,11 @@ _DEMONSTRATIONS = {"recording": 1.0, "augmentation": 1.0, "import": 1.0, "correc
 
 
 class ExampleRef(NamedTuple):
-    """Refer to an example. name: its trajectory_id, or the sample_id of general data. number: its index among the
-    trajectory's trainable steps. general: whether it is general data."""
+    """Hold what identifies an example in the stores.
+
+    name: its trajectory_id, or the sample_id of general data. number: its index among the trajectory's trainable steps.
+    general: whether it is general data.
+    """
 
     name: str
     number: int
@@ -291,9 +301,11 @@ class ExampleRef(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightedSteps:
-    """Hold what examples are drawn from, three columns of equal length. names: trajectory_ids, or the sample_ids of
-    general data, each of which counts as one step. steps: number of trainable steps. weights: weight of one of these
-    steps in a draw."""
+    """Hold what examples are drawn from: trajectories with their trainable steps, or general data, and weights.
+
+    Three columns of equal length. names: trajectory_ids, or the sample_ids of general data, each of which counts as one
+    step. steps: number of trainable steps. weights: weight of one of these steps in a draw.
+    """
 
     names: Sequence[str]
     steps: np.ndarray
@@ -311,8 +323,11 @@ class WeightedSteps:
 
 
 def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float) -> WeightedSteps:
-    """Join the sources `own` and `people` so that a draw takes the share `share`, 0 < share < 1, from `people`; if one
-    source has no steps, return the other. The weights of a source with steps must not all be 0."""
+    """Join the sources `own` and `people` so that a draw takes the share `share` of its steps from `people`.
+
+    share: above 0, below 1. If one source has no steps, the other is returned. The weights of a source with steps must
+    not all be 0.
+    """
     if not own.total or not people.total:
         return own if own.total else people
     weight = share / (1 - share) * own.weight / people.weight
@@ -323,13 +338,13 @@ def merge_weighted_steps(own: WeightedSteps, people: WeightedSteps, share: float
 def draw_mixture(
     agent: WeightedSteps, general: WeightedSteps, settings: SupervisedSettings, seed: int
 ) -> list[ExampleRef]:
-    """Draw settings.num_examples examples, shuffled: the share settings.agent_fraction from `agent`, the rest from
-    `general`.
+    """Draw the examples of a training from trajectories' steps and general data, in random order.
 
-    Within its source a step is drawn in proportion to its weight, rounded up or down. If there are few agent steps,
-    each is drawn at most settings.max_repeats times on average, and general data fill up the rest. If one source is
-    empty (an early iteration has no agent data), the other fills the mix, and a warning is logged; [] if both are.
-    settings: block `ct` or `sft`. seed: of the draw.
+    They are settings.num_examples: the share settings.agent_fraction from `agent`, the rest from `general`. Within its
+    source a step is drawn in proportion to its weight, rounded up or down. If there are few agent steps, each is drawn
+    at most settings.max_repeats times on average, and general data fill up the rest. If one source is empty (an early
+    iteration has no agent data), the other fills the mix, and a warning is logged; [] if both are. settings: block `ct`
+    or `sft`. seed: of the draw.
     """
     n = settings.num_examples
     of_agent = min(round(n * settings.agent_fraction), settings.max_repeats * agent.total)
@@ -424,7 +439,7 @@ def _restored_starts(ws: Workspace, manifest: TrainingManifest) -> pa.Table:
 
 
 def load_general_examples(ws: Workspace, manifest: TrainingManifest) -> WeightedSteps:
-    """List the general data of the manifest's own iteration, sorted by sample_id, with equal weights.
+    """List the general data that the manifest's own iteration made, sorted by sample_id, with equal weights.
 
     Raises DataError for a damaged or missing file.
     """
@@ -448,7 +463,7 @@ def load_examples(
     settings: Settings,
     folder: Path,
 ) -> list[Example]:
-    """Read the examples of `drawn`, in that order.
+    """Read the examples that the references `drawn` name, in that order.
 
     Rows are kept in memory. Screens are copied to `folder`, and each access to a prompt reads and encodes them, in
     whichever process it happens. A person's step whose instruction and screen alone exceed policy.max_context_tokens is
@@ -581,7 +596,7 @@ def _load_texts(ws: Workspace, manifest: TrainingManifest, wanted: set[tuple[str
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Hold a step that was kept, and the response that was not, on the same prompt.
+    """Hold a step that was kept, and on the same prompt a response that was not kept.
 
     chosen: the example of the step that was kept. rejected: token ids [response], the end token included where it was
     sampled.
@@ -597,8 +612,8 @@ def load_preference_pairs(
     """Read the pairs of the view `preference_pairs` that training may use, sorted by trajectory, step and candidate.
 
     They are those of the newest `sft.window` iterations whose trajectory is in the store `sft`, or is a verified
-    correction in `ct`, so that what did not solve its task, or was set aside, prefers nothing. Arguments as of
-    `load_examples`. Raises as `load_examples`.
+    correction in `ct`, so that what did not solve its task, or was set aside, prefers nothing. Screens
+    are copied to `folder`/pair-screens. Arguments and errors as in `MixtureDataset.draw`.
     """
     files = defaultdict(list)
     for shard in manifest.files:

@@ -39,9 +39,13 @@ _VISION_ALIKE = {"num_heads": 16, "in_channels": 3, "patch_size": 14, "temporal_
 
 @dataclass(frozen=True)
 class VisionShape:
-    """Hold the sizes of a vision tower. width: of a patch's hidden state. inner: of the feed-forward part, gated in
-    Qwen2.5-VL. out: width of an image token. patch: its side in pixels. merge: patches along a side of an image token.
-    levels: of deepstack. pixels: values per patch. places: entries of the position embedding; 0: none."""
+    """Hold the sizes of a vision tower that determine its memory.
+
+    width: of a patch's hidden state. inner: of the feed-forward part. out: width of an image token. patch: its side in
+    pixels. merge: patches along a side of an image token. levels: of deepstack. pixels: values per patch. places:
+    entries of the position embedding; 0: none. gated: whether the feed-forward part is gated, as in Qwen2.5-VL.
+    layer_norm: whether its norms are LayerNorm, with a bias, and not RMSNorm.
+    """
 
     depth: int
     width: int
@@ -58,13 +62,13 @@ class VisionShape:
 
     @property
     def linears(self) -> list[tuple[int, int]]:
-        """Return (in, out) of a block's linear layers."""
+        """Return (in, out) of each linear layer of a block."""
         fed = [(self.width, self.inner)] * (2 if self.gated else 1) + [(self.inner, self.width)]
         return [(self.width, 3 * self.width), (self.width, self.width), *fed]
 
     @property
     def merger(self) -> list[tuple[int, int]]:
-        """Return (in, out) of the linear layers from patches to image tokens: of all mergers, deepstack's too."""
+        """Return (in, out) of each linear layer from patches to image tokens: of all mergers, deepstack's too."""
         joined = self.width * self.merge**2
         return [(joined, joined), (joined, self.out)] * (1 + self.levels)
 
@@ -80,10 +84,12 @@ class VisionShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Hold the sizes of a Qwen-VL model that determine its memory. width: of a token's hidden state. inner: of the
-    feed-forward part. heads, key_heads: numbers of attention heads, of queries and of keys. head: width of one.
-    vocabulary: tokens. tied: whether input and output embeddings are one table. biased: whether queries, keys and
-    values have biases. normed_heads: whether queries and keys are normalised."""
+    """Hold the sizes of a Qwen-VL model that determine its memory.
+
+    width: of a token's hidden state. inner: of the feed-forward part. heads, key_heads: numbers of attention heads, of
+    queries and of keys. head: width of one. vocabulary: tokens. tied: whether input and output embeddings are one
+    table. biased: whether queries, keys and values have biases. normed_heads: whether queries and keys are normalised.
+    """
 
     layers: int
     width: int
@@ -99,8 +105,11 @@ class ModelShape:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelShape:
-        """Read the sizes from a config.json, with the language model's fields in `text_config` or at the top level.
-        Raises ModelError where a size is missing or invalid."""
+        """Read the sizes from the content of a config.json.
+
+        The language model's fields may be in `text_config` or at the top level. Raises ModelError where a size is
+        missing or invalid.
+        """
         try:
             made = cls._read(config)
         except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
@@ -161,7 +170,7 @@ class ModelShape:
 
     @property
     def linears(self) -> list[tuple[int, int]]:
-        """Return (in, out) of the linear layers in a layer of the language model."""
+        """Return (in, out) of each linear layer in a layer of the language model."""
         attention = [(self.width, self.queries), *[(self.width, self.keys)] * 2, (self.queries, self.width)]
         return [*attention, *[(self.width, self.inner)] * 2, (self.inner, self.width)]
 
@@ -188,8 +197,10 @@ class ModelShape:
         return 2 * self.layers * self.keys
 
     def adapter_parameters(self, adapter: AdapterSettings) -> dict[str, int]:
-        """Count the parameters of an adapter, by target of `adapter.targets`. adapter: block `adapter`, whose rank,
-        dora and targets count."""
+        """Count the parameters of an adapter, by target of `adapter.targets`.
+
+        adapter: block `adapter`, whose rank, dora and targets count.
+        """
         of = {
             "language_model": self.linears * self.layers,
             "merger": self.vision.merger,
@@ -201,8 +212,10 @@ class ModelShape:
         }
 
     def linear_parameters(self) -> int:
-        """Count the weights of all linear layers but the output embedding: those that NF4 quantises, and that have
-        bfloat16 copies under autocast."""
+        """Count the weights of all linear layers but the output embedding.
+
+        They are those that NF4 quantises, and that have bfloat16 copies under autocast.
+        """
         every = [*self.linears * self.layers, *self.vision.linears * self.vision.depth, *self.vision.merger]
         return sum(i * o for i, o in every)
 
@@ -213,10 +226,13 @@ def _side(size: int | list[int]) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """Describe the largest micro-batch of a training. tokens, responses: its tokens, and those of responses. scores:
-    its attention scores per head, padding included. screens: its screens, with `patches` patches each. samples: screens
-    whose pixels are in memory together. seen: different screens of the whole training. passes: micro-batches per
-    gradient step and process. beside: how many of them run in parallel."""
+    """Hold the size of the largest micro-batch of a training.
+
+    tokens, responses: its tokens, and those of responses. scores: its attention scores per head, padding included.
+    screens: its screens, with `patches` patches each. samples: screens whose pixels are in memory together. seen:
+    different screens of the whole training. passes: micro-batches per gradient step and process. beside: how many of
+    them run in parallel.
+    """
 
     tokens: int
     responses: int
@@ -242,7 +258,7 @@ def largest_workload(
     seen: int = 0,
     beside: int = 1,
 ) -> Workload:
-    """Compute the largest micro-batch of samples that all have the same length.
+    """Compute the largest micro-batch of a training, for `plan_training`, as if all samples had the same length.
 
     model: whose vision tower merges patches. chosen: block `ct`, `sft` or `rl`. tokens: tokens of a sample, at least
     one. responses: tokens of its response. screens: screens of a sample, with `patches` patches each. batch: samples of
@@ -272,9 +288,12 @@ def largest_workload(
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """Hold the memory of a training process on its device, in bytes. process to temporary: the parts of a gradient
-    step. step, loading, saving: peaks of a gradient step, of loading, and of saving the state; `peak` is the largest.
-    resident: what stays there between gradient steps. host: the machine's memory, where the device is a GPU."""
+    """Hold the memory of a training process on its device, in bytes.
+
+    process to temporary: the parts of a gradient step. step, loading, saving: peaks of a gradient step, of loading, and
+    of saving the state; `peak` is the largest. resident: what stays there between gradient steps. host: the machine's
+    memory, where the device is a GPU.
+    """
 
     process: int
     weights: int
@@ -302,7 +321,7 @@ class TrainingMemory:
 
 
 def count_trained(model: ModelShape, chosen: TrainingSettings, adapter: AdapterSettings) -> tuple[int, int]:
-    """Return (number of trained parameters of `model`, number of the adapter's parameters in memory; 0 without one).
+    """Return how many parameters of `model` are trained, and how many an adapter has in memory (0 without one).
 
     chosen: block `ct`, `sft` or `rl`, whose freeze_vision counts. adapter: block `adapter`.
     """
@@ -486,8 +505,10 @@ def _layer_temporary(model: ModelShape, work: Workload, half: bool) -> int:
 
 @dataclass(frozen=True)
 class AnsweringMemory:
-    """Hold the memory of a policy in inference, on its device, in bytes. kv_token: keys and values of one token. cache:
-    those of all rows. kept: caches of prompt prefixes and screen features. loading: the peak while weights are loaded.
+    """Hold the memory of a policy in inference, on its device, in bytes.
+
+    kv_token: keys and values of one token. cache: those of all rows. kept: caches of prompt prefixes and screen
+    features. loading: the peak while weights are loaded.
     """
 
     process: int
@@ -504,7 +525,7 @@ class AnsweringMemory:
         return max(self.process + self.weights + self.cache + self.kept + self.temporary, self.loading)
 
     def row(self) -> dict[str, int]:
-        """Return the parts by name, and the peak."""
+        """Return the fields by name, and `peak`, in bytes."""
         return {**asdict(self), "peak": self.peak}
 
 
@@ -514,11 +535,11 @@ _PREFILL = 8192  # tokens of prompts in one pass (`inference/engine.py`)
 def plan_answering(
     model: ModelShape, policy: PolicySettings, device: Device, disk_bytes: int = 0, *, swaps: bool = False
 ) -> AnsweringMemory:
-    """Compute the memory of a policy on `device`, in bytes, that answers policy.max_num_seqs requests together, with
-    prompts and answers of the greatest length.
+    """Compute the memory of a policy that answers policy.max_num_seqs requests together, in bytes.
 
-    model: the policy's. policy: block `policy`. disk_bytes: of the checkpoint's weights files, which loading maps into
-    memory; 0: unknown. swaps: whether new weights are loaded while the old ones are in memory, as in RL.
+    Prompts and answers are of the greatest length. model: the policy's. policy: block `policy`. device: where it runs.
+    disk_bytes: of the checkpoint's weights files, which loading maps into memory; 0: unknown. swaps: whether new
+    weights are loaded while the old ones are in memory, as in RL.
     """
     size = HALF if policy.dtype == "bfloat16" else SINGLE
     weights, token = size * model.parameters, size * model.kv_numbers
@@ -548,9 +569,12 @@ _SERVER_HOST = 2 * PROCESS["cpu"] + (4096 * MIB)  # two processes, and pictures 
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """Hold the memory of a vLLM server that computes in bfloat16, in bytes. adapter: its slot for one (`--max-loras
-    1`). working: the largest pass over prompts and screens, and graphs. kv_row: keys and values of a request at its
-    longest. asleep: what stays on the GPU in sleep mode. host: the machine's memory meanwhile."""
+    """Hold the memory of a vLLM server that computes in bfloat16, in bytes.
+
+    adapter: its slot for one (`--max-loras 1`). working: the largest pass over prompts and screens, and graphs. kv_row:
+    keys and values of a request at its longest. asleep: what stays on the GPU in sleep mode. host: the machine's memory
+    meanwhile.
+    """
 
     weights: int
     adapter: int
@@ -568,7 +592,7 @@ class ServerMemory:
 def plan_server(
     model: ModelShape, policy: PolicySettings, adapter: AdapterSettings, largest_screen: int
 ) -> ServerMemory:
-    """Compute the memory of a vLLM server of this model, in bytes.
+    """Compute the memory of a vLLM server that answers with a model of the shape `model`, in bytes.
 
     policy: block `policy`. adapter: block `adapter`; its rank is the server's `--max-lora-rank`. largest_screen: area
     in pixels of the largest picture that the checkpoint takes, with which vLLM measures itself at its start.

@@ -29,16 +29,18 @@ from flywheel.utils.errors import BadInput
 
 MethodName = Literal["linear", "task_arithmetic", "ties", "dare_linear", "dare_ties"]
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
+_COUNTED = 1 << 18  # numbers whose histogram is made at once: it has 65,536 bins, however few they are
 _SPARSE = frozenset({"ties", "dare_linear", "dare_ties"})
 
 
 @dataclass(frozen=True)
 class MergeMethod:
-    """Say how specialists are merged.
+    """Hold the settings of a merge: method, base, scaling, density, seed.
 
     name: of the method. base: folder of the checkpoint that all were trained from; None for linear alone. scaling: of
     what is added to the base, above 0 (lambda of the papers). density: share of a task vector's numbers that is kept,
-    above 0, at most 1; of ties, dare_linear and dare_ties. seed: of the numbers that dare drops.
+    above 0, at most 1; of ties, dare_linear and dare_ties. seed: of the numbers that dare drops. Raises BadInput for an
+    unknown name, numbers outside of their range, and what the method does not use.
     """
 
     name: MethodName = "linear"
@@ -65,17 +67,17 @@ class MergeMethod:
 
     @property
     def trims(self) -> bool:
-        """Whether each tensor is trimmed to its largest numbers, which takes a `Cut` of it."""
+        """Tell whether each tensor is trimmed to its largest numbers, which takes a `Cut` of it."""
         return self.name == "ties" and self.density < 1
 
     @property
     def drops(self) -> bool:
-        """Whether numbers are dropped at random."""
+        """Tell whether numbers are dropped at random."""
         return self.name in ("dare_linear", "dare_ties") and self.density < 1
 
     @property
     def elects(self) -> bool:
-        """Whether signs are elected."""
+        """Tell whether signs are elected."""
         return self.name in ("ties", "dare_ties")
 
 
@@ -83,24 +85,29 @@ LINEAR = MergeMethod()
 
 
 class Cut:
-    """Keep the numbers of largest magnitude of one tensor, of which equal ones in their order.
+    """Keep a tensor's largest numbers by magnitude, a share `density` of them; of equal ones the first are kept.
 
     Magnitudes are ranked in float32. The least one that is kept is found by two histograms over the bits of these, so
     that no copy of the tensor is held: non-negative floats are ordered as their bits are.
     """
 
     def __init__(self, chunks: Callable[[], Iterator[Tensor]], size: int, density: float) -> None:
-        """Find what is kept. chunks: yields the tensor from its beginning, twice. size: its numbers. density: share of
-        them that is kept; at least one is."""
+        """Find the least magnitude that is kept.
+
+        chunks: yields the tensor from its beginning; it is called twice. size: how many numbers the tensor has.
+        density: share of them that is kept; at least one is.
+        """
         left = max(1, int(density * size))
-        high, left = _cut_bin(_histogram(_magnitude_bits(one) >> 16 for one in chunks()), left)
+        high, left, _ = _cut_bin(_histogram(_magnitude_bits(one) >> 16 for one in chunks()), left)
         low = (bits[bits >> 16 == high] & 0xFFFF for bits in map(_magnitude_bits, chunks()))
-        within, self._equal = _cut_bin(_histogram(low), left)
-        self._least = (high << 16) + within
+        within, self._equal, there = _cut_bin(_histogram(low), left)
+        self._least, self._all_equal = (high << 16) + within, there == self._equal
 
     def keep(self, chunk: Tensor) -> Tensor:
         """Return the chunk with 0 in place of what is not kept. Call it for each chunk once, from the beginning."""
         bits = _magnitude_bits(chunk)
+        if self._all_equal:
+            return chunk.masked_fill(bits < self._least, 0.0)
         equal = bits == self._least
         if (found := int(equal.sum())) > self._equal:
             equal &= equal.cumsum(0) <= self._equal
@@ -113,30 +120,38 @@ def _magnitude_bits(chunk: Tensor) -> Tensor:
 
 
 def _histogram(parts: Iterator[Tensor]) -> Tensor:
-    return sum((torch.bincount(part, minlength=1 << 16) for part in parts), torch.zeros(1 << 16, dtype=torch.int64))
+    counts, waiting, count = torch.zeros(1 << 16, dtype=torch.int64), [], 0
+    for part in parts:
+        waiting.append(part)
+        count += len(part)
+        if count >= _COUNTED:
+            counts += torch.bincount(torch.cat(waiting), minlength=1 << 16)
+            waiting, count = [], 0
+    return counts + torch.bincount(torch.cat(waiting), minlength=1 << 16) if waiting else counts
 
 
-def _cut_bin(counts: Tensor, wanted: int) -> tuple[int, int]:
-    """Return the bin that number `wanted` from above lies in, and how many of that bin are wanted."""
+def _cut_bin(counts: Tensor, wanted: int) -> tuple[int, int, int]:
+    """Return the bin that number `wanted` from above lies in, how many of that bin are wanted, and how many it has."""
     above = counts.flip(0).cumsum(0)
     place = int(torch.searchsorted(above, wanted))
-    return len(counts) - 1 - place, wanted - (int(above[place - 1]) if place else 0)
+    number = len(counts) - 1 - place
+    return number, wanted - (int(above[place - 1]) if place else 0), int(counts[number])
 
 
-def drop_at_random(delta: Tensor, density: float, *source: object) -> Tensor:
-    """Return `delta` with each number kept with probability `density` and divided by it, else 0 (DARE).
+def draw_mask(count: int, density: float, *source: object) -> Tensor:
+    """Draw which numbers of a task vector DARE keeps: float32 [count], 1 with probability `density`, else 0.
 
-    source: what the random numbers are a function of, beside the length of `delta`.
+    source: what the random numbers are a function of, beside `count`.
     """
     digest = hashlib.sha256(repr(source).encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-    return delta * torch.empty(len(delta)).bernoulli_(density, generator=generator) / density
+    return torch.empty(count).bernoulli_(density, generator=generator)
 
 
 def mix_task_vectors(deltas: Sequence[Tensor], weights: Sequence[float], elect: bool) -> Tensor:
-    """Return the weighted sum of task vectors, or with `elect` the weighted mean of those that have the elected sign.
+    """Return the weighted sum of task vectors; with `elect`, at each place the mean of those with the sum's sign.
 
-    deltas: of equal shapes, in float64; they are overwritten. weights: one each.
+    The mean is weighted. deltas: of equal shapes, in float64; they are overwritten. weights: one each.
     """
     for delta, weight in zip(deltas, weights, strict=True):
         delta *= weight

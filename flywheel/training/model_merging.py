@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from flywheel.policy import checkpoint
-from flywheel.training.merge_methods import LINEAR, Cut, MergeMethod, drop_at_random, mix_task_vectors
+from flywheel.policy.torch_threads import use_one_core_in_thread
+from flywheel.training.merge_methods import LINEAR, Cut, MergeMethod, draw_mask, mix_task_vectors
 from flywheel.utils.errors import BadInput, ModelError
 from flywheel.utils.files import atomic_folder, disk_full_errors, remove_unfinished
 
@@ -43,7 +44,7 @@ _FLOATS = {
     "F8_E5M2": torch.float8_e5m2,
 }
 _CHUNK = 1 << 20  # numbers
-_SLICE = 1 << 15  # numbers that are summed in float64 at once, which a core's cache holds
+_SLICE = 1 << 15  # numbers that are computed in float64 at once, which a core's cache holds
 _WIDEST = 8  # bytes of a number
 _HEADER_METADATA = "__metadata__"
 
@@ -126,7 +127,7 @@ def _chunks(entry: _Entry) -> Iterator[tuple[int, int]]:
 def merge_checkpoints(
     folders: Sequence[Path], weights: Sequence[float], out: Path, rank: int | None = None, method: MergeMethod = LINEAR
 ) -> MergedAdapter | None:
-    """Write what checkpoints are merged to into the folder `out`: by default theta = sum_k w_k theta_k (section 2.6).
+    """Merge checkpoints into the folder `out`: by default their weighted mean, theta = sum_k w_k theta_k (section 2.6).
 
     folders: of the checkpoints; other files than weights are copied from the first. Adapters are merged by
     `merge_adapters`, whose result is returned; else None is. weights: one per checkpoint, 0 or more, sum 1. out:
@@ -172,9 +173,11 @@ def merge_checkpoints(
         remove_unfinished(out.parent, out.name)
         with disk_full_errors(out), atomic_folder(out) as folder:
             shutil.copytree(folders[0], folder, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
-            for file in models[0].files:
-                with (folder / file.name).open("wb", buffering=0) as written:
-                    merge.write_file(file, written)
+            # Slices are small: threads that share one would wait for each other longer than they work.
+            with ThreadPoolExecutor(1, "merge", use_one_core_in_thread) as thread:
+                for file in models[0].files:
+                    with (folder / file.name).open("wb", buffering=0) as written:
+                        thread.submit(merge.write_file, file, written).result()
     return None
 
 
@@ -230,7 +233,8 @@ class _Merge:
     def _cut(self, model: _CheckpointTensors, name: str) -> Cut:
         def deltas() -> Iterator[Tensor]:
             for theta, base in zip(model.read_whole(name), self._base.read_whole(name), strict=True):
-                yield theta.double() - base.double()
+                for part, start in zip(theta.split(_SLICE), base.split(_SLICE), strict=True):
+                    yield part.double().sub_(start)
 
         return Cut(deltas, model.entries[name].size, self._method.density)
 
@@ -247,23 +251,29 @@ class _Merge:
         if self._base is None:
             sum_weighted(parts, self._weights, merged)
         else:
-            merged.copy_(self._add_task_vectors(name, first, parts, cuts))
+            self._add_task_vectors(name, first, parts, cuts, merged)
         # Infinity and NaN of any part are still in the merge, and in its sum; which may overflow, so all is looked at.
         narrow = torch.float32 if merged.dtype.itemsize < 4 else None
         if not math.isfinite((merged.float() if kind.startswith("F8") else merged).sum(dtype=narrow).item()):
             self._check_finite(name, parts, merged)
         return merged
 
-    def _add_task_vectors(self, name: str, first: int, parts: Sequence[Tensor], cuts: Sequence[Cut]) -> Tensor:
-        method = self._method
-        *thetas, base = (part.to(torch.float64, copy=True) for part in parts)  # not in the buffers
-        deltas = [theta.sub_(base) for theta in thetas]
-        if method.trims:
-            deltas = [cut.keep(delta) for cut, delta in zip(cuts, deltas, strict=True)]
-        elif method.drops:
+    def _add_task_vectors(
+        self, name: str, first: int, parts: Sequence[Tensor], cuts: Sequence[Cut], merged: Tensor
+    ) -> None:
+        method, masks = self._method, []
+        if method.drops:
             source = (method.seed, name, first)
-            deltas = [drop_at_random(delta, method.density, *source, k) for k, delta in enumerate(deltas)]
-        return base.add_(mix_task_vectors(deltas, self._weights, method.elects).mul_(method.scaling))
+            masks = [draw_mask(len(merged), method.density, *source, k) for k in range(len(self._models))]
+        for begin in range(0, len(merged), _SLICE):
+            *thetas, base = (part[begin : begin + _SLICE].to(torch.float64, copy=True) for part in parts)
+            deltas = [theta.sub_(base) for theta in thetas]
+            if method.trims:
+                deltas = [cut.keep(delta) for cut, delta in zip(cuts, deltas, strict=True)]
+            for delta, mask in zip(deltas, masks):  # noqa: B905 (no masks: all stays)
+                delta.mul_(mask[begin : begin + _SLICE]).div_(method.density)
+            mixed = mix_task_vectors(deltas, self._weights, method.elects)
+            merged[begin : begin + _SLICE] = base.add_(mixed.mul_(method.scaling))
 
     def _check_finite(self, name: str, parts: Sequence[Tensor], merged: Tensor) -> None:
         for model, part in zip(self._all, parts, strict=True):

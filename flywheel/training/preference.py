@@ -48,7 +48,7 @@ def preference_loss(logprobs: Tensor, reference: Tensor, tokens: Tensor, setting
 
 @dataclass(frozen=True)
 class PairedDataset:
-    """Serve a data set's batches, each with some of the `pairs`.
+    """Hold a data set whose batches have preference `pairs` too, for `PreferenceTrainer`.
 
     examples: the data set. pairs: at least one. settings: block `preference`. repeats: times that a pair comes, at
     most. seed: of their order.
@@ -62,6 +62,7 @@ class PairedDataset:
 
     @property
     def fingerprint(self) -> str:
+        """Hash data set, pairs and settings, in 64 hex digits, as `SupervisedDataset.fingerprint`."""
         sha = hashlib.sha256(f"{self.examples.fingerprint}|{self.settings}|{self.repeats}|{self.seed}".encode())
         for pair in self.pairs:
             one = pair.chosen
@@ -72,10 +73,14 @@ class PairedDataset:
         return len(self.examples)
 
     def get_batch(self, index: int) -> Sequence[Example]:
+        """Return batch `index` of the data set, without its pairs (`pair_numbers`)."""
         return self.examples.get_batch(index)
 
     def pair_numbers(self, index: int) -> list[int]:
-        """Return the indices in `pairs` of those of batch `index`. All pairs come equally often, but for one."""
+        """Return the indices in `pairs` of the pairs of batch `index`.
+
+        All pairs come equally often, but for a difference of one.
+        """
         count = min(len(self) * self.settings.pairs, self.repeats * len(self.pairs))
         rng, order = np.random.default_rng(self.seed), []
         while len(order) < count:
@@ -90,8 +95,10 @@ class PairedDataset:
 
 
 class PreferenceTrainer(SupervisedTrainer):
-    """Train on a `PairedDataset` in one process of SFT. The log-probabilities of the weights that it begins from are
-    read once, and lie in the saved state."""
+    """Train on a `PairedDataset` in one process of SFT.
+
+    The log-probabilities of the weights that it begins from are read once, and lie in the saved state.
+    """
 
     dataset: PairedDataset
     reference: list[float]

@@ -137,8 +137,10 @@ class SupervisedTrainer(engines.TrainState):
         return loss, probability
 
     def write(self, folder: Path) -> None:
-        """Write the policy's weights, or its adapter, to `folder`. Raises DiskFull, and ModelError as
-        `save_trained_policy`."""
+        """Write the policy's weights, or its adapter, to `folder`.
+
+        Raises DiskFull, and ModelError as `save_trained_policy`.
+        """
         with self.gathered():
             if self.first:
                 save_trained_policy(self.policy, self.encoder, self.begun, folder)

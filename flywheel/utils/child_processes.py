@@ -1,4 +1,4 @@
-"""Run child processes that end with this one: guards, private folders, output, memory."""
+"""Run child processes that end with this one, with all that they started, and measure their memory and files."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ _GUARD_SCRIPT = (
 
 
 def limit_command(command: Sequence[str], megabytes: int, more: str = "", redirect: str = "") -> list[str]:
-    """Wrap a command so that its memory is limited, it dumps no core, and it is killed when the thread that started it
-    ends.
+    """Wrap a command so that its memory is limited and it is killed when the thread that started it ends.
 
     command: program and arguments. megabytes: most private memory (MiB, `ulimit -d`). more: further limits, as shell
     code that ends in `;`. redirect: redirections, as shell code. Returns the command to run, by `/bin/sh`: a `command`
-    that cannot be started ends with exit status 126 or 127. Without the program `setpriv` the command survives this
-    process.
+    that cannot be started ends with exit status 126 or 127. It dumps no core. Without the program `setpriv` the command
+    survives this process.
     """
     # The shell sets the limits, then exec replaces it by the command.
     shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
@@ -86,16 +85,17 @@ def kill_process_group(leader: int) -> None:
 
 
 def kill_marked_processes(mark: str) -> None:
-    """Kill (SIGKILL) all processes whose environment contains the text `mark`, which must not be empty; processes that
-    have ended, or of another user, are ignored."""
+    """Kill (SIGKILL) all processes whose environment contains the text `mark`, which must not be empty.
+
+    Processes that have ended, or of another user, are ignored.
+    """
     for pid in list_marked_processes(mark):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 async def wait_group_gone(leader: int) -> None:
-    """Kill (SIGKILL) the process group of `leader` (a process id) until no process is left, and return; after 5 seconds
-    return all the same.
+    """Kill (SIGKILL) the process group of `leader` (a process id), and wait up to 5 seconds until none is left.
 
     Until then a dying process may have files of its folder open.
     """
@@ -103,8 +103,7 @@ async def wait_group_gone(leader: int) -> None:
 
 
 async def wait_marked_gone(mark: str) -> None:
-    """Kill (SIGKILL) the processes whose environment contains the text `mark`, which must not be empty, until none is
-    left, and return; after 5 seconds return all the same."""
+    """Kill the processes as `kill_marked_processes` does, and wait up to 5 seconds until none is left."""
     await _kill_until_gone(lambda: list_marked_processes(mark), lambda: kill_marked_processes(mark))
 
 
@@ -117,7 +116,7 @@ async def _kill_until_gone(left: Callable[[], list[int]], kill: Callable[[], Non
 
 
 async def reap_process(process: subprocess.Popen) -> None:
-    """Wait for a killed `process`, a child of this one, and reap it; after 5 seconds return without that."""
+    """Wait up to 5 seconds for the end of a killed `process`, a child of this one, and reap it if it has ended."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_TIMEOUT_S):
             while process.poll() is None:  # noqa: ASYNC110 (there is no event to wait for)
@@ -136,8 +135,10 @@ def list_process_group(leader: int) -> list[int]:
 
 
 def list_marked_processes(mark: str) -> list[int]:
-    """List the ids of processes whose environment contains the text `mark`, which must not be empty, whatever group
-    they have moved to; those that may not be read are left out."""
+    """List the ids of processes whose environment contains the text `mark`, which must not be empty.
+
+    They may have left their group. Processes that may not be read are left out.
+    """
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError, ValueError):
@@ -167,8 +168,10 @@ class PrivateFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Remove the folder; may be called twice. Files that a dying browser writes afterwards are removed at the next
-        start."""
+        """Remove the folder; may be called twice.
+
+        What a dying browser writes there afterwards is left to `remove_abandoned_folders`.
+        """
         lock, self._lock = self._lock, -1
         if lock < 0:
             return
@@ -177,8 +180,10 @@ class PrivateFolder:
 
 
 def remove_abandoned_folders() -> list[Path]:
-    """Remove this user's `PrivateFolder` folders whose owners have ended; what cannot be removed stays, without an
-    error. Returns the paths of all that were found, sorted."""
+    """Remove this user's `PrivateFolder` folders whose owners have ended; return the paths of all found, sorted.
+
+    What cannot be removed stays, without an error.
+    """
     removed = list_abandoned_folders()
     for folder in removed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -231,11 +236,12 @@ class ProcessMemory:
 
 
 def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0) -> dict[int, list[ProcessMemory]]:
-    """Measure the memory of each process of `pids` and of all its descendants, by pid; an empty list if it has ended.
+    """Measure the memory of each process of `pids` and of all its descendants.
 
-    A process that ends meanwhile or may not be read is left out. one_mb, all_mb: MiB. If no process of a family has a
-    resident size above `one_mb`, nor all together above `all_mb`, these sizes are returned. Else the proportional size
-    is measured, which takes up to a tenth of a second for a browser, and stops the browser meanwhile.
+    one_mb, all_mb: MiB. If no process of a family has a resident size above `one_mb`, nor all together above `all_mb`,
+    these sizes are returned. Else the proportional size is measured, which takes up to a tenth of a second for a
+    browser, and stops the browser meanwhile. Returns, by the pid of `pids`, its own memory and that of its descendants;
+    an empty list if it has ended. A process that ends meanwhile or may not be read is left out.
     """
     processes: dict[int, psutil.Process] = {}
     children: dict[int | None, list[psutil.Process]] = defaultdict(list)
@@ -260,8 +266,10 @@ def measure_memory(pids: Iterable[int], *, one_mb: float = 0, all_mb: float = 0)
 
 
 def measure_nameless_files(pids: Iterable[int]) -> dict[int, float]:
-    """Measure the open files of processes that are in no folder: deleted files, and files in memory (memfd). Returns
-    MiB by device number; processes that have ended or may not be read are left out."""
+    """Measure the open files of processes that are in no folder: deleted files, and files in memory (memfd).
+
+    pids: of the processes; those that have ended or may not be read are left out. Returns MiB by device number.
+    """
     found: dict[tuple[int, int], float] = {}
     for pid in pids:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
@@ -273,8 +281,11 @@ def measure_nameless_files(pids: Iterable[int]) -> dict[int, float]:
 
 
 def measure_folder(folder: Path) -> float:
-    """Measure the disk space of files and folders below `folder`, in MiB; each takes at least 4 KiB, and hard links to
-    one file count once. What cannot be read is left out, so a missing folder has 0."""
+    """Measure the disk space of files and folders below `folder`, in MiB.
+
+    Each takes at least 4 KiB, and hard links to one file count once. What cannot be read is left out, so a missing
+    folder has 0.
+    """
     taken: dict[int, int] = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -322,13 +333,15 @@ class ChildProgram:
 
     @property
     def pid(self) -> int:
-        """Return the id of its process."""
+        """Return the id of the program's process."""
         return self.process.pid
 
     @property
     def code(self) -> int | None:
-        """Return the exit status, or minus the number of the signal that ended it; None while it runs. The process is
-        not reaped before `kill_and_wait`, so that its id is not reused."""
+        """Return the exit status, or minus the number of the signal that ended it; None while it runs.
+
+        The process is not reaped before `kill_and_wait`, so that its id is not reused.
+        """
         if self.process.returncode is not None:
             return self.process.returncode
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -338,20 +351,20 @@ class ChildProgram:
 
     @property
     def output(self) -> str:
-        """Return what it wrote to stdout and stderr so far, the newest `MAX_OUTPUT_BYTES`, without blanks at both
-        ends."""
+        """Return the newest `MAX_OUTPUT_BYTES` of stdout and stderr so far, without blanks at both ends."""
         return bytes(self._said).decode("utf-8", "replace").strip()
 
     @property
     def last_words(self) -> str:
-        """Return the last five lines of the output that are not blank, joined by ` | ` and cut to their last 600
-        characters; "it said nothing" where there are none."""
+        """Return the end of the output for an error message; "it said nothing" where it is blank.
+
+        Its last five lines that are not blank, joined by ` | ` and cut to their last 600 characters.
+        """
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         return " | ".join(lines[-5:])[-600:] or "it said nothing"
 
     async def done(self) -> int:
-        """Wait, without a timeout, for the end of the program and of its output, and return its exit status as `code`
-        does."""
+        """Wait, without a timeout, for the end of the program and of its output; return its `code`."""
         await asyncio.wait([self._hearing])
         while (code := self.code) is None:  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.002)
@@ -363,8 +376,10 @@ class ChildProgram:
             kill_process_group(self.pid)
 
     async def kill_and_wait(self) -> None:
-        """Kill the program with its group, wait up to 10 seconds for the end, and stop reading its output; may be
-        called twice."""
+        """Kill the program with its group, wait up to 10 seconds for the end, and stop reading its output.
+
+        May be called twice.
+        """
         if self.process.returncode is None:
             self.kill()
             await wait_group_gone(self.pid)

@@ -10,8 +10,10 @@ import numpy as np
 
 
 def format_difference(value: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a difference of shares, and its interval where neither end is None, as `+0.05 [-0.07, +0.17]`. All pages
-    use this function, so that they show equal numbers of digits."""
+    """Format a difference of shares, and its interval where neither end is None, as `+0.05 [-0.07, +0.17]`.
+
+    All pages use this function, so that they show equal numbers of digits.
+    """
     return f"{value:+.2f}" + ("" if low is None or high is None else f" [{low:+.2f}, {high:+.2f}]")
 
 
@@ -64,11 +66,10 @@ def _spread(one: float, other: float, phi: float) -> float:
 def bootstrap_mean_interval(
     values: Sequence[float], *, seed: int, confidence: float = 0.95, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of a mean, as (low, high); for graded scores, or several episodes per
-    task.
+    """Compute the percentile bootstrap interval of the mean of `values` (n numbers), as (low, high).
 
-    values: [n]. seed: of the draws. confidence: coverage, in (0, 1). resamples: number of draws of n values each.
-    Returns (-inf, inf) for no values.
+    It is for graded scores, or several episodes per task. seed: of the draws. confidence: coverage, in [0, 1], else
+    ValueError is raised. resamples: number of draws of n values each, 1 or more. Returns (-inf, inf) for no values.
     """
     data = np.asarray(values, dtype=np.float64)
     if len(data) == 0:

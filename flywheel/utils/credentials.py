@@ -11,6 +11,7 @@ import hmac
 import secrets
 from pathlib import Path
 
+from flywheel.utils.errors import DataError
 from flywheel.utils.files import atomic_file, disk_full_errors
 
 USER = "flywheel"
@@ -19,21 +20,29 @@ USER = "flywheel"
 def workspace_credentials(folder: Path) -> str:
     """Return `flywheel:PASSWORD`, user and password of a workspace's servers; the first call makes and stores them.
 
-    folder: the workspace's `.flywheel`, made where it is missing. A password in a file that other users can read is
-    replaced. Raises DiskFull, OSError where the file cannot be read or written.
+    folder: the workspace's `.flywheel`, made where it is missing. A file that other users can read, or that is empty,
+    is replaced. Raises DataError for a file that is not UTF-8, DiskFull, OSError where it cannot be read or written.
     """
     path = credentials_path(folder)
     with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_mode & 0o077:
+        status = path.stat()
+        if status.st_mode & 0o077 or not status.st_size:  # a power cut may leave an empty file: no password at all
             path.unlink()
     if not path.exists():
         with contextlib.suppress(FileExistsError):  # another process was faster
             write_private_file(path, f"{USER}:{secrets.token_urlsafe(24)}\n", over=False)
-    return path.read_text(encoding="utf-8").strip()
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        what = "the password of the workspace's servers is not UTF-8"
+        raise DataError(what, where=path, fix="delete the file: a new password is made") from None
 
 
 def credentials_path(folder: Path) -> Path:
-    """Return the path of the file with user and password, which may not exist. folder: the workspace's `.flywheel`."""
+    """Return the path of the file with user and password of a workspace's servers, which may not exist.
+
+    folder: the workspace's `.flywheel`.
+    """
     return folder / "auth"
 
 

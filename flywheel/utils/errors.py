@@ -1,4 +1,4 @@
-"""Define errors that say in one line what went wrong, where, and how to fix it, and helpers that word and report them.
+"""Define the errors of this project, which say in one line what went wrong, where, and how to fix it.
 
 The command line turns them into exit codes: 2 for `BadInput` and its subclasses, 1 for every other `FlywheelError`.
 """
@@ -57,8 +57,7 @@ class ContractBroken(FlywheelError):
 
 
 class EnvError(FlywheelError):
-    """Signal that an environment crashed, which is no end of the task: the episode is not scored, but played again in a
-    fresh environment."""
+    """Signal that an environment crashed: the episode is not scored, but played again in a fresh environment."""
 
 
 class EnvTimeout(EnvError):
@@ -106,8 +105,7 @@ class DiskFull(FlywheelError):
 
 
 def first_line(text: str) -> str:
-    """Return the first line of `text` that is not blank, without leading blanks and cut to 200 characters; "" where
-    there is none."""
+    """Return the first line of `text` that is not blank, cut to 200 characters; "" where there is none."""
     return (text.strip().splitlines() or [""])[0][:200]
 
 
@@ -120,8 +118,7 @@ def last_line(text: str) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return an error's `fix` for an unknown `name`: the most similar of the known `names`, if one is similar, and all
-    of them."""
+    """Return an error's `fix` for an unknown `name`: the most similar of the known `names`, if any, and all names."""
     import difflib  # imported here, not at the start of every command
 
     names = list(names)
@@ -147,20 +144,21 @@ def errors_of_setting(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_of_place(place: object) -> Iterator[None]:
-    """Raise BadInput for any OSError within the block, which makes files at a path that the user named; other errors
-    pass.
+    """Raise BadInput for any OSError within the block, which makes files where the user said.
 
-    place: the path, for the message.
+    place: the path that the user named, for the message. Other errors pass.
     """
     try:
         yield
     except OSError as error:
-        raise BadInput(f"nothing can be made here: {error.strerror}", where=place, fix="name another place") from error
+        raise BadInput(
+            f"nothing can be made here: {error.strerror or error}", where=place, fix="name another place"
+        ) from error
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold one finding of `flywheel doctor`.
+    """Hold what one check of `flywheel doctor` found.
 
     name: of the checked thing. state: ok, missing (something does not work without it) or optional (missing, but not
     needed here). detail: what was found. fix: what to type; "" where nothing is to be done.
@@ -173,10 +171,10 @@ class Finding:
 
 
 def run_diagnostic(name: str, look: Callable[[], str]) -> Finding:
-    """Run one check of the machine. name: of the checked thing. look: returns what it found, in one line, or raises.
+    """Run one check for `flywheel doctor`: `ok` with what `look` returns, `missing` where it raises a FlywheelError.
 
-    Returns a finding `ok`, or, if `look` raises a FlywheelError, `missing` with its message and fix. Raises other
-    errors.
+    name: of the checked thing. look: returns what it found, in one line. The finding `missing` has the error's message
+    and fix. Raises other errors.
     """
     try:
         return Finding(name, "ok", look())

@@ -23,6 +23,7 @@ from typing import Any
 from flywheel.utils.errors import DataError, DiskFull, FlywheelError
 
 _FULL_BYTES = 2**20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def expand_home(path: str) -> Path:
@@ -52,8 +53,9 @@ def atomic_file(path: Path, *, over: bool = True) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder to fill; at the end of the block it replaces the folder `path` and its contents.
 
-    If the block fails, it is removed and `path` stays. Missing parent folders are made. A kill in the moment of
-    replacement may leave no folder at `path`. Raises OSError where a folder cannot be made or `path` not be removed.
+    If the block fails, the temporary folder is removed and `path` stays. Missing parent folders are made. A kill in the
+    moment of replacement may leave no folder at `path`. Raises OSError where a folder cannot be made, or `path` not be
+    removed.
     """
     temporary = _temporary_path(path)
     temporary.mkdir()
@@ -71,7 +73,7 @@ def file_lock(path: Path, seconds: float, what: str, kind: type[FlywheelError] =
     """Hold a lock file exclusively within the block; a second hold within the same process waits too.
 
     path: the file; it and its folder are made. seconds: timeout of the wait for the lock; 0 tries it once or twice.
-    what: what another holder does, for the message, after "another process has been". kind: class of the error. Raises
+    what: the holder's work in the error's message, after "another process has been". kind: class of the error. Raises
     `kind` on timeout, OSError where the file cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,8 +108,10 @@ def _temporary_path(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to the file `path` in UTF-8, whole or not at all. Missing folders are made. Raises DiskFull, OSError
-    for another failure, UnicodeEncodeError for half a character (a lone surrogate)."""
+    """Write `text` to the file `path` in UTF-8, whole or not at all. Missing folders are made.
+
+    Raises DiskFull, OSError for another failure, UnicodeEncodeError for half a character (a lone surrogate).
+    """
     with disk_full_errors(path), atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -115,14 +119,17 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to the file `path` as readable JSON (indented, sorted), whole or not at all.
 
-    Missing folders are made. Raises TypeError for values that JSON cannot represent, and as `write_text`.
+    Missing folders are made. NaN and infinite numbers are written as `NaN` and `Infinity`. Raises TypeError for other
+    values that JSON cannot represent, and for keys that cannot be sorted; otherwise as `write_text`.
     """
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of the file `path`, in hex. Raises OSError where it cannot be read. For files that rarely
-    change see `cached_sha256`."""
+    """Return the SHA-256 of the file `path`, in hex; for files that rarely change see `cached_sha256`.
+
+    Raises OSError where it cannot be read.
+    """
     return _sha256((path,))
 
 
@@ -157,8 +164,10 @@ _cache: dict[tuple[Path, ...], tuple[_Signature, str]] = {}
 
 
 def file_signature(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return a file's inode, size, and times of the last change of content and of metadata (ns): equal as long as the
-    file does not change. status: from `os.stat`."""
+    """Return a file's inode, size, and last changes of content and metadata (ns), which stay equal until it changes.
+
+    status: from `os.stat`.
+    """
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -188,10 +197,13 @@ def disk_full_errors(where: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Some libraries raise other errors for a full disk (torch.save a RuntimeError).
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        # Some libraries raise other errors for a full disk: torch.save a RuntimeError, safetensors its own, with the
+        # system's words in it. What they had written may be removed by now.
+        full = isinstance(error, OSError) and error.errno in _FULL
+        full = full or any(os.strerror(number) in str(error) for number in _FULL)
         there = next(folder for folder in (where, *where.resolve().parents) if folder.exists())
-        if not full and shutil.disk_usage(there).free >= _FULL_BYTES:
+        disk = shutil.disk_usage(there)
+        if not full and (disk.free >= _FULL_BYTES or not disk.total):  # /proc and the like have no size
             raise
         raise DiskFull(
             "the disk is full; what was finished is kept", where=where, fix="free some space and run again"

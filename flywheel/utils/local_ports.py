@@ -1,4 +1,4 @@
-"""Bind ports of this machine for servers, and check its proxies, without importing a server library."""
+"""Bind ports of this machine for servers, and check and bypass HTTP proxies, without importing a server library."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def bypass_proxies_on_loopback() -> None:
 
 
 def check_connection_variables() -> None:
-    """Check that an HTTP client can be made with the proxies and certificates that the environment names. Raises
-    BadInput, which names the variables, where it cannot."""
+    """Check that an HTTP client can be made with the proxies and certificates of the environment variables.
+
+    Raises BadInput, which names the variables, where it cannot.
+    """
     named = [name for name in os.environ if name.lower() in _PROXIES or name in _CERTIFICATES]
     if not named:
         return
@@ -47,8 +49,10 @@ def check_connection_variables() -> None:
 
 
 def bind_free_port() -> socket.socket:
-    """Return a socket that is bound to a free port of 127.0.0.1, for a `LocalServer`; it does not listen yet. The
-    caller closes it. Raises OSError where none is free."""
+    """Return a socket that is bound to a free port of 127.0.0.1, for a `LocalServer`; it does not listen yet.
+
+    The caller closes it. Raises OSError where none is free.
+    """
     return bind_local_port(0)
 
 
@@ -61,21 +65,27 @@ def bind_local_port(port: int) -> socket.socket:
     in use, OSError where this user may not bind it, OverflowError for a number that is no port.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    if port:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed a moment ago is free
-    with errors_of_port(port):
-        listener.bind(("127.0.0.1", port))
-        if port:
-            listener.listen(_QUEUE)  # two sockets may be bound to the port, but only one can listen
+    try:
+        if port:  # one that was closed a moment ago is free
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with errors_of_port(port):
+            listener.bind(("127.0.0.1", port))
+            # After `bind`, so that a free port is one that no other socket has. Connections that outlive this process
+            # then do not keep the next one from the same port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port:
+                listener.listen(_QUEUE)  # two sockets may be bound to the port, but only one can listen
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 
 @contextlib.contextmanager
 def errors_of_port(port: int, host: str = "127.0.0.1", more: str = "") -> Iterator[None]:
-    """Raise BadInput, which advises another `--port`, for the error "address in use" within the block; other errors
-    pass.
+    """Raise BadInput, which advises another `--port`, for the error "address in use" within the block.
 
-    port, host: where the block binds, for the message. more: a further remedy, added to the advice.
+    port, host: where the block binds, for the message. more: a further remedy, added to the advice. Other errors pass.
     """
     try:
         yield

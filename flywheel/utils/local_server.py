@@ -1,4 +1,4 @@
-"""Serve ASGI applications on this machine: the worlds, folders of files, `flywheel model serve`, Prefect's server.
+"""Serve ASGI applications on this machine: pages of tasks, folders of files, `flywheel model serve`, Prefect's server.
 
 Any web page in the engineer's browser can send requests to these servers, also under a host name of its own that
 resolves to this machine (DNS rebinding). So each server checks the headers Host and Origin.
@@ -21,11 +21,11 @@ _START_S = 20.0
 
 
 class OwnHostOnly:
-    """Wrap the ASGI `application` to accept requests only for a loopback host with one of `ports`, and from its own
-    pages.
+    """Wrap the ASGI `application` so that other sites' pages cannot use it (DNS rebinding, cross-site requests).
 
-    Requests with another Host are refused with 421, with another site's Origin with 403, and WebSockets closed with
-    1008. A missing or null origin, such as a sandboxed frame's, is accepted: such a page cannot read the response.
+    ports: those it is served at. Requests whose Host is no loopback name with one of them are refused with 421, with
+    another site's Origin with 403, and WebSockets closed with 1008. A missing or null origin, such as a sandboxed
+    frame's, is accepted: such a page cannot read the response.
     """
 
     def __init__(self, application: ASGIApp, ports: Sequence[int]) -> None:
@@ -93,8 +93,10 @@ class LocalServer:
         return self._running
 
     async def stop(self) -> None:
-        """Stop the server and wait for its end: running requests get `grace_s`. Only after `start`; raises what ended
-        the server."""
+        """Stop the server and wait for its end: running requests get `grace_s`.
+
+        Call it only after `start`. Raises the error that ended the server, if one did.
+        """
         self._server.should_exit = True
         await self._running
 

@@ -76,11 +76,11 @@ def _call_libc(name: str, *arguments: int) -> None:
 
 @contextlib.contextmanager
 def run_periodically(look: Callable[[], object], every_s: float) -> Iterator[None]:
-    """Call `look` repeatedly during the block, in a daemon thread with the caller's context, with pauses of `every_s`
-    seconds.
+    """Call `look` repeatedly during the block, in a daemon thread, with pauses of `every_s` seconds.
 
-    The first call comes after `every_s` seconds. A call that raises is the last one: its traceback goes to stderr, and
-    the block continues. The end of the block waits up to 10 seconds for a running call.
+    The first call comes after `every_s` seconds. The thread has the caller's context (contextvars). A call that raises
+    is the last one: its traceback goes to stderr, and the block continues. The end of the block waits up to 10 seconds
+    for a running call.
     """
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Pass progress lines from any code of a stage to the listener that shows them."""
+"""Pass progress lines from any code of a stage to a listener that shows or records them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ class TimeLeft(str):
 
 
 def report_time_left(seconds: float) -> None:
-    """Pass the estimate of the running iteration's remaining time, in seconds, to the listener, as a `TimeLeft` whose
-    text says that it is based on the earlier durations of the stages. Raises what the listener raises."""
+    """Pass the estimate of the running iteration's remaining time, in seconds, to the listener, as a `TimeLeft`.
+
+    Its text says that it is based on the earlier durations of the stages. Raises what the listener raises.
+    """
     line = TimeLeft(f"about {format_duration(seconds)} left, by what the stages took before")
     line.seconds = seconds
     _listener.get()("run", line)

@@ -24,7 +24,7 @@ async def relay_connection(
     """Relay bytes between an accepted connection and a new one, in both directions, until the new one ends.
 
     connect: opens the new connection; if it raises OSError, the accepted one is closed and nothing is raised. reader,
-    writer: of the accepted connection; both connections are closed at the end. Bytes that it sends after that are
+    writer: of the accepted connection. Both connections are closed at the end; what the accepted one sends later is
     dropped.
     """
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any
@@ -11,27 +10,46 @@ import yaml
 
 
 def format_yaml_inline(value: Any) -> str:
-    """Format `value` as YAML in one line: `[1, 2]`, `0.5`, `''`. A text with line breaks is quoted, with `\\n` for each
-    break.
+    """Format `value` as YAML in one line: `[1, 2]`, `0.5`, `''`.
 
-    Raises yaml.YAMLError for values that `yaml.safe_dump` cannot represent.
+    A text with line breaks is quoted, with `\\n` for each break. Raises yaml.YAMLError for values that `yaml.safe_dump`
+    cannot represent.
     """
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
-    line = text.removesuffix("\n").removesuffix("\n...")
-    return json.dumps(value, ensure_ascii=False) if "\n" in line else line  # JSON is YAML
+    form = {"default_flow_style": True, "sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return yaml.dump(value, Dumper=_InlineDumper, **form).removesuffix("\n").removesuffix("\n...")
+
+
+class _InlineDumper(yaml.SafeDumper):
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        broken = data.splitlines() not in ([], [data])
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if broken else None)
+
+
+_InlineDumper.add_representer(str, _InlineDumper.represent_str)
 
 
 def parse_yaml(text: str) -> Any:
     """Parse the only document in `text`; None where there is none.
 
-    Raises yaml.YAMLError for invalid YAML, several documents, and a duplicate name.
+    Raises yaml.YAMLError for invalid YAML, several documents, and a key that stands twice in a mapping.
+    """
+    return load_yaml(text, _Loader)
+
+
+def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """Parse the only document in `text` by a loader of PyYAML's, for files of other programs; None where there is none.
+
+    Raises yaml.YAMLError for all that the loader cannot read, also where PyYAML raises something else: for deep
+    nesting, and for a value that its tag does not allow.
     """
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, loader)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
-    except (ValueError, LookupError, AttributeError) as error:  # a date such as 2026-99-99, or `!!bool maybe`
+    except ValueError as error:  # a date such as 2026-99-99
         raise yaml.YAMLError(str(error)) from None
+    except (LookupError, AttributeError, TypeError) as error:  # `!!bool maybe`, `!!timestamp x`, `!!map [a]`
+        raise yaml.YAMLError(f"a value does not fit its tag ({error!r})") from None
 
 
 class _Loader(yaml.SafeLoader):  # not libyaml's CSafeLoader, ten times as fast, which crashes on deep nesting

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 
 import pytest
 
-from flywheel.agent.actions import Finished, actions_from_json
-from flywheel.config import Settings
+from flywheel.config import Settings, parse_settings
 from flywheel.envs import registry
 from flywheel.envs.computer.backend import load_computer_suite
 from flywheel.envs.tasks.drawing import make_task
+from flywheel.rollout.solvers import load_solvers
 from flywheel.synthesis.exploration.desktop_explorer import explore_desktop, read_desktop_source
 
 _IMPORTS = "import gi; gi.require_version('Atspi', '2.0'); from gi.repository import Atspi"
@@ -33,16 +32,20 @@ async def test_an_editors_settings_and_edits_become_tasks(tmp_path):
     source = read_desktop_source(tmp_path / "editor.yaml")
     path, funnel = await explore_desktop(source, tmp_path, most=2, actions=60, seed=0, say=lambda line: None)
     assert funnel["counts"]["functions"] >= 5
-    proofs = json.loads((tmp_path / "editor_explored" / "funnel.json").read_text())["proofs"]
     registry.find_backend("computer").load(path)
     suite = load_computer_suite(path, "computer")
     assert suite.once
     tasks = [make_task(suite, name, min(suite.templates[name].max_steps), 5, "train") for name in suite.templates]
+    settings = parse_settings({"synthesis": {"worlds": [str(path)]}}, where="here")
+    solvers = load_solvers(tasks, settings, tmp_path)
     async with registry.open_environments(Settings(), tasks) as environments:
         for task in tasks:
+            solver, number = solvers.find(task, 0), 0
             async with environments.env(task) as env:
                 result = await env.reset(task, task.seed)
                 assert result.info["score"] < 1
-                for action in (*actions_from_json(json.dumps(proofs[task.template]["actions"])), Finished()):
-                    result = result if result.terminated else await env.step(action)
+                while not (result.terminated or result.truncated):
+                    thought, action = await solver.next_step(env, number, result.info["state"])
+                    assert thought.startswith("I ")
+                    result, number = await env.step(action), number + 1
                 assert result.info["score"] == 1

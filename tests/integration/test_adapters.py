@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from flywheel.agent.prompt import build_context
 from flywheel.config import AdapterSettings, RlSettings, Settings, SupervisedSettings
-from flywheel.policy.adapter import attach_adapter, get_adapter_state, write_adapter
+from flywheel.policy.adapter import attach_adapter, check_adapter_form, get_adapter_state, write_adapter
 from flywheel.policy.checkpoint import ADAPTER_WEIGHTS, check_checkpoint, checkpoint_digest, find_base_checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
@@ -278,7 +279,7 @@ def test_an_adapter_of_another_kind_is_refused_by_name(trained, samples, tmp_pat
     for change, *words in (
         ({"rank": 8}, "rank 4, adapter.rank is 8"),
         ({"alpha": 16}, "alpha 8, adapter.alpha is 16"),
-        ({"rslora": True}, "rslora False, adapter.rslora is True"),
+        ({"rslora": True}, "rslora false, adapter.rslora is true"),
         ({"targets": ["language_model", "merger"]}, "adapter.targets are language_model, merger", "merge-adapter"),
     ):
         chosen = LORA.model_copy(update=change)
@@ -299,6 +300,10 @@ def test_what_is_wrong_with_an_adapters_files_is_told(trained, base, tmp_path):
 
         return change
 
+    def without(folder, field):
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps({name: one for name, one in json.loads(path.read_text()).items() if name != field}))
+
     def weights(how):
         def change(folder):
             tensors = load_file(folder / ADAPTER_WEIGHTS)
@@ -313,10 +318,15 @@ def test_what_is_wrong_with_an_adapters_files_is_told(trained, base, tmp_path):
     refused(broken(config(bias="all")), 'bias "all"')
     refused(broken(config(new_field={"a": 1}, peft_version="9.0")), "new_field", "PEFT 9.0")
     refused(broken(config(init_lora_weights="pissa")), "pissa", "changed weights")
-    refused(broken(config(r=0)), "no rank")
+    refused(broken(config(r=0)), "no rank: r is 0")
+    refused(broken(config(r=True)), "no rank: r is true")
+    refused(broken(lambda f: without(f, "lora_alpha")), "no alpha: lora_alpha is missing")
+    refused(broken(config(r=8)), "lora_A (4, ", "adapter_config.json says rank 8")  # it would be scaled by half
     refused(broken(lambda f: (f / "adapter_config.json").write_text("{")), "adapter_config.json is not JSON")
     refused(broken(lambda f: (f / "base.json").write_text("{}")), "base.json names no model")
-    refused(broken(lambda f: (f / ADAPTER_WEIGHTS).unlink()), "no safetensors file")
+    refused(broken(lambda f: (f / ADAPTER_WEIGHTS).unlink()), "the adapter has no adapter_model.safetensors")
+    pickled = broken(lambda f: (f / ADAPTER_WEIGHTS).rename(f / "adapter_model.bin"))
+    refused(pickled, "but adapter_model.bin, which is not read", "safe_serialization")
     refused(broken(lambda f: (f / ADAPTER_WEIGHTS).write_bytes((f / ADAPTER_WEIGHTS).read_bytes()[:-99])), "cut off")
     refused(broken(weights(lambda t: t[first].fill_(float("nan")))), "is not finite")
     refused(broken(weights(lambda t: t.update({first: t[first][:, :-1].contiguous()}))), "another base")
@@ -337,6 +347,52 @@ def test_a_base_that_changed_under_its_adapter_is_refused(base, trained, tmp_pat
     named = json.loads((folder / "base.json").read_text())
     (folder / "base.json").write_text(json.dumps(named | {"model": "../base"}))
     refused(lambda: check_checkpoint(folder), checkpoint_digest(base), checkpoint_digest(other), "bring those weights")
+
+
+def test_a_base_with_another_configuration_under_its_adapter_is_refused(base, trained, tmp_path):
+    """Its weights are the same, and their shapes fit: the numbers would be others without a word."""
+    shutil.copytree(base, tmp_path / "base")
+    folder = copied(trained, tmp_path / "adapter")
+    named = json.loads((folder / "base.json").read_text()) | {"model": "../base"}
+    (folder / "base.json").write_text(json.dumps(named))
+    config = json.loads((base / "config.json").read_text())
+
+    def change(**more):
+        text = config["text_config"] | more
+        (tmp_path / "base" / "config.json").write_text(json.dumps(config | {"text_config": text}))
+
+    change(use_cache=False, dtype="bfloat16")  # as another version of the library writes it
+    check_checkpoint(folder)
+    change(rms_norm_eps=0.1)
+    for weights in (True, False):
+        refused(lambda: check_checkpoint(folder, weights=weights), named["config"], "bring that file back")  # noqa: B023
+    del named["config"]  # as earlier versions wrote it
+    (folder / "base.json").write_text(json.dumps(named))
+    check_checkpoint(folder)
+
+
+def test_an_adapter_whose_weights_have_another_rank_is_refused_before_training(base, trained, tmp_path):
+    folder = copied(trained, tmp_path / "adapter")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"r": 8, "lora_alpha": 16}))
+    chosen = LORA.model_copy(update={"rank": 8, "alpha": 16})
+    refused(lambda: check_adapter_form(folder, chosen), "adapter_config.json says rank 8")
+
+
+def test_a_base_that_the_hub_has_not_is_told_with_the_adapter(trained, tmp_path, monkeypatch):
+    def offline(*_args, **_kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    folder = copied(trained, tmp_path / "adapter")
+    (folder / "base.json").write_text(json.dumps({"model": "an/owner", "digest": "x"}))
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "an/owner"}))
+    refused(lambda: check_checkpoint(folder), "base of the adapter cannot be had", "no network", f"({folder})")
+
+
+def test_a_server_of_another_user_can_read_an_adapter(trained):
+    assert {stat.S_IMODE(file.stat().st_mode) & 0o444 for file in trained.iterdir()} == {0o444}
 
 
 def test_an_adapter_on_an_adapter_is_refused(trained, tmp_path):

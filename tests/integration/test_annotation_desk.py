@@ -8,9 +8,11 @@ import aiohttp
 import numpy as np
 import pytest
 from annotating import annotator, logged_in, make_desk_workspace, promote, serving, use_told_policy
+from ports import remember_sockets
 
 from flywheel.recordings.annotation.journal import is_annotation, read_annotation
 from flywheel.recordings.synthetic.sessions import synthesize_speech
+from flywheel.ui.annotate import server
 from flywheel.ui.annotate.server import bind_annotation_port
 from flywheel.ui.annotate.speech import SpokenThoughts
 from flywheel.utils.errors import BadInput, EnvError, PolicyError
@@ -318,3 +320,13 @@ async def test_the_page_has_the_port_of_the_last_time(tmp_path):
     last, _ = bind_annotation_port(ws, None)  # a page elsewhere in between changes nothing
     with last:
         assert last.getsockname()[1] == port
+
+
+def test_a_port_that_cannot_be_stored_is_let_go(tmp_path, monkeypatch):
+    ws, _ = make_desk_workspace(tmp_path)
+    made = remember_sockets(monkeypatch, server, "bind_local_port")
+    ws.state.mkdir(exist_ok=True)
+    (ws.state / "annotation").write_text("no folder")
+    with pytest.raises(OSError, match="File exists"):
+        bind_annotation_port(ws, 0)
+    assert [one.fileno() for one in made] == [-1]

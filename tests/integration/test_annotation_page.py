@@ -266,6 +266,104 @@ def test_let_it_play_and_take_back(page, served):
     at_step(page, 1)
 
 
+def test_a_key_of_the_screen_is_pressed_in_place_of_the_model(page, served):
+    begin(page)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#own-action")).to_have_text("hotkey(key='down')")
+    expect(page.locator("#thought")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("1")
+    at_step(page, 1)
+
+
+def test_letters_of_a_thought_are_no_shortcuts_where_its_field_has_no_focus(page, served):
+    begin(page)
+    page.keyboard.press("1")
+    at_step(page, 1)
+    page.locator(".live textarea").click(position={"x": 20, "y": 20})
+    expect(page.locator("#own-action")).to_contain_text("click(point=")
+    page.keyboard.type("No words begin so")
+    page.keyboard.press("Tab")  # there is nothing to complete: it stays, and says so
+    expect(page.locator("#thought")).to_be_focused()
+    expect(page.locator("#own-help")).to_contain_text("no words to complete")
+    page.keyboard.press("Tab")
+    expect(page.locator("#own-do")).to_be_focused()
+    page.keyboard.type("u1")
+    expect(page.locator("#thought")).to_be_focused()
+    expect(page.locator("#thought")).to_have_value("No words begin sou1")
+    at_step(page, 1)
+
+
+def test_what_is_worded_outlives_a_lost_connection(page, served):
+    page.add_init_script(
+        "const Made = window.WebSocket;"
+        "window.WebSocket = class extends Made { constructor(...given) { super(...given); window.last = this; } };"
+    )
+    page.reload()
+    begin(page)
+    page.locator(".live textarea").click(position={"x": 20, "y": 20})
+    expect(page.locator("#own-action")).to_contain_text("click(point=")
+    page.keyboard.type("Half a")
+    page.evaluate("last.close()")
+    expect(page.locator("#alert")).to_contain_text("does not answer")
+    page.keyboard.type(" thought")
+    page.keyboard.press("Enter")  # nothing can be decided now, and the word about it stays
+    expect(page.locator("#alert")).to_be_hidden()
+    expect(page.locator("#candidates li")).to_have_count(3)
+    expect(page.locator("#thought")).to_have_value("Half a thought")
+    expect(page.locator("#own-action")).to_contain_text("click(point=")
+    page.keyboard.press("Enter")
+    at_step(page, 1)
+    (session,) = served[0].sessions.values()
+    assert session.engine.state.steps[0]["chosen"]["thought"] == "Half a thought"
+
+
+def test_a_decision_without_an_answer_is_spoken_of(page, served):
+    begin(page)
+    page.evaluate("WebSocket.prototype.send = () => {}")
+    page.keyboard.press("1")
+    expect(page.locator("#alert")).to_contain_text("There is no answer yet")
+
+
+def test_skip_drops_decided_steps_only_when_it_is_pressed_again(page, served):
+    begin(page)
+    page.keyboard.press("1")
+    at_step(page, 1)
+    page.click("#skip")
+    expect(page.locator("#alert")).to_contain_text("Skip drops the 1 step")
+    assert served[0].sessions
+    page.click("#skip")
+    expect(page.locator("#done")).to_contain_text("Skipped")
+    expect(page.locator("#who button")).to_be_focused()
+    begin(page)
+    page.keyboard.press("1")
+    expect(page.locator("#count")).to_contain_text("step 1 of")
+    page.click("#leave")
+    expect(page.locator("#done")).to_contain_text("Left")
+    expect(page.get_by_role("button", name="Go on")).to_have_count(1)
+
+
+def test_an_unsolved_end_offers_undo_first_and_more_says_that_it_brought_nothing(page, served):
+    begin(page)
+    page.keyboard.press("m")
+    expect(page.locator("#thinking")).to_have_text("It has no other action.")
+    page.keyboard.press("f")
+    expect(page.locator("#own-do")).to_contain_text("End the task")
+    page.keyboard.press("Enter")
+    expect(page.locator("#verdict")).to_contain_text("Not solved")
+    expect(page.locator("#over .main")).to_contain_text("Undo")
+    expect(page.locator("#speak")).to_be_hidden()
+
+
+def test_on_a_phone_the_task_stands_above_the_screen(browser, served):
+    with opened(browser, served[1]) as page:
+        page.set_viewport_size({"width": 390, "height": 780})
+        begin(page)
+        task, screen = (page.locator(one).bounding_box() for one in ("#instruction", ".live"))
+        assert task["y"] + task["height"] <= screen["y"] < 200
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_small_screen_with_long_texts(browser, served, scheme):
     with opened(browser, served[1], color_scheme=scheme) as page:

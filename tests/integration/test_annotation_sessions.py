@@ -28,8 +28,8 @@ from flywheel.policy.inference.embedded import EmbeddedPolicy
 from flywheel.policy.model import load_model
 from flywheel.recordings.annotation.journal import is_annotation, iter_open_sessions
 from flywheel.recordings.annotation.rows import annotation_rows
-from flywheel.recordings.annotation.session import AnnotationSession
-from flywheel.rollout.corrections import ReplayDiffers, does_the_same
+from flywheel.recordings.annotation.session import AnnotationSession, ReplayDiffers
+from flywheel.rollout.corrections import does_the_same
 from flywheel.store.catalog import database
 from flywheel.training.data import build_agent_examples
 

@@ -244,6 +244,29 @@ def test_lists_files_dialogs_tabs_and_the_browsers_own_bar(tmp_path, site):
     assert len(load_session(tmp_path / "four").actions) == 15
 
 
+def test_a_list_is_opened_by_a_click_and_a_key_without_a_name_types(tmp_path, site):
+    folder = tmp_path / "list.recording"
+    with recorded(folder, f"{site}forms") as going:
+        (page,) = going.pages
+        session = going._tabs[0].targets[0].session
+        box = going.call(page.locator("#s").bounding_box())
+        place = {"x": box["x"] + 5, "y": box["y"] + 5, "button": "left", "clickCount": 1}
+        going.call(
+            session.send("Input.dispatchMouseEvent", {"type": "mousePressed", **place})
+        )  # the list keeps the rest
+        settled(going)
+        going.call(page.keyboard.press("Escape"))
+        going.call(page.focus("#q"))
+        unnamed = {"key": "\0", "code": "KeyZ", "text": "ö"}
+        for kind in ("keyDown", "keyUp"):
+            going.call(session.send("Input.dispatchKeyEvent", {"type": kind, **unnamed}))
+        settled(going)
+        assert going.call(page.input_value("#q")) == "ö"
+    kinds = told(folder)
+    assert kinds[0][0] == "click"
+    assert kinds[-1] == ("type", "ö")
+
+
 def test_what_is_excluded_or_paused_is_never_written(tmp_path, site):
     folder = tmp_path / "five.recording"
     with recorded(folder, f"{site}shop", excluded=("local*",)) as going:

@@ -16,6 +16,10 @@ from flywheel.envs.computer.env import ARCHIVE_READ_BYTES, read_archive
 from flywheel.envs.registry import open_environments
 from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task
+from flywheel.policy.protocol import Completion
+from flywheel.rollout.corrections import choose_failures, correct_failures
+from flywheel.rollout.episode import run_episode
+from flywheel.rollout.solvers import TaskSolvers
 
 pytestmark = computers.needed
 
@@ -54,6 +58,31 @@ async def test_an_expert_solves_every_family(part):
             assert len(steps) <= task.max_steps
             result, told = await played(env, task, steps)
             assert (result.reward, result.terminated) == (1.0, True), (task.instruction, result.info, told)
+
+
+class Quitter:
+    """A policy that ends each episode at once."""
+
+    weight_version = "quits"
+
+    async def complete(self, context, sampling):
+        return Completion("Action: finished()", (1,), (-0.1,), 9, "quits", True)
+
+
+async def test_a_failed_chore_is_corrected_by_the_experts_way():
+    task, settings, solvers = chore(next(iter(CHORES.families)), 2), computers.settings("terminal"), TaskSolvers()
+    known = CHORES.play(task.template, task.params)
+    async with open_environments(settings, [task]) as environments:
+        async with environments.env(task) as env:
+            failed = await run_episode(env, Quitter(), task, 0, iteration=1, settings=settings, temperature=0.5)
+        assert choose_failures({task.task_id: task}, [failed], 1, solvers) == [failed]
+        made, stats = await correct_failures(
+            {task.task_id: task}, [failed], environments, settings, solvers, iteration=1, seed=3
+        )
+    (one,) = made
+    assert (one.trajectory.reward, one.trajectory.start_step, stats.without) == (1.0, 0, {})
+    thoughts = [thought for thought, _ in known]
+    assert [step.thought for step in one.steps] in (thoughts, [*thoughts, "I am done."])
 
 
 async def test_chance_solves_nothing():

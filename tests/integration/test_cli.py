@@ -20,6 +20,7 @@ from flywheel import config
 from flywheel.cli import main
 from flywheel.config.workspace import Workspace
 from flywheel.maintenance import doctor
+from flywheel.pipeline import resource_plan
 from flywheel.pipeline.iterations import begin_iteration
 from flywheel.store import manifest, partitions
 from flywheel.utils.errors import BadInput, DiskFull, FlywheelError
@@ -436,6 +437,20 @@ def test_doctor_tells_programs_what_is_missing(workspace):
     assert states["workspace"] == "ok"
     assert states["Chromium's own sandbox"] in ("ok", "optional")
     assert code == ("missing" in states.values())
+
+
+@pytest.mark.parametrize(
+    ("cuda", "found", "fix"),
+    [(None, "knows no CUDA", "cu130"), ("13.0", "torch cannot use it", "a driver for CUDA 13.0")],
+)
+def test_doctor_tells_why_torch_finds_no_gpu_where_one_is(monkeypatch, tmp_path, cuda, found, fix):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", cuda)
+    monkeypatch.setattr(resource_plan, "GPU_DEVICES", (str(tmp_path / "none"),))
+    assert doctor._gpu().detail == "none: everything runs on the CPU"
+    monkeypatch.setattr(resource_plan, "GPU_DEVICES", (str(tmp_path),))
+    told = doctor._gpu()
+    assert (told.state, found in told.detail, fix in told.fix) == ("optional", True, True)
 
 
 def test_a_full_disk_is_named():

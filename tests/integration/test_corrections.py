@@ -14,19 +14,23 @@ import pytest_asyncio
 import small_rollout
 from pages import Experts, task_of
 
-from flywheel.agent.actions import Click, Finished, Point
+from flywheel.agent.actions import Click, Finished, Point, Type
 from flywheel.agent.grammar import Grammar, format_response
 from flywheel.agent.parsing.parser import action_fields
-from flywheel.config import SandboxSettings, Settings
+from flywheel.config import SandboxSettings, Settings, parse_settings
+from flywheel.config.workspace import Workspace
+from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.browser.pool import open_browser_pool
-from flywheel.pipeline import dag, stage
+from flywheel.envs.tasks.page_tasks import make_page_task
+from flywheel.pipeline import dag, iterations, stage
 from flywheel.policy.protocol import Completion
 from flywheel.rollout import corrections
 from flywheel.rollout.episode import run_episode
+from flywheel.rollout.solvers import TaskSolvers, load_solvers
 from flywheel.store import manifest
 from flywheel.store.catalog import database
 from flywheel.training.data import load_weighted_steps
-from flywheel.utils.errors import EnvError
+from flywheel.utils.errors import BadInput, DataError, EnvError
 
 PLAYED = pytest.mark.asyncio(loop_scope="module")
 SETTINGS = Settings(sandbox=SandboxSettings(timeout_s=60))
@@ -64,7 +68,8 @@ async def play(pool, task, texts, logprobs=()):
 
 async def correct(pool, task, failed, **more):
     async with pool.env() as env:
-        return await corrections.correct_episode(env, task, failed, SETTINGS.policy, iteration=1, seed=3, **more)
+        solver = TaskSolvers().find(task, 3)
+        return await corrections.correct_episode(env, task, failed, SETTINGS.policy, solver, iteration=1, **more)
 
 
 GIVE_UP = "Action: finished()"
@@ -126,10 +131,11 @@ async def test_only_failures_of_worlds_with_a_solver_are_chosen_each_once(pool):
         failed, trajectory=dataclasses.replace(failed.trajectory, trajectory_id="zz3", status="crashed")
     )
     every, tasks = [solved, failed, again, other, crashed], {task.task_id: task}
-    assert [one.id for one in corrections.choose_failures(tasks, every, 9)] == [failed.id, "zz2"]
-    assert [one.id for one in corrections.choose_failures(tasks, every, 1)] == [failed.id]
+    solvers = TaskSolvers()
+    assert [one.id for one in corrections.choose_failures(tasks, every, 9, solvers)] == [failed.id, "zz2"]
+    assert [one.id for one in corrections.choose_failures(tasks, every, 1, solvers)] == [failed.id]
     elsewhere = dataclasses.replace(task, world="a page of others")
-    assert corrections.choose_failures({task.task_id: elsewhere}, every, 9) == []
+    assert corrections.choose_failures({task.task_id: elsewhere}, every, 9, solvers) == []
 
 
 @PLAYED
@@ -189,7 +195,7 @@ async def test_each_kind_of_correction_begins_where_it_says(pool, where, least_s
     failed = await play(pool, task, [WRONG, WRONG, WRONG, GIVE_UP], sure)
     assert corrections.find_least_sure_step(failed) == least_sure
     made, stats = await corrections.correct_failures(
-        {task.task_id: task}, [failed], Lending(pool), at(where), iteration=1, seed=3
+        {task.task_id: task}, [failed], Lending(pool), at(where), TaskSolvers(), iteration=1, seed=3
     )
     assert sorted(one.trajectory.start_step for one in made) == starts
     assert len({one.id for one in made}) == len(starts)
@@ -225,7 +231,7 @@ async def test_a_failing_environment_costs_its_own_correction_alone(pool):
                 yield _Crashing(env) if asked is lost else env
 
     made, stats = await corrections.correct_failures(
-        {task.task_id: task, "lost": lost}, [failed, other], Lent(), SETTINGS, iteration=1, seed=3
+        {task.task_id: task, "lost": lost}, [failed, other], Lent(), SETTINGS, TaskSolvers(), iteration=1, seed=3
     )
     assert [one.trajectory.parent_id for one in made] == [failed.id]
     assert (stats.tried, stats.corrected, stats.without) == (2, 1, {"its environment failed": 1})
@@ -240,7 +246,108 @@ async def test_the_same_action_is_the_same_element_or_near():
     assert not corrections.does_the_same(Click(Point(0.25, 0.14)), at, elements)  # the larger one around it
     assert corrections.does_the_same(Click(Point(0.53, 0.5)), Click(Point(0.5, 0.5)), elements)
     assert not corrections.does_the_same(Click(Point(0.6, 0.5)), Click(Point(0.5, 0.5)), elements)
+    assert not corrections.does_the_same(Click(Point(0.53, 0.5)), Click(Point(0.5, 0.5)), elements, 0.02)
     assert not corrections.does_the_same(Finished(), at, elements)
+
+
+# A page whose button counts how it was pressed, and its tasks: one with a solution, one that asks for an answer alone.
+PRESSED = """<!doctype html><button style="width:100px;height:100px">One</button>
+<button style="width:100px;height:100px">Two</button><input style="width:90px"><script>let said = "";
+for (const one of document.querySelectorAll("button")) one.onclick = () => { said += one.textContent; };</script>"""
+ORDER = {
+    "instruction": "Press One, enter maple, then press Two.",
+    "reward": "Number(said === 'OneTwo' && document.querySelector('input').value === 'maple')",
+    "proof": {
+        "actions": [
+            "click(point='<point>0.2 0.2</point>')",
+            "type_at(point='<point>0.2 0.55</point>', content='maple')",
+            "click(point='<point>0.7 0.2</point>')",
+        ],
+        "thoughts": ["I press One.", "I enter maple.", "I press Two."],
+    },
+}
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Settings with the page, and its tasks: `order` and `asked`."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text(PRESSED)
+    known = {"instruction": "What is the first button called?", "answer": "One"}
+    fields = {
+        "name": "pressed", "title": "Pressed", "domain": "sites", "folder": "site", "start": "index.html",
+        "viewport": [224, 224], "success": 1, "max_steps": 9, "seeded": False, "splits": ["train"],
+        "tasks": {"order": ORDER, "asked": known},
+    }  # fmt: skip
+    (tmp_path / "pressed.yaml").write_text(json.dumps(fields))
+    synthesis = SETTINGS.synthesis.model_copy(update={"manifests": [str(tmp_path / "pressed.yaml")]})
+    (manifest,) = load_page_manifests(synthesis.manifests, tmp_path).values()
+    tasks = [make_page_task(manifest, name, 0, "train") for name in ("order", "asked")]
+    return SETTINGS.model_copy(update={"synthesis": synthesis}), tasks
+
+
+@pytest.mark.parametrize(("right", "screen"), [(0, "the same"), (1, "the same"), (1, "another"), (2, "the same")])
+async def test_the_known_solution_of_a_pages_task_goes_on_before_the_first_mistake(page, tmp_path, right, screen):
+    settings, (task, asked) = page
+    solvers = load_solvers([task, asked], settings, tmp_path)
+    assert (solvers.has(task), solvers.has(asked)) == (True, False)
+    grammar = Grammar.of(SETTINGS.policy, (224, 224))
+    steps = [Click(Point(0.2, 0.2)), Click(Point(0.2, 0.55)), Type("maple"), Click(Point(0.7, 0.2))]
+    texts = [format_response("", action_fields(step, grammar)["action"]) for step in steps]
+    async with open_browser_pool(settings, tmp_path) as opened:
+        failed = await play(opened, task, [*texts[:right], WRONG, *[GIVE_UP] * 9])
+        if screen == "another":
+            other = dataclasses.replace(failed.steps[0], image_sha256="0" * 64)
+            failed = dataclasses.replace(failed, steps=(other, *failed.steps[1:]))
+        assert corrections.choose_failures({task.task_id: task}, [failed], 1, solvers) == [failed]
+        made, stats = await corrections.correct_failures(
+            {task.task_id: task}, [failed], Lending(opened), at("both"), solvers, iteration=1, seed=3
+        )
+    (one,) = made
+    assert one.trajectory.start_step == (0 if screen == "another" else right)
+    assert (one.trajectory.reward, one.trajectory.status) == (1.0, "completed")
+    assert [step.action for step in one.steps] == [text.partition("Action: ")[2] for text in texts]
+    thoughts = ["I press One.", "I enter maple.", "I enter maple.", "I press Two."]
+    first = one.trajectory.start_step
+    assert [step.thought for step in one.steps[first:]] == thoughts[first:]
+    assert stats.without == {}
+
+
+@pytest.mark.parametrize(("least_sure", "without"), [(0, {}), (1, {corrections.FROM_THE_RESET: 1})])
+async def test_a_known_solution_goes_on_from_no_other_state(page, tmp_path, least_sure, without):
+    settings, (task, asked) = page
+    solvers = load_solvers([task, asked], settings, tmp_path)
+    sure = [(-0.1 - (number == least_sure),) for number in range(9)]
+    async with open_browser_pool(settings, tmp_path) as opened:
+        failed = await play(opened, task, [WRONG, GIVE_UP], sure)
+        made, stats = await corrections.correct_failures(
+            {task.task_id: task}, [failed], Lending(opened), at("least_sure"), solvers, iteration=1, seed=3
+        )
+    assert (len(made), stats.without) == (0 if without else 1, without)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"proofs": {"g1": {}}}', '{"proofs": {"g1": {"actions": [["Jump", {}]]}}}']
+)
+def test_damaged_solutions_of_an_application_are_named(tmp_path, text):
+    (tmp_path / "editor").mkdir()
+    (tmp_path / "editor" / "details.json").write_text(text)
+    settings = parse_settings({"synthesis": {"worlds": [str(tmp_path / "editor.yaml")]}}, where="test")
+    with pytest.raises(
+        DataError, match=r"solutions cannot be read.*editor/details.json.*explore the application again"
+    ):
+        load_solvers([], settings, tmp_path)
+
+
+def test_a_known_solution_that_cannot_be_read_is_refused_before_an_iteration_begins(page, tmp_path, project):
+    path = tmp_path / "pressed.yaml"
+    path.write_text(path.read_text().replace("click(point='<point>0.7 0.2</point>')", "jump(high)"))
+    domains = {"games": ["tiles"], "sites": ["shop", "pressed"], "control": ["control"]}
+    held = {"held_out": [], "manifests": [str(path)], "domains": domains}
+    chosen = {"synthesis": held, "rollout": {"corrections_per_task": 1}}
+    with pytest.raises(BadInput, match=r"no action: 'jump\(high\)'.*synthesis.manifests"):
+        iterations.run_preflight(Workspace(project), parse_settings(chosen, where="test"))
 
 
 CORRECTED = {"rollout.corrections_per_task": 1, "rollout.corrections_at": "both"}
@@ -261,7 +368,7 @@ import os, signal, sys
 from pathlib import Path
 
 from flywheel.config.workspace import Workspace
-from flywheel.pipeline import dag, stage
+from flywheel.pipeline import dag, iterations, stage
 from flywheel.rollout import corrections
 
 real, shards = corrections.correct_failures, []
@@ -269,7 +376,7 @@ real, shards = corrections.correct_failures, []
 async def correct_failures(*given, **named):
     shards.append(1)
     if len(shards) == 2:
-        corrections._check_same_screen = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        corrections._is_same_screen = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     return await real(*given, **named)
 
 corrections.correct_failures = correct_failures

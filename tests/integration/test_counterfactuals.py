@@ -15,7 +15,7 @@ from flywheel.maintenance import counterfactuals
 from flywheel.maintenance.counterfactuals import CounterfactualRequest, prepare_counterfactual, run_counterfactual
 from flywheel.pipeline import dag, stage
 from flywheel.policy.checkpoint import checkpoint_digest
-from flywheel.rollout.counterfactual import Change, StateNotRestored
+from flywheel.rollout.counterfactual import CounterfactualChange, StateNotRestored
 from flywheel.store import manifest, partitions
 from flywheel.store.catalog import database
 from flywheel.store.schema import COUNTERFACTUAL
@@ -51,7 +51,9 @@ def parent(ws):
 
 def ask(ws, parent, step, runs, **change):
     ((kind, value),) = change.items()
-    return prepare_counterfactual(ws, CounterfactualRequest(parent["trajectory_id"], step, Change(kind, value), runs))
+    return prepare_counterfactual(
+        ws, CounterfactualRequest(parent["trajectory_id"], step, CounterfactualChange(kind, value), runs)
+    )
 
 
 @pytest.fixture(scope="module")

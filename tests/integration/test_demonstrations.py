@@ -16,7 +16,7 @@ from flywheel.envs.suites.chores.world import CHORES
 from flywheel.envs.tasks.drawing import make_task, make_tasks, task_content, task_to_row
 from flywheel.policy.encoding import Encoder
 from flywheel.recordings.rows import demonstration_rows
-from flywheel.recordings.synthetic.demonstrations import DATASET, demonstrate_task, demonstration_tasks
+from flywheel.recordings.synthetic.demonstrations import DATASET, demonstration_tasks, record_demonstration
 from flywheel.store.dedup.near_duplicates import find_tasks_near_evaluation
 from flywheel.store.interop.demonstration import (
     DemonstratedStep,
@@ -38,7 +38,7 @@ async def test_what_an_expert_does_in_a_terminal_is_learnt_as_a_persons(tmp_path
     settings = Settings.model_validate({"policy": {"functions": True}, "synthesis": {"levels": [1]}})
     (task,) = (one for one in demonstration_tasks(CHORES, settings, 34) if one.template == "find")
     async with open_environments(settings, [task]) as environments, environments.env(task) as env:
-        one = await demonstrate_task(env, task, CHORES)
+        one = await record_demonstration(env, task, CHORES)
     rows = ingested(one, tmp_path)
     assert (rows.trajectory.status, rows.trajectory.reward, rows.trajectory.error) == ("completed", 1.0, None)
     assert [step.action_type for step in rows.steps] == ["terminal", "finished"]

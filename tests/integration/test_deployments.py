@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import prefect
@@ -115,6 +118,26 @@ def test_the_image_has_what_the_setup_would_install(project):
     assert set(installed.split()) == asked - {"python3", "python3-venv", "chromium"}  # the image's; instead of headless
     assert re.search(r"^FROM python:3\.\d+\.\d+-slim-\w+$", dockerfile, flags=re.M)
     assert re.search(r"^USER (?!root)\w+$", dockerfile, flags=re.M)
+
+
+def test_the_setup_asks_for_the_venv_of_the_python_that_it_takes(project, tmp_path):
+    """Debian's python3-venv is of its first Python alone; on a machine with several another may be taken."""
+    programs = {
+        "python3": f'case $* in *ensurepip*) exit 1;; *print*) exec {sys.executable} "$@";; *venv*) exit 7;; esac',
+        "apt-get": f'echo "$@" >> {tmp_path}/asked',
+        "id": "echo 0",
+    }
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "scripts").mkdir()
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name in ("pyproject.toml", "constraints.txt", "scripts/setup"):
+        shutil.copy(project / name, tmp_path / name)
+    path = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", tmp_path / "scripts" / "setup"], env=os.environ | path, capture_output=True, text=True)
+    asked = (tmp_path / "asked").read_text().split()
+    assert (done.returncode, asked[-1]) == (7, f"python3.{sys.version_info[1]}-venv"), done.stderr
 
 
 @pytest.mark.exhaustive

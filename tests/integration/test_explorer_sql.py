@@ -140,6 +140,7 @@ async def test_a_plan_is_told_line_by_line_and_a_pivot_leaves_nothing(sql):
         ("SELEC 1", "the query cannot be answered: Parser Error"),
         ("FROM nowhere", "the query cannot be answered: Catalog Error: Table with name nowhere does not exist"),
         ("SELECT 1; SELECT 2", "these are several statements; type one query"),
+        ("SELECT '\ud800'", "the query has half a character (a lone surrogate); take it out"),
         ("DROP VIEW steps", "drop is no question"),
         ("EXPLAIN SELECT 1; SELECT 2", "these are several statements; type one query"),
         ("EXPLAIN EXPLAIN SELECT 1", "the query cannot be answered: Parser Error"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from night import NIGHT
 from PIL import Image as Picture
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Error, Page, sync_playwright
 
 from flywheel.agent.actions import (
     Click,
@@ -34,9 +34,10 @@ from flywheel.envs.screens.scene import extract_texts, format_div
 from flywheel.envs.tasks import grounding
 from flywheel.envs.tasks.grounding import make_grounding_examples
 from flywheel.training.pretrain.pretrainer import is_correct_answer, success_rate
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, EnvError
 
 SAMPLES = 120 if NIGHT else 24
+LOST = "Unable to capture screenshot"
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +148,26 @@ def test_samples_are_screens_with_questions_the_same_each_time(samples):
 async def test_samples_are_made_where_an_event_loop_runs():
     assert len(make_grounding_examples(2, 5, Settings())) == 2
     assert len(await asyncio.to_thread(make_grounding_examples, 1, 5, Settings())) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "lost", "drawn"), [(LOST, 1, True), (LOST, 3, False), ("Target crashed", 1, False)]
+)
+def test_a_sheet_whose_surface_chromium_lost_is_drawn_by_a_new_page(samples, monkeypatch, message, lost, drawn):
+    screenshot, failures = Page.screenshot, iter([message] * lost)
+
+    def fail_at_first(page, **options):
+        if failure := next(failures, ""):
+            raise Error(failure)
+        return screenshot(page, **options)
+
+    monkeypatch.setattr(Page, "screenshot", fail_at_first)
+    if drawn:
+        assert make_grounding_examples(SAMPLES, 3, Settings()) == samples
+    else:
+        with pytest.raises(EnvError, match=f"sheet of general screens was not drawn: {message}"):
+            make_grounding_examples(SAMPLES, 3, Settings())
+    assert next(failures, None) is None
 
 
 def test_the_named_colour_is_where_the_answer_points(samples):

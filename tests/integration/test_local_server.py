@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import closing
 
 import httpx
@@ -13,7 +14,7 @@ from flywheel.utils import local_server
 from flywheel.utils.errors import BadInput, EnvError, PolicyError
 from flywheel.utils.local_ports import bind_free_port, bind_local_port
 from flywheel.utils.local_server import LocalServer
-from tests.support.ports import find_free_ports
+from tests.support.ports import find_free_ports, remember_sockets
 
 
 async def nothing(scope, receive, send) -> None:
@@ -68,9 +69,24 @@ async def test_it_answers_to_its_own_host_and_origin_alone(headers, status):
     await server.stop()
 
 
-def test_a_port_that_is_asked_for_is_ours_or_refused():
+def test_a_free_port_is_had_again_after_its_server_was_killed():
+    with closing(bind_free_port()) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        with closing(socket.create_connection(("127.0.0.1", port))) as client:
+            first.accept()[0].close()  # the server's end is closed first, and outlives it
+            assert client.recv(1) == b""
+    with closing(bind_local_port(port)) as again:
+        assert again.getsockname() == ("127.0.0.1", port)
+
+
+def test_a_port_that_is_asked_for_is_ours_or_refused(monkeypatch):
     port = find_free_ports()
     with closing(bind_local_port(port)) as ours:
         assert ours.getsockname() == ("127.0.0.1", port)
+        made = remember_sockets(monkeypatch, socket, "socket")
         with pytest.raises(BadInput, match=f"port {port} is in use"):
             bind_local_port(port)
+        with pytest.raises(OverflowError):
+            bind_local_port(70_000)
+    assert [one.fileno() for one in made] == [-1, -1], "what is refused is closed"

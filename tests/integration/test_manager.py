@@ -143,6 +143,13 @@ async def test_without_the_token_nothing_is_done(tmp_path, monkeypatch):
                 pass
 
 
+async def test_a_heartbeat_that_lacks_a_field_is_no_unknown_node(tmp_path):
+    async with manager(tmp_path) as it, aiohttp.ClientSession(headers={"Authorization": f"Bearer {SECRET}"}) as client:
+        for body, status in (({"boot": "1"}, 422), ({"sessions": []}, 422), ({"boot": "1", "sessions": []}, 404)):
+            async with client.post(f"{it.address}/nodes/x/beat", json=body) as answer:
+                assert answer.status == status
+
+
 async def test_a_lease_opens_nothing_else_and_nothing_once_it_is_over(tmp_path):
     async with manager(tmp_path) as it, node(it.address) as one, aiohttp.ClientSession() as client:
         await until(lambda: it.ledger.nodes, "the node has not registered")

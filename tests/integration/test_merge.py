@@ -216,13 +216,13 @@ def test_a_missing_shard_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["linear", "ties"])
 def test_no_more_than_some_chunks_are_in_memory(tmp_path, name):
     """Three checkpoints of 8 shards of 8 MB: 192 MB are read, the process grows by less than 128."""
-    for name in "abc":
-        checkpoint(tmp_path / name, *({f"w{n}": torch.full((2_000_000,), float(n))} for n in range(8)))
-    script = (
-        "import resource, sys; from pathlib import Path\n"
+    for one in "abc":
+        checkpoint(tmp_path / one, *({f"w{n}": torch.full((2_000_000,), float(n))} for n in range(8)))
+    script = (  # VmHWM: a process's ru_maxrss begins with the largest size of the one that it was forked from
+        "import sys; from pathlib import Path\n"
         "from flywheel.training.model_merging import merge_checkpoints\n"
         "from flywheel.training.merge_methods import MergeMethod\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "peak = lambda: int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])\n"
         "root, before = Path(sys.argv[1]), peak()\n"
         "method = MergeMethod('ties', root / 'a', density=0.5) if sys.argv[2] == 'ties' else MergeMethod()\n"
         "merge_checkpoints([root / n for n in 'abc'], [0.25, 0.25, 0.5], root / 'out', method=method)\n"
@@ -235,6 +235,6 @@ def test_no_more_than_some_chunks_are_in_memory(tmp_path, name):
         check=True,
         timeout=PATIENCE_S,
     )
-    assert int(done.stdout) < 128 * 1024
+    assert 8 * 1024 < int(done.stdout) < 128 * 1024
     if name == "linear":
         assert load_file(tmp_path / "out" / "model-00007.safetensors")["w7"][0] == 7

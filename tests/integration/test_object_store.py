@@ -184,6 +184,7 @@ def test_a_store_that_is_gone_when_files_are_wanted_says_so_and_the_same_command
     ("url", "words"),
     [
         ("s4://bucket/data", "DVC knows no s4://.*a folder, or one of .*s3"),
+        ("memory://data", "DVC knows no memory://"),
         ("hdfs://there/data", r"hdfs:// is not installed.*pip install dvc-hdfs"),
         ("ssh://me:secret@there/data", "a password stands in the address.*--local"),
     ],

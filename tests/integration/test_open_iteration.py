@@ -6,13 +6,16 @@ import contextlib
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import minimal_iterations
 import pytest
+from made_workspaces import flywheel
 
 from flows import iteration as turn
 from flows.iteration_loop import run_iterations
 from flywheel import config
+from flywheel.cli import console
 from flywheel.config.workspace import Workspace
 from flywheel.pipeline import iterations
 from flywheel.pipeline.iterations import begin_iteration
@@ -33,11 +36,23 @@ def ws(one_iteration, tmp_path) -> Workspace:
     return ws
 
 
+class Calls(list):
+    """until: the last stage that each iteration was to run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.until: list[str | None] = []
+
+    def take(self, root, k, overrides, until) -> None:
+        self.append((k, overrides))
+        self.until.append(until)
+
+
 @pytest.fixture
 def began(monkeypatch) -> list:
     """What the flow of each iteration got, without Prefect; and no look at the machine."""
-    calls = []
-    monkeypatch.setattr(turn, "iteration", lambda root, k, overrides: calls.append((k, overrides)))
+    calls = Calls()
+    monkeypatch.setattr(turn, "iteration", calls.take)
     monkeypatch.setattr("flows.iteration_loop.open_prefect_server", _no_server)
     monkeypatch.setattr(iterations, "run_preflight", lambda *_: None)
     monkeypatch.setattr(iterations, "record_base_model", lambda *_: None)
@@ -56,6 +71,51 @@ def test_a_killed_run_goes_on_with_what_it_was_begun_with(ws, began, tmp_path):
     assert began == [(2, typed), (3, typed)]
     assert "begun with: recording.sessions_per_iteration=0, rl.steps=3, versioning.remote=" in " ".join(lines)
     assert not ws.run_target.exists()
+
+
+def test_a_run_may_end_after_a_stage_and_the_next_goes_on_as_was_asked(ws, began, monkeypatch):
+    monkeypatch.setattr(console, "build_summary_tables", lambda *_: [])
+    code, told = flywheel(ws, "run", "--until", "rollout")
+    assert code == 0, told
+    assert re.search(r"Iteration 002 waits after rollout: flywheel run( -w \S+)? goes on with it\n$", told)
+    assert began.until == ["rollout"]
+    assert ws.run_target.exists()  # of the run that was killed
+    assert run_iterations(ws, {}).ran == (2, 3)
+    assert [(k, overrides["rl.steps"]) for k, overrides in began] == [(2, 3), (2, 3), (3, 3)]
+    assert began.until == ["rollout", None, None]
+    ws.run_target.unlink(missing_ok=True)
+    assert run_iterations(ws, {}, until="rl-games").ran == (2,)
+    assert not ws.run_target.exists()
+    assert run_iterations(ws, {}, iterations=1).ran == (2,)
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"until": "rolout"}, r"an iteration has no stage rolout \(--until\); did you mean rollout\?"),
+        ({"until": "rl-gmaes"}, r"no stage rl-gmaes \(--until\); did you mean rl-games\?"),
+        ({"until": "runs"}, r"no stage runs \(--until\)"),
+        ({"until": "rollout", "iterations": 2}, r"2 iterations are asked for.*\(--until\); leave --iterations out"),
+    ],
+)
+def test_a_stage_to_end_after_that_is_none_is_refused_before_anything_begins(ws, began, asked, what):
+    with pytest.raises(BadInput, match=what):
+        run_iterations(ws, {}, **asked)
+    assert began == []
+
+
+@pytest.mark.parametrize("deployed", [True, False])
+def test_ingest_alone_waits_for_recordings_only_where_nobody_typed_it(one_iteration, tmp_path, monkeypatch, deployed):
+    ws, ran = Workspace(shutil.copytree(one_iteration, tmp_path / "ws", symlinks=True)), []
+    monkeypatch.setattr(iterations, "check_iteration", lambda *_: None)
+    monkeypatch.setattr(iterations, "record_base_model", lambda *_: None)
+    monkeypatch.setattr(iterations, "count_missing_recordings", lambda *_: 3)
+    monkeypatch.setattr(turn, "is_deployed_run", lambda: deployed)
+    monkeypatch.setattr(turn, "cluster", SimpleNamespace(open_cluster=lambda *_: contextlib.nullcontext()))
+    monkeypatch.setattr(turn, "_run_stages_and_close", lambda ws, chosen, k, until: ran.append((k, until)))
+    state = turn._run_iteration(ws, None, {}, "ingest")
+    assert ran == ([] if deployed else [(2, "ingest")])
+    assert deployed == (state is not None and state.name == "NothingToDo")
 
 
 def test_what_is_typed_wins_and_what_comes_later_gets_it(ws, began):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import damaged
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from page_servers import lay as lay_orders
 
 from flywheel.cli import main
+from flywheel.envs import isolation
 
 PAGE = """<script>window.game = {clicks: 0, seed: null, start(seed) { this.seed = seed; }}</script>
 <button onclick='game.clicks += 1' style='position:fixed;inset:0'>more</button><img src=lost.png>"""
@@ -99,6 +101,23 @@ def test_what_a_manifest_runs_is_told_before_anything_runs(tmp_path):
         ["server.command", "python -c 'raise SystemExit('\"'\"'no'\"'\"')' '{port}'"],
         ["state.free", "df 'a b'"],
     ]
+
+
+@pytest.mark.skipif(
+    bool(isolation.explain_missing_bwrap())
+    or not Path("/var/lib/git").is_dir()
+    or not Path("/usr/bin/python3").exists(),
+    reason="no bubblewrap, or none of Debian's git and Python",
+)
+@pytest.mark.parametrize("program", ["git", "python"])
+def test_what_a_servers_program_cannot_see_of_its_package_is_told(tmp_path, program):
+    by_git = ["git", "-c", "alias.serve=!exec /usr/bin/python3 server.py", "serve", "{port}"]
+    lay_orders(tmp_path, {"command": by_git} if program == "git" else None)
+    said = tried(tmp_path, "--no-check")[1]
+    assert "kept apart by bubblewrap" in said
+    unseen = [line for line in said.splitlines() if line.startswith("not seen")]
+    told = "not seen           /var/lib/git, of the package of git: see server.reads"
+    assert unseen == ([told] if program == "git" else [])
 
 
 def test_a_task_that_is_solved_at_once_is_none(tmp_path):

@@ -57,8 +57,8 @@ def test_every_game_of_lmgame_bench_has_a_row(tmp_path):
     ours = section[section.index("<h3>Ours</h3>") :]
     found = re.findall(r'<td class="left">([^<]*)</td>', ours)
     assert found == ["Sokoban", "Super Mario Bros.", "Tetris", "2048", "Candy Crush", "Ace Attorney"]
-    assert ">2048</td><td>01234567</td><td>117.1</td><td>96</td><td>98.6</td>" in ours
-    assert ">Tetris</td><td>01234567</td><td>another unit</td><td>96</td>" in ours
+    assert ">2048</td><td>run</td><td>117.1</td><td>96</td><td>98.6</td>" in ours
+    assert ">Tetris</td><td>run</td><td>another unit</td><td>96</td>" in ours
     assert ">Ace Attorney</td><td>–</td><td>–</td><td>not played</td>" in ours
 
 

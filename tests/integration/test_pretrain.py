@@ -32,7 +32,7 @@ from flywheel.training.pretrain.batches import (
 from flywheel.training.pretrain.pretrainer import (
     ACCURACY_WINDOW,
     KindAccuracy,
-    Recipe,
+    PretrainRecipe,
     draw_scene_kinds,
     run_pretraining,
 )
@@ -67,9 +67,9 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
         "held_out": 1,
         "chunk": 16,
     }
-    first = checkpoint_digest(run_pretraining(Recipe(steps=1, **run)))
+    first = checkpoint_digest(run_pretraining(PretrainRecipe(steps=1, **run)))
     monkeypatch.setattr(module, "stream_scene_chunks", undrawn)
-    folder = run_pretraining(Recipe(steps=8, **run))
+    folder = run_pretraining(PretrainRecipe(steps=8, **run))
     said = lines(tmp_path)
     told = [line for line in said if "answers" in line]
     assert [line["step"] for line in told] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -86,7 +86,7 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
 def test_a_finished_run_takes_no_further_step(small, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "stream_scene_chunks", undrawn)
     monkeypatch.setattr(module, "evaluate_grounding", lambda *_, **__: {})
-    recipe = Recipe(tmp_path, seed=3, steps=2, seeing=1, report_every=1, chunk=16)
+    recipe = PretrainRecipe(tmp_path, seed=3, steps=2, seeing=1, report_every=1, chunk=16)
     folder = run_pretraining(recipe)
     digest, said = checkpoint_digest(folder), lines(tmp_path)
     shutil.rmtree(folder)  # as if killed before it was written
@@ -100,7 +100,7 @@ def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monk
     torch.save({"model": {}, "step": 9000}, tmp_path / "state.pt")
     before = (tmp_path / "state.pt").read_bytes()
     with pytest.raises(BadInput, match=r"of an earlier version \(.*state\.pt\)"):
-        run_pretraining(Recipe(tmp_path, seed=3, steps=1, chunk=16))
+        run_pretraining(PretrainRecipe(tmp_path, seed=3, steps=1, chunk=16))
     assert (tmp_path / "state.pt").read_bytes() == before
 
 
@@ -108,10 +108,10 @@ def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monk
 def test_two_processes_train_one_model(tmp_path):
     """Real screens; both must end at the same step, and one line is written for both."""
     run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1, "chunk": 32}
-    folder = run_pretraining(Recipe(out=tmp_path / "a", optimizer=processes(2), **run))
+    folder = run_pretraining(PretrainRecipe(out=tmp_path / "a", optimizer=processes(2), **run))
     assert [line["step"] for line in lines(tmp_path / "a") if "answers" in line] == [1, 2]
     assert checkpoint_digest(folder) == checkpoint_digest(
-        run_pretraining(Recipe(out=tmp_path / "b", optimizer=processes(2), **run))
+        run_pretraining(PretrainRecipe(out=tmp_path / "b", optimizer=processes(2), **run))
     )
 
 
@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, monkeypatch):
     true = objectives.compute_digit_weights
     monkeypatch.setattr(objectives, "compute_digit_weights", lambda *given: true(*given) * float("nan"))
     with pytest.raises(TrainingError, match=r"the loss of step 0 is nan \(pretraining\)"):
-        run_pretraining(Recipe(tmp_path, seed=3, steps=2, seeing=0, chunk=16))
+        run_pretraining(PretrainRecipe(tmp_path, seed=3, steps=2, seeing=0, chunk=16))
 
 
 def test_the_quick_attention_is_the_librarys(encoder):
@@ -281,7 +281,7 @@ def test_what_is_read_weighs_more_than_a_token_of_an_action(encoder):
 
 
 def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
-    training = module.Pretrainer(Recipe(tmp_path, steps=1000, seeing=0))
+    training = module.Pretrainer(PretrainRecipe(tmp_path, steps=1000, seeing=0))
     rates = {}
     for step in (0, 99, 199, 500, 749, 875, 999):
         training.step = step
@@ -291,15 +291,15 @@ def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
 
 def test_what_cannot_be_run_is_refused_before_it_begins(tmp_path):
     with pytest.raises(BadInput, match="3 processes do not share 8 screens evenly"):
-        run_pretraining(Recipe(tmp_path / "out", optimizer=processes(3)))
+        run_pretraining(PretrainRecipe(tmp_path / "out", optimizer=processes(3)))
     with pytest.raises(ModelError, match="no such model folder"):
-        run_pretraining(Recipe(tmp_path / "out", start=tmp_path / "nowhere", optimizer=processes(2)))
+        run_pretraining(PretrainRecipe(tmp_path / "out", start=tmp_path / "nowhere", optimizer=processes(2)))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_only_sees_keeps_its_rate(tmp_path):
     for steps in (900, 1000):
-        training = module.Pretrainer(Recipe(tmp_path, steps=steps, seeing=1000))
+        training = module.Pretrainer(PretrainRecipe(tmp_path, steps=steps, seeing=1000))
         training.step = 800
         assert training._schedule() == 1
 

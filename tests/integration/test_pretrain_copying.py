@@ -18,7 +18,7 @@ from flywheel.policy.model import load_model, make_tiny_model, train_tokenizer
 from flywheel.training.pretrain import batches, objectives
 from flywheel.training.pretrain import pretrainer as module
 from flywheel.training.pretrain.batches import IGNORED, QuestionCollator
-from flywheel.training.pretrain.pretrainer import Recipe, run_pretraining
+from flywheel.training.pretrain.pretrainer import PretrainRecipe, run_pretraining
 from flywheel.utils.errors import BadInput
 
 
@@ -109,8 +109,8 @@ def test_a_base_learns_to_copy_and_its_sight_and_words_rest(tmp_path, monkeypatc
     monkeypatch.setattr(module, "COPYING_BATCH", 2)
     monkeypatch.setattr(module, "TEXTS", 8)
     run = {"seed": 3, "seeing": 0, "report_every": 1, "evaluate_every": 100, "held_out": 1, "chunk": 16}
-    base = run_pretraining(Recipe(tmp_path / "base", steps=1, **run))
-    copies = run_pretraining(Recipe(tmp_path / "copies", steps=12, copying=True, start=base, **run))
+    base = run_pretraining(PretrainRecipe(tmp_path / "base", steps=1, **run))
+    copies = run_pretraining(PretrainRecipe(tmp_path / "copies", steps=12, copying=True, start=base, **run))
     said = [line for line in lines(tmp_path / "copies") if "answers" in line]
     assert said[-1]["copying"] < 0.9 * said[0]["copying"]
     assert said[-1]["copies"] < said[0]["copies"]
@@ -122,4 +122,4 @@ def test_a_base_learns_to_copy_and_its_sight_and_words_rest(tmp_path, monkeypatc
 
 def test_only_a_base_that_sees_learns_to_copy(tmp_path):
     with pytest.raises(BadInput, match="add --init-from MODEL --vision-steps 0"):
-        run_pretraining(Recipe(tmp_path, copying=True))
+        run_pretraining(PretrainRecipe(tmp_path, copying=True))

@@ -400,6 +400,13 @@ def test_a_server_that_does_not_tell_how_it_was_begun_is_taken_unless_it_must_sl
         check_adapter_server(policy.model_copy(update={"sleeps_while_training": True}), AdapterSettings(), 0.7)
 
 
+def test_a_model_serve_that_is_to_sleep_is_told_that_it_does_not(server):
+    policy = PolicySettings(backend="openai", endpoint=server.url)
+    check_adapter_server(policy, AdapterSettings(method="lora"), None)
+    with pytest.raises(CannotPublish, match=r"model serve` does not sleep.*sleeps_while_training to false"):
+        check_adapter_server(policy.model_copy(update={"sleeps_while_training": True}), AdapterSettings(), 0.7)
+
+
 # -- a server that sleeps ---------------------------------------------------------------------------------------------
 async def test_a_server_sleeps_while_a_stage_trains_and_wakes_with_the_new_adapter(lora, adapters):
     policy = remote(lora, adapters[0], sleeps_while_training=True)

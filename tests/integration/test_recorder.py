@@ -166,6 +166,45 @@ def test_what_is_typed_before_a_password_field_is_told_of_is_not_kept(tmp_path, 
     assert texts(going) == ["a", HIDDEN_TEXT]
 
 
+def test_a_command_is_kept_where_text_is_not(tmp_path, hands):
+    with Recorder(tmp_path / "command.recording", options(hands), lambda *span: (True, [])) as going:
+        for names in (("s",), ("e",), ("Control_L", "s"), ("t",), ("Control_L", "Left"), ("Control_L", "Alt_L", "q")):
+            hands.press(*names)
+        hands.press("Alt_L", "F4")
+        hands.press("F5")
+    told = [(one.kind, one.text or one.key) for one in read_events(going.folder)]
+    hidden = ("type", HIDDEN_TEXT)
+    assert told == [hidden, ("key", "ctrl s"), hidden, ("key", "alt f4"), ("key", "f5")]
+    assert '"q"' not in (going.folder / "input.jsonl").read_text()
+
+
+@pytest.mark.skipif(not shutil.which("setxkbmap"), reason="no AltGr without setxkbmap")
+def test_text_with_shift_and_altgr_is_one_text_however_fast(tmp_path):
+    (tmp_path / "display").mkdir()
+    with displays.display(tmp_path / "display") as own:
+        subprocess.run(["setxkbmap", "-display", own.name, "de"], check=True)
+        with Recorder(tmp_path / "fast.recording", options(own), lambda *span: (False, [])) as going:
+            level = Display(own.name).keysym_to_keycode(0xFE03)  # AltGr
+            for names in (("Shift_L", "a"), ("Shift_L", "b"), ("c",), (level, "q"), ("Shift_L", "d")):
+                own.press(*names)
+            heard(going, 18)
+    assert [(one.kind, one.text) for one in read_events(going.folder)] == [("type", "ABc@D")]
+
+
+@pytest.mark.skipif(not shutil.which("xrandr"), reason="no other size without xrandr")
+def test_places_are_those_of_the_screen_that_was_shown(tmp_path):
+    (tmp_path / "display").mkdir()
+    with displays.display(tmp_path / "display") as own, Recorder(tmp_path / "size.recording", options(own)) as going:
+        own.click(160, 120)
+        subprocess.run(["xrandr", "-display", own.name, "-s", "800x600"], check=True)
+        until(lambda: going._screens.before(time.monotonic()).width == 800, "the other size")
+        own.click(240, 150)
+        own.click(600, 540)
+        heard(going, 6)
+    places = [(one.x, one.y) for one in read_events(going.folder)]
+    assert places == [pytest.approx(place, abs=0.002) for place in ((0.25, 0.25), (0.3, 0.25), (0.75, 0.9))]
+
+
 def test_an_excluded_window_is_black_and_its_keys_are_gone(tmp_path, hands):
     own = Display(hands.name)
     root = own.screen().root
@@ -304,13 +343,28 @@ def test_what_is_missing_is_told_before_anything_is_written(tmp_path, hands):
 NO_BUS = [name for name in ("dbus-run-session", "galculator", "openbox") if not shutil.which(name)]
 _ELEMENTS = """
 import subprocess, sys, time
+from Xlib import X
+from Xlib.display import Display
+from Xlib.ext import xtest
 from flywheel.recordings.recorder.accessibility import ElementWatch
 with ElementWatch() as elements:
     program = subprocess.Popen(["galculator"])
     found, until = set(), time.monotonic() + 60
     while not {"7", "8"} <= found and time.monotonic() < until:
         found = {elements.label(x, y) for x in range(10, 640, 30) for y in range(10, 480, 30)}
-    print(sorted(found), elements.in_password_field(0.0, time.monotonic() - 0.1, time.monotonic(), program.pid))
+    known = elements.in_password_field(0.0, time.monotonic() - 0.1, time.monotonic(), program.pid)
+    x, y = next((x, y) for y in range(5, 480, 5) for x in range(10, 640, 10) if elements.label(x, y) == "Edit")
+    display = Display()
+    beneath = item = elements.label(x, y + 45)
+    for kind, detail, at in ((X.MotionNotify, 0, y), (X.ButtonPress, 1, y), (X.ButtonRelease, 1, y),
+                             (X.MotionNotify, 0, y + 44), (X.MotionNotify, 0, y + 45)):
+        xtest.fake_input(display, kind, detail, x=x, y=at)
+        display.sync()
+        time.sleep(0.3)
+    while item == beneath and time.monotonic() < until:
+        item = elements.label(x, y + 45)
+    print("item", item)
+    print(sorted(found), known)
     program.kill()
 """
 
@@ -332,6 +386,7 @@ def test_elements_have_the_names_that_their_application_gives_them(hands):
     )
     assert "'7', '8', '9'" in ran.stdout, ran.stderr
     assert "(False, [])" in ran.stdout
+    assert re.search(r"^item (Cut|Copy|Paste|Preferences)", ran.stdout, re.M), "an open menu lies over its window"
 
 
 def test_the_command_records_until_it_is_stopped(tmp_path, hands):
@@ -350,7 +405,7 @@ def test_the_command_records_until_it_is_stopped(tmp_path, hands):
     told, warned = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 0, warned
     assert "nothing that is typed is kept" in warned
-    assert "1 stretches of hidden typing" in told
+    assert "1 stretch of hidden typing" in told
     assert "once it lies in recording.folder" in told
     (session,) = [path for path in tmp_path.iterdir() if (path / "session.json").is_file()]
     actions = [one.action for one in load_session(session).actions]

@@ -20,7 +20,7 @@ from processes import PATIENCE_S
 
 from flywheel.agent.actions import ParseError
 from flywheel.agent.parsing.parser import parse_response
-from flywheel.config import RecordingSettings, Settings, SynthesisSettings
+from flywheel.config import PolicySettings, RecordingSettings, Settings, SynthesisSettings
 from flywheel.envs.tasks.drawing import make_tasks, task_content, task_from_row
 from flywheel.recordings import ingest
 from flywheel.recordings.asr.recognizer import Word
@@ -268,6 +268,18 @@ def test_damage_is_named_and_quarantined(session, what, ws):
     )
     known = not re.search("session.json|annotator|tasks|level|reward|world", what)
     assert (one.task_row is not None) == known or "world" in what
+
+
+def test_a_screen_that_is_larger_than_training_takes_is_named_and_quarantined(session):
+    accepted = SETTINGS.model_copy(update={"policy": PolicySettings(max_image_side=224)})
+    assert ingest_session(session, FixedRecognizer(), accepted, 1).trajectory.status == "completed"
+    least = SETTINGS.model_copy(update={"policy": PolicySettings(max_image_side=223)})
+    one = ingest_session(session, FixedRecognizer(), least, 1)
+    assert (one.trajectory.status, one.steps) == ("invalid", ())
+    said = r"the screen is too large: 224 x 224 pixels \(000-tiles-anna/screens\.parquet, screen \w{12}\)"
+    assert re.fullmatch(
+        said + r"; policy\.max_image_side is 223: raise it, or take smaller screens", one.trajectory.error
+    )
 
 
 def test_separators_in_labels_empty_lines_and_a_byte_order_mark_are_read(session):

@@ -101,6 +101,17 @@ def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(three_ite
     assert whole(ws) == before
 
 
+@pytest.mark.exhaustive
+def test_a_pruned_output_that_training_reads_and_has_no_copy_is_told(three_iterations, tmp_path):
+    ws = Workspace(shutil.copytree(three_iterations, tmp_path / "ws", symlinks=True))
+    path = "data/ct/iteration=001/stage=route"
+    dvc_files.add_pruned(ws, 1, [path])
+    next(ws.partition("ct", 1, "route").glob("*.parquet")).unlink()
+    shutil.rmtree(ws.root / ".dvc" / "cache")
+    with pytest.raises(DataError, match=rf"{path}: .*cannot be brought back"):
+        backup.restore_damaged_outputs(ws)
+
+
 def test_what_no_copy_is_left_of_stops_the_run_with_what_to_type(ws):
     cut(ws)
     shutil.rmtree(ws.root / ".dvc" / "cache")

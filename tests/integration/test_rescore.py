@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections import Counter
@@ -167,6 +168,35 @@ def test_a_table_says_by_iteration_and_domain_what_changes(ws, length):
     assert {line.split()[0] for line in told.splitlines()[1:] if line.split()[0].isdigit()} == {"1", "3"}
     assert "  length 1: " in told
     assert told.endswith("nothing was written: add --write\n")
+    (asked, kept) = (re.search(rf"  {name} .*", told)[0] for name in ("length", "verifier"))
+    assert "known from before" not in asked
+    assert re.search(r": (\d+) have a score, 0 abstained, .*; \1 known from before: a version is not asked twice", kept)
+
+
+def test_a_rule_that_changes_without_its_version_is_told_as_known(ws, length):
+    for least in (4, 1):
+        length("1", least)
+        judged_by(ws, ["length"])
+        code, told = flywheel(ws, "score", "--scorer", "length", "--iteration", "1", "--write")
+        assert code == 0, told
+    assert "iteration 001: 0 trajectories go elsewhere, 0 scores change" in told
+    assert re.search(r"  length 1: (\d+) have a score, .*; \1 known from before", told)
+
+
+def test_an_iteration_that_is_not_routed_is_named_by_the_option(ws):
+    shutil.rmtree(ws.partition("routes", 3, "route"))
+    code, told = flywheel(ws, "score", "--scorer", "verifier", "--iteration", "2-3")
+    assert code == 2
+    assert "iteration 003 is not routed yet (--iteration); its stage `route` comes first: `flywheel run`" in told
+
+
+def test_settings_that_lack_their_comma_are_refused(ws, length):
+    length("1", 4)
+    path = Path(scorers.__path__[-1]) / "length.py"
+    path.write_text(path.read_text() + "SETTINGS = ('judge')\n")
+    code, told = flywheel(ws, "score", "--scorer", "length", "--iteration", "1")
+    assert code == 2
+    assert "scorer length: SETTINGS is no tuple of names" in told
 
 
 @pytest.mark.exhaustive

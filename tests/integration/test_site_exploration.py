@@ -66,6 +66,10 @@ def test_functions_are_found_behind_menus_and_prerequisites_are_one_task(explore
     assert any("tick “Wrap lines”" in text and "choose “Large” in “Size”" in text for text in told)  # an extension
     assert not any(word in " ".join(told) for word in ("Nothing", "Log out", "Ask"))
     assert read_funnel(made.path.parent / "pages-site").stages[-1].left == len(told) >= 5
+    for one in made.tasks.values():  # what a solver repeats and says
+        thoughts = one["proof"]["thoughts"]
+        assert len(thoughts) == len(one["proof"]["actions"]) >= 2
+        assert all(thought.startswith("I ") and not {"“", "”"} & {*thought} for thought in thoughts)
 
 
 def re_title(text):

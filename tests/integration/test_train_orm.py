@@ -76,7 +76,7 @@ def made(tmp_path_factory):
     """The workspace, and the folder of an ORM that was trained on it."""
     folder = tmp_path_factory.mktemp("orm")
     ws = workspace(folder / "ws")
-    recipe = trainer.Recipe(small_model(folder / "begin", PROJECT), **RECIPE)
+    recipe = trainer.OrmRecipe(small_model(folder / "begin", PROJECT), **RECIPE)
     seen = []
     out = trainer.train_orm(ws, (1, 1), folder / "models" / "orm", recipe, seen.append)
     assert [one["stage"] for one in seen] == ["sft"] * 60 + ["rl"] * 8
@@ -96,7 +96,7 @@ def test_labels_are_the_models_own_trajectories_with_all_screens(made, tmp_path)
 def test_it_learns_to_see_the_truth_though_all_claim_success(made, tmp_path):
     ws, out = made
     found, images = load_labelled(ws, (1, 1), tmp_path)
-    said = trainer.judge(out, Calibration.read(out).reads, found, images)
+    said = trainer.compute_yes_probabilities(out, Calibration.read(out).reads, found, images)
     assert np.mean((said > 0.5) == [one.truth for one in found]) > 0.95
 
 
@@ -137,7 +137,7 @@ def test_its_folder_is_a_checkpoint_that_answers_as_the_policy_does(made, tmp_pa
 
     said = reader.probabilities(contexts)
     assert asyncio.run(ask()) == ["yes" if p > 0.5 else "no" for p in said]
-    assert trainer.judge(out, reader.reads, found[:12], images) == pytest.approx(said, abs=1e-4)
+    assert trainer.compute_yes_probabilities(out, reader.reads, found[:12], images) == pytest.approx(said, abs=1e-4)
 
 
 def test_the_next_one_is_the_next_version_and_says_what_it_was_made_of(made):
@@ -147,7 +147,7 @@ def test_the_next_one_is_the_next_version_and_says_what_it_was_made_of(made):
     assert "| games | " in card
     assert "60 steps of SFT, 8 of RL" in card
     again = trainer.train_orm(
-        ws, (1, 1), out.with_name("orm"), replace(trainer.Recipe(out, **RECIPE), sft_steps=1, rl_steps=0)
+        ws, (1, 1), out.with_name("orm"), replace(trainer.OrmRecipe(out, **RECIPE), sft_steps=1, rl_steps=0)
     )
     assert again.name == "orm@2"
     assert Calibration.read(again).weights != Calibration.read(out).weights
@@ -169,7 +169,7 @@ def test_a_verdict_of_another_checkpoint_is_refused(made):
 def test_labels_that_cannot_train_or_calibrate_are_refused_before_training(tmp_path, truth, words):
     ws = workspace(tmp_path / "ws", truth)
     with pytest.raises(BadInput, match=words):
-        trainer.train_orm(ws, (1, 1), tmp_path / "orm", trainer.Recipe(PROJECT / "models" / "base"))
+        trainer.train_orm(ws, (1, 1), tmp_path / "orm", trainer.OrmRecipe(PROJECT / "models" / "base"))
     assert not list(tmp_path.glob("orm*"))
 
 

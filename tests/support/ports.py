@@ -1,4 +1,4 @@
-"""Find ports for tests that must know a port's number before anything listens there."""
+"""Find ports for tests that must know a port's number before anything listens there, and watch sockets be closed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import random
 import socket
 from pathlib import Path
+
+import pytest
 
 _DRAWN_BY_THE_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -24,3 +26,15 @@ def find_free_ports(count: int = 1) -> int:
             for port in range(first, first + count):
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))
             return first
+
+
+def remember_sockets(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[socket.socket]:
+    """Let the function `name` of `owner` add each socket that it returns to a list, and return that list."""
+    make, made = getattr(owner, name), []
+
+    def remembered(*arguments: object) -> socket.socket:
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(owner, name, remembered)
+    return made

@@ -1,6 +1,8 @@
 """A small workspace that looks like one after some turns, made through the schema alone: no browser, no model.
 
-`incoming` writes what ingest, synthesize, rollout and score leave; `outgoing` what the stages after route leave.
+`workspace` makes it, and its settings; `incoming` writes what ingest, synthesize, rollout and score of an iteration
+leave; `outgoing` what the stages after route leave. No back-end knows the verifiers of these tasks (`shop`), so that
+the stage `score` refuses them: `played` of `test_scoring.py` writes rows that it takes.
 """
 
 from __future__ import annotations

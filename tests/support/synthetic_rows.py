@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import random
 import zlib
@@ -12,7 +13,9 @@ from functools import cache
 
 from PIL import Image, ImageDraw
 
-from flywheel.store.schema import metric_row
+from flywheel.envs.tasks.drawing import task_from_row
+from flywheel.rewards.scorer import ScoringInput
+from flywheel.store.schema import Step, Trajectory, metric_row, record_from_row
 
 START = datetime(2026, 11, 1, 9, tzinfo=UTC)
 WORLDS = {"games": ("tiles", "merge"), "sites": ("shop", "settings")}
@@ -124,6 +127,24 @@ def task(name: str, domain: str, world: str, split: str = "train") -> dict:
         "checksum": "c",
         "environment": "browser",
     }
+
+
+def scoring_input(steps: int = 3, *, state: dict | None = None, **changes) -> ScoringInput:
+    """A finished trajectory with its task and its screens, as scorers see it.
+
+    steps: how many. state: the final one; None: one that the task's verifier holds for solved. changes: other columns
+    of the trajectory.
+    """
+    about = task("k1", "sites", "shop") | {"verifier": "state:score"}
+    ended = json.dumps({"won": True, "score": 1.0} if state is None else state)
+    row = trajectory("t1", about, steps=steps, final_state=ended, **changes)
+    done = (step(row, n, total=steps, kind="finished" if n == steps - 1 else "click") for n in range(steps))
+    return ScoringInput(
+        task_from_row(about),
+        record_from_row("trajectories", Trajectory, row),
+        tuple(record_from_row("steps", Step, one) for one in done),
+        {image_row(n)["sha256"]: screen(n) for n in range(steps)},
+    )
 
 
 def rl_metrics(domain: str, k: int, rng: random.Random, steps: int = 8) -> list[dict]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import by_day, examples
 from peft import PeftModel
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
@@ -329,6 +331,19 @@ def test_a_full_disk_leaves_what_was_there(specialists, tmp_path, monkeypatch):
     assert checkpoint.read_adapter_config(tmp_path / "out")["r"] == 3
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_also_where_what_was_written_is_gone_by_then(specialists, tmp_path, monkeypatch, number):
+    """safetensors has an error of its own, and without the half-written file the disk has room again."""
+
+    def full(*_args, **_kwargs):
+        raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(number)} (os error {number})")
+
+    monkeypatch.setattr(adapter, "save_file", full)
+    with pytest.raises(DiskFull):
+        merge_checkpoints(specialists, SHARES, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
 # -- the stage ----------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +391,16 @@ def test_an_adapter_to_begin_with_is_held_against_the_settings_before_a_run(spec
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("stage", ["ct", "sft", "rl"])
+def test_four_bits_want_a_gpu_for_each_stage_that_trains(stage, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("flywheel.policy.model.find_spec", lambda _: True)
+    four = {"adapter": {"method": "lora", "base_dtype": "nf4"}}
+    iterations._check_devices(Settings.model_validate(four))
+    with pytest.raises(ModelError, match=rf"need a GPU \(adapter\.base_dtype, {stage}\.device\)"):
+        iterations._check_devices(Settings.model_validate(four | {stage: {"device": "cpu"}}))
+
+
 # -- commands -----------------------------------------------------------------------------------------------------
 
 
@@ -410,6 +435,17 @@ def test_merge_adapter_writes_what_transformers_loads_and_peft_computes(tmp_path
     assert all(torch.allclose(exact[name], weight, rtol=1e-5, atol=1e-6) for name, weight in peft.items())
 
 
+def test_merge_adapter_looks_for_room_before_it_reads_weights(specialists, tmp_path, monkeypatch):
+    (tmp_path / ".out.1.part").mkdir()  # as a kill leaves it
+    needs = checkpoint.count_parameters(checkpoint.find_base_checkpoint(specialists[0])) * 2
+    monkeypatch.setattr("flywheel.cli.model.shutil.disk_usage", lambda _: SimpleNamespace(free=needs - 1))
+    code, told = flywheel("merge-adapter", specialists[0], tmp_path / "out", "--dtype", "bfloat16")
+    assert (code, "MiB are free" in told, len(told.splitlines())) == (1, True, 1), told
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("flywheel.cli.model.shutil.disk_usage", lambda _: SimpleNamespace(free=needs))
+    assert flywheel("merge-adapter", specialists[0], tmp_path / "out", "--dtype", "bfloat16")[0] == 0
+
+
 def test_an_adapter_of_a_tied_head_is_refused(base, tmp_path):
     """PEFT's merge adds it to the input embedding too."""
     tensors = {"base_model.model.lm_head.lora_A.weight": torch.ones(1, 64)}
@@ -438,7 +474,12 @@ def test_commands_merge_and_refuse(specialists, base, tmp_path):
         (("merge", tmp_path / "none", tmp_path / "new"), "does not exist"),
         (("merge-adapter", base, tmp_path / "new"), "a whole checkpoint, and no adapter"),
         (("merge-adapter", specialists[0], base), "it is there already"),
+        (("merge-adapter", specialists[0], base / "config.json" / "new"), "nothing can be made here"),
+        (("merge", *specialists, base / "config.json" / "new"), "nothing can be made here"),
     ):
         code, told = flywheel(*words)
         assert (code, said in told, len(told.splitlines())) == (2, True, 1), told
     assert not (tmp_path / "new").exists()
+    other = checkpoints.make(tmp_path / "base", "qwen3_vl", seed=3)
+    assert flywheel("merge", specialists[0], specialist(other, tmp_path / "one", 1), tmp_path / "deep" / "new")[0] == 2
+    assert not (tmp_path / "deep").exists()

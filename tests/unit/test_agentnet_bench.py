@@ -82,6 +82,7 @@ def test_a_bad_field_refuses_its_file_and_no_other(tmp_path, change, why):
     assert isinstance(good, Demonstration)
 
 
-def test_a_folder_without_tasks_is_bad_input(tmp_path):
+@pytest.mark.parametrize("names", [[], ["."], ["none.json"]])
+def test_without_a_file_of_tasks_it_is_bad_input(tmp_path, names):
     with pytest.raises(BadInput, match="no such JSON file"):
-        list(read_agentnet_bench([tmp_path], tmp_path))
+        list(read_agentnet_bench([tmp_path / name for name in names], tmp_path))

@@ -361,6 +361,8 @@ DRAG = [{"do": "grab", **HERE}, {"do": "move", **THERE}, {"do": "drop", **THERE}
         ([{"do": "text", "text": "abc\n"}], False, act.Type("abc\n")),
         ([{"do": "press", "key": "Control"}, {"do": "press", "key": "a"}], False, act.Hotkey(("ctrl", "a"))),
         ([{"do": "press", "key": " "}], False, act.Hotkey(("space",))),
+        ([{"do": "press", "key": "ArrowDown"}], False, act.Hotkey(("down",))),  # as the model's own steps have it
+        ([{"do": "press", "key": "Meta"}, {"do": "press", "key": "Escape"}], False, act.Hotkey(("win", "esc"))),
         ([{"do": "back"}], False, act.NavigateBack()),
         ([{"do": "back"}], True, act.PressBack()),
         ([{"do": "home"}], True, act.PressHome()),
@@ -384,6 +386,11 @@ def test_gestures_are_actions(said, touch, action):
 def test_other_gestures_are_none(said):
     with pytest.raises(BadInput, match="no action"):
         action_of_gestures([Gesture.from_json(one) for one in said], False)
+
+
+def test_four_clicks_are_no_action():
+    with pytest.raises(BadInput, match="no action"):
+        action_of_gestures([Gesture("click", count=4)], False)
 
 
 def test_rules_word_what_lies_under_a_point():

@@ -50,7 +50,7 @@ def test_nothing_is_at_work_once_the_lock_is_free(ws):
 def test_a_stage_tells_its_share_over_all_of_its_shards(ws):
     with run_lock.hold_workspace(ws):
         ctx = begin(ws)
-        with run_progress.record_stage(ctx) as record:
+        with run_progress.track_stage(ctx) as record:
             record.plan(["a", "b", "c", "d"])
             progress.report_shard_progress("promote", "a: 1 of 2", "a", 0.5)
             progress.report_shard_progress("promote", "b done", "b", 1.0)
@@ -73,7 +73,7 @@ def test_a_stage_tells_its_share_over_all_of_its_shards(ws):
 def test_a_second_run_is_told_what_the_first_one_does_and_how_to_end_it(ws, by, ends):
     with run_lock.hold_workspace(ws):
         ctx = begin(ws, by)
-        with run_progress.record_stage(ctx):
+        with run_progress.track_stage(ctx):
             said = refusal(ws)
             (head, stage) = status.read_work_status(ws).lines()
     assert re.search(r"iteration 001, promote since \d\d-\d\d \d\d:\d\d UTC", said)
@@ -85,17 +85,14 @@ def test_a_second_run_is_told_what_the_first_one_does_and_how_to_end_it(ws, by, 
 def test_while_a_run_waits_what_is_told_to_type_is_what_answers_it(ws):
     with run_lock.hold_workspace(ws):
         ctx = begin(ws)
-        with (
-            run_progress.record_stage(ctx) as record,
-            record.wait_for("a reviewer", promotion_review.review_command(1)),
-        ):
+        with run_progress.track_stage(ctx) as record, record.wait_for("a reviewer", promotion_review.review_command(1)):
             said, lines = refusal(ws), list(status.read_work_status(ws).lines())
             for text in (said, lines[1]):
                 assert "promote waits for a reviewer since" in text
                 (typed,) = re.findall("type `flywheel (.*?)`", text)
                 result = CliRunner().invoke(main, [*typed.replace("NAME", "Ada").split(), "-w", str(ws.root)])
                 assert (result.exit_code, "the run that waits for it goes on" in result.output) == (0, True)
-        with run_progress.record_stage(ctx):
+        with run_progress.track_stage(ctx):
             assert "waits for" not in refusal(ws)
 
 

@@ -118,6 +118,13 @@ def test_a_task_file_that_cannot_be_read_is_told_and_stops_no_other(tmp_path, na
     assert "\n" not in refused.why
 
 
+@pytest.mark.parametrize("compose", ["version: '3'\n", "services: [client]\n", "[]\n"])
+def test_containers_of_another_form_are_told_and_stop_no_other_task(tmp_path, compose):
+    files = {"task.yaml": "instruction: Say hello.\n", "docker-compose.yaml": compose}
+    (refused,) = BENCHMARKS["terminal-bench"].load_tasks(write_files(tmp_path, files))
+    assert "docker-compose.yaml" in refused.why
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_without_tasks_or_results_is_bad_input(tmp_path, name):
     with pytest.raises(BadInput):
@@ -413,6 +420,9 @@ def test_lmgame_bench_normalises_each_game_to_1_to_100(tmp_path):
     results = BENCHMARKS["lmgame-bench"].read_results(write_files(tmp_path, {"gym_run_summary.json": json.dumps(said)}))
     assert [(one.seed, one.score, one.fault) for one in results] == [(1, 4.0, ""), (2, None, "the run broke off")]
     assert BENCHMARKS["lmgame-bench"].score_results(results).figures["raw/m with harness/sokoban"] == 4.0
+    empty = said | {"settings": said["settings"] | {"num_runs": 0}, "individual_run_results": []}
+    with pytest.raises(BadInput, match="no runs in any"):
+        BENCHMARKS["lmgame-bench"].read_results(write_files(tmp_path, {"gym_run_summary.json": json.dumps(empty)}))
 
 
 def test_online_mind2web_takes_the_share_of_judged_runs(tmp_path):

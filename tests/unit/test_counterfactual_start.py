@@ -11,7 +11,13 @@ from lamp_env import LEFT, RIGHT, LampEnv, Lamps, Scripted
 
 from flywheel.agent.prompt import Image
 from flywheel.policy.protocol import SamplingParams
-from flywheel.rollout.counterfactual import Change, ReplayedState, StateNotRestored, format_thought, play_counterfactual
+from flywheel.rollout.counterfactual import (
+    CounterfactualChange,
+    ReplayedState,
+    StateNotRestored,
+    format_thought,
+    play_counterfactual,
+)
 from flywheel.rollout.episode import run_episode
 from flywheel.utils.errors import BadInput, EnvError
 
@@ -65,7 +71,7 @@ async def go_on(parent, at, change, runs=3, policy=None, make=lambda lease: Coun
 
 async def test_the_first_run_is_played_again_and_the_others_restore_a_checkpoint():
     parent = await play([WAIT, RIGHT, RIGHT, LEFT])
-    made, envs = await go_on(parent, 2, Change("action", "click(point='<point>25 50</point>')"))
+    made, envs = await go_on(parent, 2, CounterfactualChange("action", "click(point='<point>25 50</point>')"))
     assert [(env.steps, env.restored) for env in envs] == [(3, 0), (1, 1), (1, 1)]
     for number, one in enumerate(made):
         row = one.trajectory
@@ -84,7 +90,7 @@ async def test_the_first_run_is_played_again_and_the_others_restore_a_checkpoint
 
 async def test_where_there_is_no_checkpoint_each_run_is_played_again():
     parent = await play([WAIT, RIGHT, LEFT])
-    _, envs = await go_on(parent, 2, Change("action", "wait()"), make=lambda lease: WithoutCheckpoints())
+    _, envs = await go_on(parent, 2, CounterfactualChange("action", "wait()"), make=lambda lease: WithoutCheckpoints())
     assert [env.restored for env in envs] == [0, 0, 0]
     assert {env.steps for env in envs} == {5}, "two again, the changed one, and on to the limit"
 
@@ -96,7 +102,7 @@ async def test_another_screen_on_the_way_is_told(number):
     steps[number] = dataclasses.replace(steps[number], image_sha256="0" * 64)
     changed = dataclasses.replace(parent, steps=tuple(steps))
     with pytest.raises(StateNotRestored, match=f"before step 2 cannot be restored: at step {number} .*000000000000"):
-        await go_on(changed, 2, Change())
+        await go_on(changed, 2, CounterfactualChange())
 
 
 async def test_a_state_that_was_restored_once_and_is_not_again_is_a_fault_of_the_environment():
@@ -107,7 +113,9 @@ async def test_a_state_that_was_restored_once_and_is_not_again_is_a_fault_of_the
             return await super().restore(bytes([checkpoint[0] + 1, checkpoint[1]]))
 
     parent = await play([WAIT, RIGHT, LEFT])
-    made, envs = await go_on(parent, 2, Change("action", "finished()"), runs=2, make=lambda lease: Drifting())
+    made, envs = await go_on(
+        parent, 2, CounterfactualChange("action", "finished()"), runs=2, make=lambda lease: Drifting()
+    )
     assert [one.trajectory.status for one in made] == ["completed", "crashed"]
     assert "restored before, and now it is not" in made[1].trajectory.error
     assert len(envs) == 2 + SETTINGS.rollout.retries
@@ -121,17 +129,19 @@ async def test_runs_of_one_number_have_the_same_seeds_on_both_sides():
         await go_on(parent, 1, change, policy=policy, **more)
         return [sampling.seed for _, sampling in policy.asked], {sampling.temperature for _, sampling in policy.asked}
 
-    own, temperatures = await seeds(Change())
+    own, temperatures = await seeds(CounterfactualChange())
     assert (len(set(own)), temperatures) == (len(own), {0.5})
-    assert await seeds(Change("temperature", "1.5")) == (own, {1.5})
-    assert await seeds(Change("instruction", "Wait.")) == (own, {0.5})
-    assert (await seeds(Change(), seed=1))[0] != own
+    assert await seeds(CounterfactualChange("temperature", "1.5")) == (own, {1.5})
+    assert await seeds(CounterfactualChange("instruction", "Wait.")) == (own, {0.5})
+    assert (await seeds(CounterfactualChange(), seed=1))[0] != own
 
 
 async def test_another_instruction_is_what_the_model_reads_from_there_on():
     parent = await play([WAIT, RIGHT, LEFT])
     policy = Scripted(lambda context, sampling: RIGHT)
-    made, _ = await go_on(parent, 1, Change("instruction", "Click the lamp twice."), runs=1, policy=policy)
+    made, _ = await go_on(
+        parent, 1, CounterfactualChange("instruction", "Click the lamp twice."), runs=1, policy=policy
+    )
 
     def read(context):
         return " ".join(part for message in context for part in message.parts if not isinstance(part, Image))
@@ -143,7 +153,7 @@ async def test_another_instruction_is_what_the_model_reads_from_there_on():
 async def test_a_thought_begins_the_first_answer_alone():
     parent = await play([WAIT, RIGHT, LEFT])
     policy = Scripted(lambda context, sampling: RIGHT)
-    await go_on(parent, 1, Change("thought", "I wait."), runs=2, policy=policy)
+    await go_on(parent, 1, CounterfactualChange("thought", "I wait."), runs=2, policy=policy)
     begins = [sampling.begins for _, sampling in policy.asked]
     assert begins == [format_thought("I wait."), *[""] * (len(begins) // 2 - 1)] * 2
 
@@ -162,7 +172,7 @@ async def test_runs_at_once_share_one_replay():
 
 def test_what_cannot_be_changed_is_refused():
     with pytest.raises(BadInput, match="'weather' cannot be changed"):
-        Change("weather", "sun")
+        CounterfactualChange("weather", "sun")
     for text in ("", "  ", "two\nlines"):
         with pytest.raises(BadInput, match="not one line of text"):
             format_thought(text)

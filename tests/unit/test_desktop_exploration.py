@@ -6,11 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from flywheel.synthesis.exploration import desktop_explorer, site_tasks
 from flywheel.synthesis.exploration.desktop_explorer import (
+    DesktopFindings,
     DesktopStep,
     DesktopWalker,
     compare_desktops,
     describe_end,
+    explore_desktop,
     list_operations,
     parse_tree,
     read_desktop_source,
@@ -141,3 +144,54 @@ async def test_a_look_that_is_killed_is_told_as_such_though_the_shell_repeats_th
             await walker.look()
     else:
         assert [one.name for one in await walker.look()] == ["editor"]
+
+
+TASK = {
+    "name": "g0001", "instruction": "In editor, press “Bold”.", "max_steps": {1: 6}, "end": {"wanted": {"a.txt": "b"}},
+    "begin": {"files": {}, "apps": [["editor"]], "allowed": "gui"},
+}  # fmt: skip
+SOURCE = {"world": "own", "title": "", "begin": {"apps": [["editor"]]}}
+LIMITS = {"most": 1, "actions": 1, "seed": 0, "say": lambda line: None}
+
+
+def explored(then=lambda: None):
+    async def find(source, **limits):
+        then()
+        return DesktopFindings((), ((TASK, {"replayed": 2}),), {"functions": 1})
+
+    return find
+
+
+async def test_what_is_explored_is_written_with_its_funnel(monkeypatch, tmp_path):
+    monkeypatch.setattr(desktop_explorer, "find_desktop_tasks", explored())
+    path, funnel = await explore_desktop(SOURCE, tmp_path / "out", **LIMITS)
+    assert path == tmp_path / "out" / "own.yaml"
+    assert funnel == {"site": "own", "seed": 0, "counts": {"functions": 1}, "functions": [], "tasks": 1}
+    assert {one.name for one in (tmp_path / "out" / "own").iterdir()} == {"details.json", "funnel.json"}
+
+
+@pytest.mark.parametrize("place", ["out", "out/own", "out/own.yaml/a"])
+async def test_a_place_that_cannot_be_written_to_is_told_before_the_exploration(monkeypatch, tmp_path, place):
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).write_text("mine")
+    monkeypatch.setattr(desktop_explorer, "find_desktop_tasks", explored(lambda: pytest.fail("it explores")))
+    with pytest.raises(BadInput):
+        await explore_desktop(SOURCE, tmp_path / "out", **LIMITS)
+    assert (tmp_path / place).read_text() == "mine"
+
+
+async def test_a_folder_that_may_not_be_written_to_is_told_before_the_exploration(monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(site_tasks.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(desktop_explorer, "find_desktop_tasks", explored(lambda: pytest.fail("it explores")))
+    with pytest.raises(BadInput, match="Permission denied"):
+        await explore_desktop(SOURCE, tmp_path / "out", **LIMITS)
+
+
+async def test_a_place_that_is_taken_during_the_exploration_is_bad_input(monkeypatch, tmp_path):
+    take = (tmp_path / "out" / "own").write_text
+    monkeypatch.setattr(desktop_explorer, "find_desktop_tasks", explored(lambda: take("mine")))
+    with pytest.raises(BadInput, match="nothing can be made here"):
+        await explore_desktop(SOURCE, tmp_path / "out", **LIMITS)

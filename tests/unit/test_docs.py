@@ -188,7 +188,10 @@ def command_fault(words: list[str]) -> str:
             return ""
         if not (PROJECT / name).exists():
             return f"no {name}"
-        option = wrong_option(words[2:], (PROJECT / name).read_text(encoding="utf-8"))
+        known = (PROJECT / name).read_text(encoding="utf-8")
+        if "add_study_arguments" in known:  # the options that all studies have
+            known += (PROJECT / "benchmarks/bench_case.py").read_text(encoding="utf-8")
+        option = wrong_option(words[2:], known)
         return f"{name} has no {option}" if option else ""
     if words[0] not in {"flywheel", ".venv/bin/flywheel"} or len(words) < 2:
         return ""

@@ -12,7 +12,7 @@ from checkpoints import ARCHITECTURES, make
 from PIL import Image as Picture
 
 from flywheel.agent.prompt import Image, Message
-from flywheel.policy.devices import is_small_model, open_pass_pool, use_one_core_in_thread
+from flywheel.policy.devices import is_small_model
 from flywheel.policy.encoding import Encoder, collate_sequences
 from flywheel.policy.inference import engine as engines
 from flywheel.policy.inference.cache import find_positions, make_prompt
@@ -20,6 +20,7 @@ from flywheel.policy.inference.engine import BatchRow, InferenceEngine, generate
 from flywheel.policy.inference.fused_layers import optimise_for_inference
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import SamplingParams
+from flywheel.policy.torch_threads import open_pass_pool, use_one_core_in_thread
 from flywheel.utils.errors import PolicyError
 
 MB = 1 << 20

@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fake_env import FakeEnv
 from lamp_env import Lamps, Scripted
 from text_env import STORE, Shelf, ShelfSettings, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
 from flywheel.agent.prompt import Image
+from flywheel.cli.tasks import attack_command, list_attacked_suites
 from flywheel.config import Settings, dump_settings, is_settings_parameter, load_settings, parse_settings
 from flywheel.envs import backends, registry
 from flywheel.envs.base import Checkpointable
@@ -91,6 +93,14 @@ async def test_what_it_does_not_see_the_same_twice_is_caught():
 
     with pytest.raises(EnvError, match=r"gave another result .*observation"):
         await CLAUSES["determinism"](ConformanceCase(env, store_task(), moves=MOVES))
+
+
+def test_a_suite_without_an_expert_is_not_attacked(shelves):
+    assert "store" not in list_attacked_suites()
+    assert {"desk", "chores", "errands", "phone", "tiles", "shop"} <= set(list_attacked_suites())
+    told = CliRunner().invoke(attack_command, ["--world", "store"])
+    assert isinstance(told.exception, BadInput)
+    assert "the suite store, of the kind shelves, has no expert" in str(told.exception)
 
 
 def test_checkpoints_are_a_protocol_of_their_own():

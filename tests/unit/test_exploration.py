@@ -8,7 +8,8 @@ import sqlite3
 
 import pytest
 
-from flywheel.synthesis.exploration import effects, folder_digest, wording
+from flywheel.agent.actions import Click, Hotkey, Point, Scroll, TypeAt, Wait
+from flywheel.synthesis.exploration import effects, folder_digest, site_tasks, wording
 from flywheel.synthesis.exploration.effects import Change
 from flywheel.synthesis.exploration.page_view import PageControl, PageView, TextMasks, make_address_kind
 from flywheel.synthesis.exploration.site_explorer import ExplorationReport, ExploreBudget, SiteExplorer, SiteFunction
@@ -255,6 +256,12 @@ def test_a_manifest_with_a_wrong_field_is_told(tmp_path, wrong):
         find_site(str(tmp_path / "wrong.yaml"), 0)
 
 
+def test_a_manifest_whose_folder_is_missing_is_told(tmp_path):
+    (tmp_path / "lost.yaml").write_text("name: corner\nfolder: nowhere\n")
+    with pytest.raises(BadInput, match="there is no folder nowhere"):
+        find_site(str(tmp_path / "lost.yaml"), 0)
+
+
 def test_an_address_without_a_host_is_told():
     with pytest.raises(BadInput, match="not an address: Invalid IPv6 URL"):
         find_site("http://[", 0)
@@ -267,6 +274,42 @@ def test_a_folder_needs_a_page(tmp_path):
     assert find_site(str(tmp_path), 0).raw["start"] == "b.html"
     with pytest.raises(BadInput, match="no such manifest"):
         find_site(str(tmp_path / "none.yaml"), 0)
+
+
+AT = Point(0.5, 0.5)
+DOWN, ENTER = Hotkey(("down",)), Hotkey(("enter",))
+
+
+@pytest.mark.parametrize(
+    ("one", "actions", "thoughts"),
+    [
+        (step(name="Edit", place="#b", heading="Ben"), [Click(AT)], ["I press Edit."]),
+        (step(name="✖"), [Click(AT)], ["I click the button."]),
+        (
+            step("type", "textbox", "Title", text="Plans", enter=True),
+            [Scroll(AT, "down"), TypeAt(AT, "Plans\n"), Wait()],
+            [
+                "I scroll down to enter Plans in Title and press Enter.",
+                "I enter Plans in Title and press Enter.",
+                "I wait until the page is ready.",
+            ],
+        ),
+        (
+            step("choose", "combobox", "Size", text="Large"),
+            [Click(AT), DOWN, ENTER],
+            ["I choose Large in Size: first I click it.", "I go down in the list.", "I take this one."],
+        ),
+        (
+            step("slide", "slider", "Volume"),
+            [Click(AT), Hotkey(("right",))],
+            ["I move the slider Volume three steps up: first I click it.", "I move the slider up."],
+        ),
+        (step("accept", name=""), [ENTER], ["I confirm the browser's message."]),
+    ],
+)
+def test_each_action_of_a_step_has_a_plain_thought(one, actions, thoughts):
+    view = look("/", control("button", "Edit", "#a", heading="Ada"), control("button", "Edit", "#b", heading="Ben"))
+    assert wording.word_thoughts(one, actions, view) == thoughts
 
 
 def test_what_has_no_name_is_not_called_by_one():
@@ -295,9 +338,9 @@ def test_a_search_that_finds_nothing_is_no_task(said):
     field = step("type", "textbox", "Find", "#find", text="maple")
     entry, after = (look("/", title="Home", regions={"body": text}) for text in ("Home", said))
     with pytest.raises(wording.NotWordable, match="finds nothing"):
-        make_candidate("f1", [function(field, step(), entry=entry, after=after)], ExplorationReport())
+        make_candidate("f1", function(field, step(), entry=entry, after=after), ExplorationReport())
     found = look("/", title="Home", regions={"body": "3 results"})
-    assert make_candidate("f1", [function(field, step(), entry=entry, after=found)], ExplorationReport())
+    assert make_candidate("f1", function(field, step(), entry=entry, after=found), ExplorationReport())
 
 
 def test_a_step_whose_effect_the_next_one_takes_away_is_no_task():
@@ -311,8 +354,8 @@ def test_a_step_whose_effect_the_next_one_takes_away_is_no_task():
         return function(reset, path=((tick,),), navigated=(False,), **views)
 
     with pytest.raises(wording.NotWordable, match="takes away"):
-        make_candidate("f1", [made("false")], ExplorationReport())
-    assert make_candidate("f1", [made("true")], ExplorationReport()).instruction
+        make_candidate("f1", made("false"), ExplorationReport())
+    assert make_candidate("f1", made("true"), ExplorationReport()).instruction
 
 
 def test_a_known_address_is_gone_to_again_by_words_that_lead_elsewhere_on_each_page_and_into_its_midst():
@@ -328,3 +371,15 @@ def test_a_known_address_is_gone_to_again_by_words_that_lead_elsewhere_on_each_p
     assert follows("/quick", "Index entry", "/why#reasons")
     assert follows("/quick", "Other entry", "/why#more")
     assert not follows("/quick", "Third entry", "/why#third")  # enough of these from that page
+
+
+@pytest.mark.parametrize("place", ["out", "out/pages-site", "out/pages-site.yaml/a"])
+def test_a_place_that_cannot_be_written_to_is_told_before_the_exploration(monkeypatch, tmp_path, place):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "index.html").write_text("<p>Hello.")
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).write_text("mine")
+    monkeypatch.setattr(site_tasks, "_explore", lambda *_: pytest.fail("it explores"))
+    with pytest.raises(BadInput):
+        site_tasks.explore_site(find_site(str(tmp_path / "pages"), 0), tmp_path / "out")
+    assert (tmp_path / place).read_text() == "mine"

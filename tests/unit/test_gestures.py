@@ -140,5 +140,11 @@ def test_keys_are_read_by_layout_level_and_compose(monkeypatch):
     assert [keyboard.read(11, 0), keyboard.read(13, 0), keyboard.read(12, 0)] == [("", ""), ("Enter", ""), ("e", "e")]
 
 
+def test_altgr_is_no_key_of_its_own(monkeypatch):
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    keys = KeyReader(8, [[0xFE03], [ord("q"), ord("Q"), 0, 0, ord("@")]])
+    assert [keys.read(8, 0), keys.read(9, 128)] == [("", ""), ("@", "@")]
+
+
 def test_a_key_that_no_layout_has_is_nothing(monkeypatch):
     assert reader(monkeypatch).read(250, 0)[1] == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Container
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from night import examples
 
+from flywheel.envs.remote import manager
 from flywheel.envs.remote.manager import LeaseLedger, LeasePolicy, NoCapacity
 from flywheel.utils.errors import BadInput, DataError
 
@@ -52,6 +54,30 @@ def test_the_node_with_the_most_room_is_taken(ledger):
     ledger.lease("ann", "page", "x")
     with pytest.raises(NoCapacity, match="all places for page are taken"):
         ledger.lease("cleo", "page", "x")
+
+
+async def test_sessions_are_ended_again_once_the_file_can_be_written(ledger, clock, monkeypatch):
+    lease(ledger)
+    clock.now += 1000
+    own, failed, done = ledger.reclaim, [], asyncio.Event()
+
+    def reclaim():
+        if not failed:
+            failed.append(True)
+            raise sqlite3.OperationalError("database or disk is full")
+        done.set()
+        return own()
+
+    monkeypatch.setattr(manager, "_RECLAIM_S", 0.01)
+    monkeypatch.setattr(ledger, "reclaim", reclaim)
+    application = manager.manager_application(ledger, "a token")
+    application.freeze()
+    await application.startup()
+    async with asyncio.timeout(30):
+        await done.wait()
+    await application.cleanup()
+    assert failed
+    assert not ledger.sessions
 
 
 def test_what_waiting_would_not_help_is_told(ledger):

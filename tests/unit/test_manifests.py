@@ -117,6 +117,10 @@ def test_a_wrong_manifest_is_refused_by_file_and_field_in_one_line(tmp_path, fie
         ("m.yaml", "", "not a mapping"),
         ("m.yaml", "!!python/object/apply:os.system [ls]", "not YAML"),
         ("m.yaml", "a: " + "[" * 3000, "not YAML"),
+        ("m.yaml", "a: !!bool maybe", "not YAML"),
+        ("m.yaml", "a: !!timestamp x", "not YAML"),
+        ("m.yaml", "a: !!int ''", "not YAML"),
+        ("m.yaml", "a: !!map [b]", "not YAML"),
     ],
 )
 def test_what_is_no_manifest_is_refused(tmp_path, name, text, part):
@@ -169,6 +173,14 @@ def test_every_shipped_manifest_is_sound_and_pinned():
         else:
             assert len(manifest.sha256) == 64, manifest.name
         assert pages_manifest.find_page_manifest(manifest.name) == manifest.path
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "y/" * 3000, "z" * 252])
+def test_a_name_that_is_too_long_for_a_file_is_told_in_one_line(tmp_path, name):
+    for find in (pages_manifest.find_page_manifest, lambda name: pages_manifest.load_page_manifests([name], tmp_path)):
+        with pytest.raises(BadInput, match=r"no manifest.*File name too long.*give the path") as caught:
+            find(name)
+        assert len(str(caught.value)) < 250
 
 
 def test_settings_name_files_folders_and_shipped_ones(tmp_path):

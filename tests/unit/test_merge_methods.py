@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.training.merge_methods import METHODS, Cut, MergeMethod, drop_at_random, mix_task_vectors
+from flywheel.training.merge_methods import METHODS, Cut, MergeMethod, draw_mask, mix_task_vectors
 from flywheel.utils.errors import BadInput
 
 # Few different magnitudes, so that many are equal.
@@ -34,11 +34,10 @@ def test_signs_are_elected_by_weight():
 
 
 def test_what_is_dropped_is_a_function_of_its_source():
-    delta = torch.ones(1000, dtype=torch.float64)
-    one = drop_at_random(delta, 0.5, 7, "w", 0)
-    assert set(one.tolist()) == {0.0, 2.0}
-    assert torch.equal(one, drop_at_random(delta, 0.5, 7, "w", 0))
-    assert not torch.equal(one, drop_at_random(delta, 0.5, 7, "v", 0))
+    one = draw_mask(1000, 0.5, 7, "w", 0)
+    assert set(one.tolist()) == {0.0, 1.0}
+    assert torch.equal(one, draw_mask(1000, 0.5, 7, "w", 0))
+    assert not torch.equal(one, draw_mask(1000, 0.5, 7, "v", 0))
 
 
 @pytest.mark.parametrize(

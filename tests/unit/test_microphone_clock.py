@@ -28,6 +28,6 @@ def test_lost_sound_is_silence_in_its_place(tmp_path, monkeypatch):
     now += 0.1
     heard.hear(BLOCK)
     heard.stop()
-    loud = microphone.read(tmp_path / "speech.raw").reshape(-1, SAMPLE_RATE // 10).any(axis=1)
+    loud = microphone.read_sound(tmp_path / "speech.raw").reshape(-1, SAMPLE_RATE // 10).any(axis=1)
     assert heard.began_s == 51.0
     assert loud.tolist() == [True, True, *[False] * 5, True, True, False]

@@ -11,9 +11,9 @@ from PIL import Image
 from flywheel.config import Settings
 from flywheel.recordings.rows import demonstration_rows
 from flywheel.store.images import image_digest
-from flywheel.store.interop.demonstration import Demonstration, RefusedRecord, save_demonstration
+from flywheel.store.interop.demonstration import DEMONSTRATION_FILE, Demonstration, RefusedRecord, save_demonstration
 from flywheel.store.interop.osworld import read_osworld
-from flywheel.utils.errors import BadInput
+from flywheel.utils.errors import BadInput, DataError
 
 BEFORE = "the screen before it was not kept"
 
@@ -151,6 +151,7 @@ def test_the_screen_of_an_action_is_the_one_before_it(tmp_path):
     assert (one.completed, one.split, one.instruction) == (True, "eval", "sort it")
     assert one.facts == {"author": "model", "agent": "gpt", "result": 1.0}
     assert save_demonstration(one, tmp_path / "recordings")
+    assert not save_demonstration(one, tmp_path / "recordings")
     made = demonstration_rows(tmp_path / "recordings" / one.name, Settings(), 1)
     assert (made.trajectory.author, made.trajectory.policy_version, made.trajectory.status) == (
         *("model", "gpt", "completed"),
@@ -166,6 +167,15 @@ def test_without_its_screen_the_first_action_is_shown_and_not_learnt(tmp_path):
     made = demonstration_rows(tmp_path / "recordings" / one.name, Settings(), 1)
     assert made.trajectory.status == "completed"
     assert [step.parse_error for step in made.steps] == [BEFORE, None]
+
+
+def test_a_damaged_one_in_its_place_is_told(tmp_path):
+    write(tmp_path, "pyautogui.click(960, 540)")
+    (one,) = read(tmp_path)
+    save_demonstration(one, tmp_path / "recordings")
+    (tmp_path / "recordings" / one.name / DEMONSTRATION_FILE).write_text("{", encoding="utf-8")
+    with pytest.raises(DataError, match="is there already, and is damaged"):
+        save_demonstration(one, tmp_path / "recordings")
 
 
 def test_a_screen_that_a_later_action_overwrote_is_not_taken_for_an_earlier_one(tmp_path):

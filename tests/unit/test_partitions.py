@@ -145,8 +145,11 @@ def test_many_rows_are_cut_into_files_each_in_order(ws, monkeypatch, backwards):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (general("a", colour="red"), "has no column"),
-        (general(None), "column sample_id is empty"),
+        (general("a", kin="x"), r"has no column kin \(row 0\) \(flywheel/store/tables.sql\); did you mean kind\?"),
+        (
+            general(None),
+            r"column sample_id is empty in a row \(flywheel/store/tables.sql\); give each row its sample_id",
+        ),
         (general("a", kind=3.5), "does not fit table grounding_examples"),
     ],
 )
@@ -154,6 +157,35 @@ def test_rows_that_do_not_fit_are_refused(ws, row, message):
     with pytest.raises(DataError, match=message):
         partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [row])
     assert not ws.data.exists()
+
+
+def test_a_column_of_a_record_is_sought_where_its_fields_stand():
+    with pytest.raises(
+        DataError, match=r"no column thougth \(row 0\) \(flywheel/store/schema.py\); did you mean thought"
+    ):
+        partitions.table_from_rows("steps", [{"thougth": "so"}])
+
+
+def test_a_time_that_is_not_a_number_is_refused():
+    with pytest.raises(DataError, match="does not fit table runs"):
+        partitions.table_from_rows("runs", [{"started_at": float("nan")}])
+
+
+def test_rows_are_found_by_their_key_alone(ws):
+    partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("a"), general("b")])
+    files = partitions.table_files(ws, "grounding_examples")
+    found = partitions.find_rows(ws, "grounding_examples", files, "sample_id", {"b", "c"}, ())
+    assert found.to_pylist() == [{"sample_id": "b"}]
+
+
+def test_a_file_that_the_list_does_not_name_is_not_linked(ws):
+    manifest = partitions.write_partition(ws, "grounding_examples", 1, "synthesize", [general("a")])
+    other = ws.root / manifest.folder / "part-00001-00000000.parquet"
+    with (
+        partitions.open_partition_writer(ws, "grounding_examples", 2, "synthesize") as writer,
+        pytest.raises(DataError, match="a file of the partition is missing"),
+    ):
+        partitions.link_partition_files(ws, writer, "grounding_examples", 1, "synthesize", only=other)
 
 
 def test_a_table_of_another_schema_is_refused(ws):
@@ -190,7 +222,7 @@ def test_a_full_disk_leaves_the_old_partition_and_no_half_one(ws, monkeypatch):
 
 
 def test_a_column_that_only_a_later_row_has_is_refused_and_not_dropped(ws):
-    with pytest.raises(DataError, match=r"table grounding_examples has no column \['colour'\] \(row 2\)"):
+    with pytest.raises(DataError, match=r"table grounding_examples has no column colour \(row 2\)"):
         partitions.write_partition(
             ws, "grounding_examples", 1, "synthesize", [general("a"), general("b"), general("c", colour="red")]
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -73,7 +74,7 @@ def test_json_has_every_stage_with_its_parts(workspace):
     assert found["disk"]["state"] == 12 * found["parameters"]
 
 
-@pytest.mark.parametrize("typed", ["8XB", "much", "-3GiB", "", "0", "infGiB", "nan"])
+@pytest.mark.parametrize("typed", ["8XB", "much", "-3GiB", "", "0", "80", "infGiB", "nan"])
 def test_a_memory_that_is_no_size_is_refused(workspace, typed):
     code, text = planned(workspace, "--device-memory", typed)
     assert (code, len(text.splitlines())) == (2, 1)
@@ -162,6 +163,12 @@ def test_a_card_on_which_both_sides_do_not_fit_is_told_with_what_to_set(workspac
     assert "(none is both)" in text
     (line,) = (line for line in text.splitlines() if line.startswith("rl-games needs "))
     assert line.endswith("the GPU has 36.0 GiB: set adapter.base_dtype=nf4")
+    settings = _settings(workspace, **SHARED, **{"ct.gradient_checkpointing": True, "sft.gradient_checkpointing": True})
+    needs = max(one.needs for one in plan_resources(workspace, settings, DeviceMemory("cuda", GIB)).stages)
+    told = check_resources(workspace, settings, DeviceMemory("cuda", needs - GIB))
+    assert re.search(
+        r"\(vllm needs 0\.\d+ of it at least, and RL leaves it 0\.\d+\): it may not fit; set adapter\.b", told
+    )
     code, text = planned(workspace, "--device-memory", "16GiB", *words)
     (line,) = (line for line in text.splitlines() if line.startswith("rollout needs "))
     assert line.endswith("no setting makes it fit")
@@ -196,7 +203,7 @@ def test_a_run_that_cannot_fit_is_refused_and_one_that_nearly_does_is_told(works
     assert check_resources(workspace, settings, DeviceMemory("cuda", needs)) == ""
     close = check_resources(workspace, settings, DeviceMemory("cuda", needs - GIB))
     assert close.startswith("stage rl-")
-    assert "it may not fit" in close
+    assert "it may not fit; set rl.gradient_checkpointing=true" in close
     with pytest.raises(
         BadInput, match=r"stage rl-.* needs .* GiB, the GPU has .*; set rl\.gradient_checkpointing=true"
     ):
@@ -223,10 +230,37 @@ def test_of_a_name_on_the_hub_the_configuration_alone_is_fetched(workspace, seve
     assert not any("safetensors" in pattern for patterns in asked for pattern in patterns)
 
 
+def test_of_an_adapters_base_on_the_hub_the_configuration_alone_is_fetched(workspace, seven, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or str(seven)
+    )
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    fields = {"base_model_name_or_path": "an/owner", "peft_type": "LORA", "r": 4, "lora_alpha": 8}
+    (adapter / "adapter_config.json").write_text(json.dumps(fields))
+    (adapter / "base.json").write_text('{"model": "an/owner", "digest": "0123456789abcdef"}')
+    plan = plan_resources(workspace, _settings(workspace, **{"policy.base": str(adapter)}), DeviceMemory("cuda", GIB))
+    assert plan.disk.fetched == 2 * plan.parameters == 2 * 8_292_166_656
+    assert asked
+    assert not any("safetensors" in pattern for patterns in asked for pattern in patterns)
+    (adapter / "adapter_config.json").write_text(json.dumps(fields | {"of_tomorrow": 1}))
+    code, text = planned(workspace, "--set", f"policy.base={adapter}")
+    assert (code, "an adapter with of_tomorrow 1 is not understood here" in text) == (2, True)
+
+
 def test_preflight_refuses_before_weights_are_looked_at(workspace, monkeypatch):
     monkeypatch.setattr(resource_plan, "read_device_memory", lambda: DeviceMemory("cuda", 80 * GIB))
     with pytest.raises(BadInput, match=r"stage rl-.* needs .* GiB, the GPU has 80\.0 GiB"):
         iterations.run_preflight(workspace, _settings(workspace))
+
+
+def test_a_plan_for_a_cpu_says_that_bits_want_a_gpu(workspace):
+    four = {"adapter.method": "lora", "adapter.base_dtype": "nf4"}
+    plan = plan_resources(workspace, _settings(workspace, **four), DeviceMemory("cpu", GIB, GIB))
+    assert {one.stage for one in plan.stages if "a run with these settings is refused" in one.note} == {
+        *("ct", "sft", "rl-games", "rl-sites", "rl-control")
+    }
 
 
 def test_the_machines_memory_counts_beside_a_gpu(workspace):

@@ -36,6 +36,25 @@ class Fixed:
         return [Wording(text, wording.thoughts) for text in self.asked]
 
 
+@pytest.mark.parametrize(
+    ("instruction", "arguments"),
+    [
+        ("Rename Anna's file to Bob's.", ()),
+        ("The boys' room, 6' wide", ("6",)),
+        ("Don't press 'OK', it's wrong", ("ok",)),
+        ("Press 'Don't save'", ("don't save",)),
+        ("type \"it's\" and 'b c'", ("b c", "it's")),
+        ("点击'确定'按钮", ("确定",)),
+        ("'확인'을 누르세요", ("확인",)),
+        ("Press ‘Don’t save’", ("don’t save",)),
+        ("Drücke „Ja“, „Nein” und «Weiß»", ("ja", "nein", "weiss")),
+        ("点击「确定」", ("确定",)),
+    ],
+)
+def test_quotes_are_told_from_apostrophes(instruction, arguments):
+    assert instruction_arguments(instruction) == arguments
+
+
 def test_rules_frame_the_words_and_add_no_others():
     made = RuleReworder().reword(WORDS, 8)
     assert len({one.instruction for one in made}) == 8

@@ -6,17 +6,20 @@ import json
 import math
 from collections import Counter
 
+import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from night import examples
 from routed_rows import route, stores
 
+from flywheel.config.workspace import Workspace
 from flywheel.envs.base import Verdict, verdicts_from_rows
 from flywheel.store import lineage
 from flywheel.store.partitions import table_from_rows
-from flywheel.store.routing.training_stores import DESTINATIONS
+from flywheel.store.routing.training_stores import DESTINATIONS, connect_incoming
 from flywheel.store.schema import TABLES
+from flywheel.utils.errors import DiskFull, FlywheelError
 
 
 def trajectory(name: str = "t1", source: str = "rollout", status: str = "completed", error: str | None = None) -> dict:
@@ -70,6 +73,19 @@ def test_the_rule(row, scores, destination, reason):
 
 def test_a_broken_contract_comes_before_the_score():
     assert one(trajectory(), score(), broken={"t1": "steps_counted"}) == ("quarantine", "contract: steps_counted")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (duckdb.OutOfMemoryException("192 MB used"), FlywheelError, "more memory than it may take: 192 MB used"),
+        (duckdb.IOException("No space left on device"), DiskFull, "free some space"),
+        (duckdb.BinderException("no such column"), duckdb.BinderException, "no such column"),
+    ],
+)
+def test_what_a_query_lacks_is_told_and_our_wrong_sql_stays_as_it_is(tmp_path, error, kind, message):
+    with pytest.raises(kind, match=message), connect_incoming(Workspace(tmp_path), 1, ["rollout"]):
+        raise error
 
 
 def test_the_threshold_decides():

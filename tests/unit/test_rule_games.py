@@ -312,7 +312,7 @@ def test_games_are_the_same_for_a_seed_and_pass_all_gates(tmp_path):
     made = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
-        funnel = generator.Funnel()
+        funnel = generator.GameFunnel()
         listed = [generator.write_game(one, folder) for one in generator.make_games(2, 3, propose, 3, funnel)]
         made.append({path.name: path.read_bytes() for path in folder.iterdir()})
         assert funnel.proposed == funnel.accepted + sum(funnel.refused.values())
@@ -391,7 +391,7 @@ def test_a_language_models_mechanic_goes_through_the_same_gates():
     ):
         with pytest.raises(Refused, match=told):
             proposals.propose_by_model(FakeModel(answer))(random.Random(2))
-    funnel = generator.Funnel()
+    funnel = generator.GameFunnel()
     wrong = proposals.propose_by_model(FakeModel(ANSWER.replace("late player bomb", "late player bob")))
     assert list(generator.make_games(1, 1, wrong, 3, funnel)) == []
     assert (funnel.proposed, funnel.accepted, sum(funnel.refused.values())) == (3, 0, 3)

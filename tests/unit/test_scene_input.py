@@ -9,7 +9,7 @@ import pytest
 
 from flywheel.config import Settings
 from flywheel.envs.screens import layouts
-from flywheel.recordings.synthetic.sessions import sessions_match_settings
+from flywheel.recordings.synthetic.sessions import make_sessions, sessions_match_settings
 from flywheel.utils.errors import BadInput, DataError
 
 
@@ -34,7 +34,10 @@ def test_a_scene_asks_about_no_more_elements_than_wanted():
 
 @pytest.mark.parametrize(
     ("truth", "session", "where"),
-    [("{", None, "truth.json"), ("3", None, "truth.json"), (None, "{", "session.json"), (None, "[]", "session.json")],
+    [
+        *((text, None, "truth.json") for text in ("{", "3", "[]", '""', '[["000-a", {}]]')),
+        *((None, text, "session.json") for text in ("{", "[]")),
+    ],
 )
 def test_damaged_shipped_sessions_are_named(tmp_path, truth, session, where):
     (tmp_path / "000-a").mkdir()
@@ -42,6 +45,12 @@ def test_damaged_shipped_sessions_are_named(tmp_path, truth, session, where):
     (tmp_path / "000-a" / "session.json").write_text(session or "{}")
     with pytest.raises(DataError, match=f"the recording cannot be read.*{where}"):
         sessions_match_settings(tmp_path, Settings())
+
+
+async def test_a_damaged_list_of_sessions_is_named_before_any_is_made(tmp_path):
+    (tmp_path / "truth.json").write_text("[]")
+    with pytest.raises(DataError, match=r"the recording cannot be read.*truth\.json"):
+        await make_sessions(tmp_path, 1, Settings())
 
 
 def test_sessions_without_a_list_of_them_fit_any_settings(tmp_path):

@@ -92,6 +92,8 @@ def test_what_is_imported_is_judged_by_nobody(tmp_path):
             "def open_scorer(_):\n    return One()",
             "scorer odd lacks needs",
         ),
+        ("SETTINGS = ('judge')", "scorer odd: SETTINGS is no tuple of names .*ends in a comma; it is 'judge'"),
+        ("SETTINGS = ('jugde',)", "scorer odd names an unknown block of settings: jugde .*did you mean judge"),
         (
             "class One:\n    name, version, needs, score = 'even', '1', frozenset(), print\n"
             "def open_scorer(_):\n    return One()",
@@ -261,6 +263,18 @@ def test_what_is_no_score_is_named_with_its_scorer(attentive, tmp_path, monkeypa
     monkeypatch.setattr(module.Attentive, "score", lambda self, case: given)
     with pytest.raises(BadInput, match=r"scorer attentive gave .* for trajectory t1 \(routing.scorers: attentive\)"):
         scored(tmp_path, {"t1": ("sites", 1.0, "Buy it")}, **TWO)
+
+
+def test_a_scorer_is_tried_on_a_made_trajectory(attentive):
+    by_state, by_screens = (
+        ScorerSet(Settings.model_validate({"routing": {"scorers": {"default": [name]}}})).for_domain("sites")[0]
+        for name in ("verifier", "attentive")
+    )
+    case = synthetic_rows.scoring_input(4, policy_version="d9")
+    assert (case.task.task_id, case.trajectory.policy_version) == (case.trajectory.task_id, "d9")
+    assert [one.terminated for one in case.steps] == [False, False, False, True]
+    assert (by_state.score(case).value, by_screens.score(case).value) == (1.0, 1.0)
+    assert by_state.score(synthetic_rows.scoring_input(state={"won": False, "score": 0.5})).value == 0.5
 
 
 def test_an_unknown_scorer_is_named():

@@ -122,6 +122,7 @@ def test_the_same_parameters_stand_in_both_forms_of_the_file():
         ("rl.normalise", "true or false"),
         ("policy.base", "text, not empty"),
         ("synthesis.levels", "list of whole numbers, not empty"),
+        ("adapter.targets", "list of any of language_model, merger, vision_tower, not empty"),
         ("synthesis.held_out", "number, 0 to 0.5, or list of texts"),
         ("synthesis.domains", "mapping of names, each to a list of texts"),
         ("merge.weights", "mapping of names, each to a number"),

@@ -204,7 +204,7 @@ def test_outcomes_are_kept_of_three_iterations(tmp_path):
     from flywheel.config.workspace import Workspace
 
     ws = Workspace(tmp_path)
-    outcomes = {k: {("w", "a/b", k): (k, 8), KIND: (0, 4)} for k in range(1, 6)}
+    outcomes = {k: {("w", "a/b", k): (k, 8), KIND: (0, 1_234_567)} for k in range(1, 6)}
     open_levels.write_open_levels(ws, 5, {"shop": 2}, outcomes)
     assert open_levels.read_outcomes(ws, 5) == {k: outcomes[k] for k in (3, 4, 5)}
     assert open_levels.read_open_levels(ws, 5) == {"shop": 2}

@@ -186,6 +186,9 @@ def test_successes_are_the_verified_rollouts_of_the_domain(tmp_path):
     partitions.write_partition(ws, "trajectories", 1, "rollout", changed)
     left = stage_rl.find_successes(replace(ctx, settings=chosen))
     assert {one.trajectory_id for one in left} == {one.trajectory_id for one in found} - {corrected}
+    own = chosen.model_copy(update={"rl": chosen.rl.model_copy(update={"start_sources": ["corrections"]})})
+    (solved,) = stage_rl.find_successes(replace(ctx, settings=own))
+    assert (solved.trajectory_id, solved.source) == (corrected, "corrections")
 
 
 def test_with_fresh_contents_verified_recordings_of_earlier_iterations_are_successes_too(tmp_path):

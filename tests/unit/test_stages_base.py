@@ -14,7 +14,7 @@ from flywheel import config
 from flywheel.pipeline import dag
 from flywheel.pipeline import stage as pipeline_stage
 from flywheel.store import partitions
-from flywheel.utils.errors import BadInput, FlywheelError
+from flywheel.utils.errors import BadInput, DataError, FlywheelError
 from flywheel.utils.files import write_text
 
 
@@ -99,6 +99,29 @@ def test_what_a_stage_declares_is_checked_before_anything_runs(changes, what):
 def test_what_is_written_and_not_declared_is_refused(ctx):
     with pytest.raises(FlywheelError, match=r"wrote the tables \['reviews'\] and declares \[\] \(stage count\)"):
         pipeline_stage.run_stage(counting([], wrote=(partitions.PartitionManifest("reviews", ()),)), ctx)
+
+
+def gathering(table):
+    return lambda ctx, results: pipeline_stage.StageResult((ctx.gather_shards(results, table),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"finish": lambda ctx, results: None}, r"its `finish` returned None \(stage count\); end it with"),
+        ({"work": lambda ctx, shard, folder: folder}, r"no JSON value: .*PosixPath.* \(stage count\); return numbers"),
+        ({"finish": gathering("reviews"), "writes": ("reviews",)}, r"the shard a staged no rows of the table reviews"),
+        ({"finish": lambda ctx, results: pipeline_stage.read_shards(results, "reviews")}, "the shard a staged no rows"),
+    ],
+)
+def test_slips_of_a_stages_functions_are_named(ctx, changes, what):
+    with pytest.raises(FlywheelError, match=what):
+        pipeline_stage.run_stage(replace(counting([]), **changes), ctx)
+
+
+def test_without_a_first_model_it_is_said_which_command_records_it(ctx):
+    with pytest.raises(DataError, match="`flywheel run` records there the model that the workspace begins from"):
+        ctx.newest_model()
 
 
 def run_shard(stage, ctx, shard):

@@ -240,6 +240,23 @@ def test_a_world_with_one_task_for_all_seeds_keeps_it(monkeypatch):
     assert drawer.draw(like, 0) is like
 
 
+@pytest.mark.parametrize(
+    ("instruction", "what"),
+    [
+        (
+            "Find {colour} in {}.",
+            r"'Find \{colour\} in \{\}\.' cannot be filled in: KeyError 'colour'.*, template open",
+        ),
+        ("Find {", "ValueError .*; `draw` gives items, cart, item; "),
+    ],
+)
+def test_an_instruction_that_names_what_is_not_drawn_is_refused(instruction, what):
+    world = catalogue.get_world("shop")
+    templates = {"open": world.templates["open"].model_copy(update={"instruction": instruction})}
+    with pytest.raises(BadInput, match=what):
+        make_task(world.model_copy(update={"templates": templates}), "open", 1, 1, "train")
+
+
 def test_a_task_without_other_contents_that_may_be_trained_on_keeps_its_own():
     settings = quick()
     drawer = ContentDrawer(settings, "rl-sites 1")

@@ -527,6 +527,21 @@ def test_nothing_half_made_stays_where_writing_fails(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_second_trajectory_of_the_same_name_is_refused_and_the_first_is_not_lost(tmp_path):
+    two = [stored.trace(CLICK, DONE), stored.trace(TYPE, DONE)]
+    for form, call in (
+        ("osworld", osworld.write_osworld),
+        ("atif", atif.write_atif),
+        ("inspect", lambda traces, out: inspect_logs.write_inspect(traces, out, "sft")),
+    ):
+        with pytest.raises(BadInput, match=rf"two trajectories are called t1 \(.*{form}\); give each an id"):
+            call(two, tmp_path / form)
+    assert list(tmp_path.iterdir()) == []
+    other = replace(two[1].demonstration, facts={"agent": "p1"})
+    assert osworld.write_osworld([two[0], replace(two[1], demonstration=other)], tmp_path / "agents") == 4
+    assert len(read("osworld", tmp_path / "agents")) == 2
+
+
 def test_names_of_folders_do_not_lead_out(tmp_path):
     trace = stored.trace(CLICK, DONE)
     bad = replace(trace.demonstration, id="../../x", template="..", facts={"agent": "a/../../b"})

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.agent.actions import Finished, Wait
 from flywheel.envs.base import Task
 from flywheel.envs.browser.pages import manifest as pages
 from flywheel.envs.browser.pages.session import score_page_answer, score_page_reward
@@ -20,13 +21,12 @@ from flywheel.envs.suites import catalogue
 from flywheel.envs.suites.changes import same_answer
 from flywheel.envs.tasks import verification
 from flywheel.envs.tasks.drawing import make_task, task_from_row, task_to_row
-from flywheel.envs.tasks.page_tasks import make_page_task
+from flywheel.envs.tasks.page_tasks import list_proof_steps, make_page_task
 from flywheel.synthesis.verifier_attack import mutations, run
 from flywheel.synthesis.verifier_attack.answers import fold_answer, reword_answer, spoil_answer
 from flywheel.synthesis.verifier_attack.attack import FEWEST, Solution, attack_template, list_mutations
 from flywheel.synthesis.verifier_attack.contracts import Contract, find_contract, make_page_contract
 from flywheel.synthesis.verifier_attack.mutations import Variation
-from flywheel.synthesis.verifier_attack.solutions import list_proof_actions
 from flywheel.utils.errors import BadInput
 
 START = {
@@ -234,13 +234,20 @@ def test_what_was_found_of_a_page_stands_in_its_manifest_until_its_task_changes(
 
 @pytest.mark.parametrize("actions", [3, [], [{"type": "wait"}], None])
 def test_a_proof_without_texts_of_actions_is_none(actions):
-    assert list_proof_actions(TASK, {"actions": actions}) == []
+    assert list_proof_steps(TASK, {"actions": actions}) == []
 
 
 def test_a_text_that_is_no_action_is_named():
-    assert [type(one).__name__ for one in list_proof_actions(TASK, {"actions": ["wait()"]})] == ["Wait", "Finished"]
     with pytest.raises(BadInput, match="jump"):
-        list_proof_actions(TASK, {"actions": ["jump(high)"]})
+        list_proof_steps(TASK, {"actions": ["jump(high)"]})
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "told"), [(["I wait."], "I wait."), (None, ""), ([], ""), (["one", "too many"], ""), ("I wait.", "")]
+)
+def test_a_proofs_thoughts_stand_beside_its_actions(thoughts, told):
+    known = list_proof_steps(TASK, {"actions": ["wait()"], "thoughts": thoughts})
+    assert known == [(told, Wait()), ("I am done.", Finished(""))]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,10 @@ _PLAIN_FORMS = {
 
 
 def parse_plain_call(text: str, start: int, space: CoordinateSpace) -> Action | None:
-    """Parse all of `text[start:]` as one plainly written action; None for anything else."""
+    """Parse all of `text[start:]` as one call in exactly the form that `format_call` writes; None for anything else.
+
+    space: what the numbers of points mean.
+    """
     bracket = text.find("(", start, start + _LONGEST_NAME)
     form = _PLAIN_FORMS.get(text[start:bracket]) if bracket > 0 else None
     if form is None:
@@ -143,7 +146,7 @@ class _Value(NamedTuple):
 
 
 def begins_call(text: str, at: int) -> bool:
-    """Tell whether a call of a known action begins at `at`."""
+    """Tell whether a call of a known action begins at the offset `at` of `text`."""
     call = CALL_START.match(text, at)
     return call is not None and _known(call)
 
@@ -153,9 +156,10 @@ def _known(call: re.Match[str]) -> bool:
 
 
 def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
-    """Parse the call that begins at `start`; return it and the offset of its end. Raises ParseFailure.
+    """Parse the call that begins at the offset `start`, tolerantly; return it and the offset of its end.
 
-    Calls of code that sleep first are skipped; calls that together are one action are joined.
+    Calls of code that sleep first are skipped; calls that together are one action are joined. Raises ParseFailure where
+    it cannot be read.
     """
     call = CALL_START.match(text, start)
     if call is None or not _known(call):
@@ -174,13 +178,13 @@ def parse_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
 
 
 def find_next_call(text: str, at: int) -> int:
-    """Return the offset of a further call after one that ended at `at`; -1 where there is none."""
+    """Return the offset of the call that follows one that ended at the offset `at`; -1 where none follows."""
     at = _BETWEEN.match(text, at).end()
     return at if begins_call(text, at) else -1
 
 
 def check_nothing_follows(text: str, at: int) -> None:
-    """Check that only calls that wait follow a call that ended at `at`. Raises ParseFailure for anything else."""
+    """Check that only calls that wait follow a call that ended at the offset `at`; raise ParseFailure for others."""
     for _ in range(_MOST_ACTIONS):
         at = _BETWEEN.match(text, at).end()
         if not begins_call(text, at):
@@ -393,7 +397,7 @@ _BOX_NAMES = {"point": "start_box", "start_point": "start_box", "end_point": "en
 
 
 def format_call(action: Action, grammar: Grammar) -> str:
-    """Write the action as a call, in the form of `grammar`. Raises TypeError for what is no action."""
+    """Write `action` as a call, in the form of `grammar`. Raises TypeError for what is no action."""
     if type(action) not in act.ACTION_NAMES:
         raise TypeError(f"not an action: {action!r}")
     names = {"keys": "key"} | (_BOX_NAMES if grammar.form in ("ui_tars_1_5", "ui_tars_1_0") else {})
@@ -446,14 +450,17 @@ _MOST_FIELDS = 12
 
 
 def begins_command(text: str, at: int) -> bool:
-    """Tell whether a command begins at `at`."""
+    """Tell whether a command in capitals (`TYPE [text]`) begins at the offset `at` of `text`."""
     if not (text[at : at + 1].isupper() or text.startswith(("action", "explain"), at)):
         return False
     return any(form.match(text, at) for form in (_POINTED, _TYPED, _ALONE, _FIELDS))
 
 
 def parse_command(text: str, start: int) -> tuple[RawCall, int]:
-    """Parse the command that begins at `start`; return it and the offset of its end. Raises ParseFailure."""
+    """Parse the command in capitals that begins at the offset `start`; return it and the offset of its end.
+
+    Raises ParseFailure where it cannot be read.
+    """
     fields = _FIELDS.match(text, start)
     if fields:
         return _fields(text, fields), len(text)

@@ -25,7 +25,10 @@ ONLY_THOUGHT = "only thinking"  # the thinking does not end, so nothing that was
 
 
 class ParseFailure(Exception):
-    """Signal a text that cannot be parsed; `parser.parse_response` turns it into a value. position: offset in it."""
+    """Signal a text that cannot be parsed; `parser.parse_response` turns it into a `ParseError` (`error`).
+
+    reason: what is wrong. position: offset of the fault in the text, in characters.
+    """
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason)
@@ -33,12 +36,15 @@ class ParseFailure(Exception):
 
 
 def unsupported_action(what: str, at: int) -> ParseFailure:
-    """Make the failure for a known action that the action set lacks."""
+    """Make the failure for an action that is understood, but that the action set lacks.
+
+    what: the action, in words. at: offset of it in the text.
+    """
     return ParseFailure(f"{NO_SUCH_ACTION}: {what[:60]}", at)
 
 
 def ambiguous_text(what: str, at: int) -> ParseFailure:
-    """Make the failure for a text with several meanings."""
+    """Make the failure for a text with several meanings. what: these, in words. at: offset of the text."""
     return ParseFailure(f"{AMBIGUOUS}: {what}", at)
 
 
@@ -47,11 +53,11 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(slots=True)
 class RawCall:
-    """Hold a call as the model wrote it, before its names are translated. values: arguments by the model's own names.
-    inline: positional arguments. at: character offset of the call.
+    """Hold a call as the model wrote it, before its names are translated.
 
-    tool: the module or tool that the function belongs to. places: character offset of each value, by name. behind: the
-    calls that follow in the same list.
+    values: arguments by the model's own names. at: character offset of the call. inline: positional arguments. tool:
+    the module or tool that the function belongs to. places: character offset of each value, by name. behind: the calls
+    that follow in the same list.
     """
 
     name: str
@@ -65,15 +71,14 @@ class RawCall:
 
 @lru_cache(maxsize=1024)
 def fold_name(word: str) -> str:
-    """Fold a name's spellings: `doubleClick`, `Long Press`, `DOUBLE-CLICK` -> double_click, long_press,
-    double_click."""
+    """Fold the spellings of a name to one: `doubleClick`, `Double Click`, `DOUBLE-CLICK` -> double_click."""
     if not word.isupper():
         word = _CAMEL.sub("_", word)
     return word.strip().lower().replace(" ", "_").replace("-", "_")
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether `to_number` finds a number."""
+    """Tell whether `value` is a number, or the text of one, as `to_number` reads it."""
     return to_number(value) is not None
 
 
@@ -88,7 +93,7 @@ def to_number(value: Any) -> float | None:
 
 
 def to_flag(value: Any) -> bool:
-    """Tell whether a value, or a text, means true."""
+    """Tell whether `value` means true: True, or the text `true`, `1` or `yes`."""
     return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes"))
 
 
@@ -116,7 +121,7 @@ _LONGEST_POINT = 200  # characters; longer text is no point, and is not searched
 
 
 def find_closing_quote(text: str, at: int, after: re.Pattern[str], spent: set[str]) -> int:
-    """Find the quote that ends the string opened at `at`; -1 where the string is not closed.
+    """Find the quote that ends the string opened at the offset `at`; return its offset, -1 where it is not closed.
 
     Content may hold unescaped quotes ("it's"), so the first matching quote that is followed by `after` ends the string.
     If there is none, the first matching quote ends it, or an earlier quote of another kind that is followed by `after`,
@@ -144,7 +149,10 @@ def find_closing_quote(text: str, at: int, after: re.Pattern[str], spent: set[st
 
 
 def has_doubled_quote(text: str, at: int, end: int) -> bool:
-    """Tell whether the quote character at `at` is also, unescaped, the first or last character of the content."""
+    """Tell whether a string's quote is also, unescaped, the first or last character of its content, as in `''a'`.
+
+    at, end: offsets of the opening and the closing quote.
+    """
     inner = text[at + 1 : end]
     if not inner or (text[at] not in (inner[0], inner[-1])):
         return False
@@ -152,32 +160,38 @@ def has_doubled_quote(text: str, at: int, end: int) -> bool:
 
 
 def find_next_quote(text: str, at: int) -> int:
-    """Find the first unescaped quote of any kind after position `at`; -1 if there is none."""
+    """Find the first unescaped quote of any kind after the offset `at`; return its offset, -1 where there is none."""
     return next((quote.start() for quote in _QUOTE.finditer(text, at + 1) if quote.lastgroup), -1)
 
 
 def escape_text(text: str) -> str:
-    """Escape a text for single quotes."""
+    """Escape backslashes, single quotes, line ends and tabs in `text` for a text in single quotes in an action.
+
+    Returns it without the quotes; `unescape_text` restores it.
+    """
     return escape_path_lookalikes(text.translate(_ESCAPED))
 
 
 def escape_path_lookalikes(written: str) -> str:
-    """Rewrite `\\n` and the like after a path's start as `\\u000a`, so that it is not read as a path (`A:\\nyes`)."""
+    """Rewrite an escape like `\\n` after `A:` as `\\u000a`, so that `A:\\nyes` is not read as a Windows path.
+
+    written: an escaped text.
+    """
     if ":\\" not in written and "%\\" not in written and "\\\\" not in written:
         return written
     return _LIKE_PATH.sub(lambda found: f"{found[1]}u{_LINE_ENDS[found[2]]}", written)
 
 
 def unescape_text(text: str) -> str:
-    """Resolve the escapes in a text; unknown ones stay as they are."""
+    """Resolve the backslash escapes in `text`; unknown ones stay as they are."""
     return replace_surrogates(_ESCAPE.sub(_unescaped, text) if "\\" in text else text)
 
 
 def read_string_content(text: str, at: int) -> str:
     """Unescape `text`, the content of a string; return a Windows path unchanged. at: its offset, for the error.
 
-    Raises ParseFailure if a path's `\\n` may also be a line end; an invalid escape (`\\U`) shows that the backslashes
-    are not escapes.
+    Raises ParseFailure where a path's `\\n` may also be a line end: only an invalid escape (`\\U`) shows that the
+    backslashes are not escapes.
     """
     if not looks_like_path(text):
         return unescape_text(text)
@@ -187,7 +201,7 @@ def read_string_content(text: str, at: int) -> str:
 
 
 def looks_like_path(text: str) -> bool:
-    """Tell whether a text looks like a Windows path."""
+    """Tell whether `text` holds the beginning of a Windows path whose backslashes are not escaped, as `C:\\new`."""
     return "\\" in text and _PATH.search(text) is not None
 
 
@@ -196,7 +210,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def parse_numbers(text: str) -> list[float]:
-    """List the numbers of a point or a box in any of its spellings; none where there is anything else."""
+    """List the numbers of a point (two) or a box (four) in any spelling; an empty list for any other text."""
     if len(text) > _LONGEST_POINT:
         return []
     text = _TAGS.sub(" ", text)
@@ -224,8 +238,11 @@ _ITEMS = re.compile(rf"\s*(?:{_ITEM.pattern})\s*(?:,\s*(?:{_ITEM.pattern})\s*)*,
 
 
 def split_keys(text: str, at: int = 0) -> list[str]:
-    """Split a key combination: `Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c`. A lone separator is itself a key.
-    Raises ParseFailure if a comma may be a key or a separator, or if keys are pressed in turn (`ctrl+a delete`)."""
+    """Split a key combination (`Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c`) into the keys' names.
+
+    A lone separator is itself a key. at: offset of the text, for the error. Raises ParseFailure for what is no key, and
+    where a comma may be a key or a separator, or keys are pressed in turn (`ctrl+a delete`).
+    """
     if len(text) > _LONGEST:
         raise ParseFailure("too long for keys", at)
     text = text.lower()
@@ -298,8 +315,11 @@ STRICT_JSON = json.JSONDecoder(strict=False, parse_constant=refuse_constant)  # 
 
 
 def parse_json(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
-    """Parse the JSON value that begins at `at`; return it and the offset after it. Raises ParseFailure. paths: whether
-    strings may hold Windows paths with unescaped backslashes."""
+    """Parse the JSON value that begins at the offset `at`, leniently; return it and the offset after it.
+
+    paths: whether strings may hold Windows paths with unescaped backslashes. Raises ParseFailure where it cannot be
+    read.
+    """
     if not (paths and looks_like_path(text)):
         try:
             return STRICT_JSON.raw_decode(text, at)

@@ -19,8 +19,11 @@ DIRECTIONS = ("up", "down", "left", "right")
 
 @dataclass(slots=True)
 class CallArguments:
-    """Hold the arguments of one call. name: the action. values: texts, numbers, lists and mappings, by the grammar's
-    parameter names. at: offset of the call in the text. space: what points mean. places: known offsets of values."""
+    """Hold the arguments of one call, by the grammar's parameter names, and read them as typed values.
+
+    name: the action. values: texts, numbers, lists and mappings. at: offset of the call in the text. space: what the
+    numbers of points mean. places: known offsets of values.
+    """
 
     name: str
     values: dict[str, Any]
@@ -33,21 +36,26 @@ class CallArguments:
         return self.places.get(name, self.at)
 
     def need(self, *names: str) -> str:
-        """Return the first of `names` that has a value. Raises ParseFailure where none has one."""
+        """Return the first parameter name of `names` that is given. Raises ParseFailure where none is."""
         for name in names:
             if name in self.values:
                 return name
         raise ParseFailure(f"{self.name} needs {names[0]}", self.at)
 
     def text(self, *names: str) -> str:
-        """Return the first of `names` that has a value, as text. Raises ParseFailure where none has one, or it is no
-        text."""
+        """Return the value of the first given parameter of `names`, as text.
+
+        Raises ParseFailure where none is given, or the value is no text.
+        """
         name = self.need(*names)
         return replace_surrogates(to_text(self.values[name], self.place(name)))
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names of the keys in `key`, pressed together. Raises ParseFailure for none, more than MAX_KEYS, a
-        key without a name, and where it is not clear whether they are pressed together."""
+        """Return the names of the keys in the parameter `key`, which are pressed together.
+
+        Raises ParseFailure for none, more than MAX_KEYS, a key without a name, and where it is not clear whether they
+        are pressed together.
+        """
         value, place = self.values[self.need("key")], self.place("key")
         words = value if isinstance(value, list) else [value]
         keys: list[str] = []
@@ -65,7 +73,10 @@ class CallArguments:
         return tuple(keys)
 
     def point(self, *names: str) -> Point:
-        """Return the point of two numbers, or the middle of the box of four. Raises ParseFailure for anything else."""
+        """Return the point of the first given parameter of `names`: of two numbers, or the middle of a box of four.
+
+        Raises ParseFailure for anything else, and for numbers outside the space.
+        """
         name = self.need(*names)
         value, place = self.values[name], self.place(name)
         numbers = to_numbers(value)
@@ -87,7 +98,7 @@ class CallArguments:
 
 
 def to_numbers(value: Any) -> list[float]:
-    """List the numbers of a point or box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, a text."""
+    """List the numbers of a point or box: `[1, 2]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, a text; none for others."""
     if isinstance(value, str):
         return lexing.parse_numbers(value)
     if type(value) is list and len(value) == 2 and type(value[0]) is type(value[1]) is int:
@@ -104,7 +115,7 @@ def to_numbers(value: Any) -> list[float]:
 
 
 def to_text(value: Any, at: int) -> str:
-    """Convert a text, number or mapping to text. at: its offset, for the error. Raises ParseFailure for the rest."""
+    """Convert a text, number or mapping to text. at: its offset, for the error. Raises ParseFailure for others."""
     if isinstance(value, str):
         return value
     if type(value) in (int, float):
@@ -118,7 +129,7 @@ def to_text(value: Any, at: int) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """Describe a value for an error or a text; never raises."""
+    """Return a text as it is, and any other value as JSON of at most 200 characters; never raises."""
     try:
         return value if isinstance(value, str) else json.dumps(value)[:200]
     except (ValueError, RecursionError):  # an integer of thousands of digits; a deep nest
@@ -215,7 +226,10 @@ FAILURE_STATUSES = frozenset({"failure", "fail", "failed", "infeasible", "imposs
 
 
 def arguments_by_position(name: str, call: RawCall) -> dict[str, Any]:
-    """Name the positional arguments of a call, by their order. name: of the action, folded. Raises ParseFailure."""
+    """Return the positional arguments of a call by parameter name, found by their order.
+
+    name: the action's, as `fold_name` writes it. Raises ParseFailure where there are too many, or they do not fit.
+    """
     given, known = call.inline, ACTION_OF_SYNONYM.get(name, name)
     if known == "hotkey" or (known in ("press", "release")):
         if known == "press" and call.tool == PYAUTOGUI and len(given) == 2 and lexing.is_number(given[1]):
@@ -489,24 +503,27 @@ _NO_POINT = [-100, -100]  # and for no point
 
 
 def is_known_action(name: str) -> bool:
-    """Tell whether a name followed by a bracket is a call of an action, of this action set or another model's."""
+    """Tell whether `name` is that of an action, of this action set or another model's."""
     return fold_name(name) in _ALL_NAMES
 
 
 def is_known_parameter(word: str) -> bool:
-    """Tell whether `word` is the name of a parameter, of this action set or another model's."""
+    """Tell whether `word` is the name of an action's parameter, of this action set or another model's."""
     return word in PARAMETER_OF_SYNONYM or fold_name(word) in PARAMETER_OF_SYNONYM
 
 
 def build_normalised_action(call: RawCall, space: CoordinateSpace) -> Action:
-    """Translate a call to the grammar's names and build its action. Raises ParseFailure."""
+    """Translate a call to the grammar's names and build its action. Raises as `normalise_call` and `build_action`."""
     name, values, places = normalise_call(call)
     return build_action(CallArguments(name, values, call.at, space, places))
 
 
 def normalise_call(call: RawCall) -> tuple[str, dict[str, Any], Mapping[str, int]]:
-    """Translate a call to the grammar's names: return the action's name, its arguments by parameter, and their offsets
-    in the text by parameter. Raises ParseFailure for what is unknown, unsupported or ambiguous."""
+    """Translate a call to the grammar's names of actions and parameters.
+
+    Returns the action's name, its arguments by parameter, and their offsets in the text by parameter. Raises
+    ParseFailure for what is unknown, unsupported or ambiguous.
+    """
     name, places, written = fold_name(call.name), {}, call.places or {}
     known = ACTION_OF_SYNONYM.get(name)
     if known == "":

@@ -32,7 +32,7 @@ Covering = Callable[[int, int], tuple[int, int] | None]
 
 
 def find_thinking_end(text: str, opened: bool, covering: Covering) -> int:
-    """Return the offset in `text` at which the last thinking ends; 0 where there is none.
+    """Return the offset in `text` at which the last thinking (`<think>`...`</think>`) ends; 0 where there is none.
 
     opened: whether the prompt opened the thinking. covering: called with (at, before); returns (begin, end) of the
     first action after `at`, or None where it cannot be read or does not begin before `before`. A tag within an action
@@ -89,7 +89,7 @@ _PROSE = re.compile(r"(?![A-Za-z_][\w.]{0,40}[(（])[^\n=<{]*(?<![)）])(?:\n|\Z
 
 
 class ActionMark(NamedTuple):
-    """Mark, by offsets, where a thought ends (`at`) and an action begins (`start`). kind: form of the action."""
+    """Hold the offsets where a thought ends (`at`) and an action begins (`start`). kind: form of the action."""
 
     at: int
     start: int
@@ -97,7 +97,7 @@ class ActionMark(NamedTuple):
 
 
 def find_action(text: str, begin: int, grammar: Grammar) -> ActionMark | None:
-    """Find the mark of the first action after `begin`; None where there is none.
+    """Find where the first action after the offset `begin` stands in `text`; None where there is none.
 
     In a grammar of tool calls that is the first tool call. In others it is what follows the first `Action:` that begins
     a line; without that label, the first call, command or tagged call that begins a line, or JSON.
@@ -140,7 +140,7 @@ def _unlabelled(text: str, search: int, begin: int) -> ActionMark | None:
 
 
 def form_at(text: str, at: int) -> ActionForm | None:
-    """Return the form of the action that begins at `at`; None where there is none."""
+    """Return the form of the action that begins at the offset `at` of `text`; None where none begins there."""
     sign = text[at : at + 1]
     if sign in ("{", "["):
         return "json" if _JSON.match(text, at) else None
@@ -212,8 +212,9 @@ _MOST_ACTIONS = 8  # actions that are read after the first
 def parse_demonstrated_action(code: str, grammar: Grammar) -> Action | ParseError:
     """Parse what a person did in one step, in any known form; a text that is not exactly one action gives a ParseError.
 
-    code: text of the action, without a thought. In code, calls that sleep before it and calls that wait after it are
-    ignored. A scroll without its place gives a ParseError too. Never raises.
+    code: text of the action, without a thought. grammar: says what the numbers of its points mean. In code, calls that
+    sleep before it and calls that wait after it are ignored. A scroll without its place gives a ParseError too. Never
+    raises.
     """
     text = f"Action: {code}"
     mark = find_action(text, 0, grammar)
@@ -394,10 +395,11 @@ def _without_label(thought: str) -> str:
 
 
 def serialise_action(action: Action, grammar: Grammar | int) -> str:
-    """Write an action as text in the form of `grammar`, a Grammar or a plain number as for `as_grammar`.
+    """Write an action as text, in the form of `grammar`, which `parse_response` reads back.
 
-    `parse_response` reads it back, with points snapped to the coordinate space; where the grammar `thinks`, only behind
-    an end of thinking. Raises TypeError for what is no action.
+    grammar: a Grammar, or a plain number n for the embedded model's: the point form on a grid of n cells an axis. What
+    is read back has its points snapped to the coordinate space; where the grammar `thinks`, it is read only behind an
+    end of thinking. Raises TypeError for what is no action.
     """
     grammar = as_grammar(grammar)
     format_action = tool_form.format_tool_call if grammar.form == "tool_call" else call_form.format_call
@@ -405,9 +407,11 @@ def serialise_action(action: Action, grammar: Grammar | int) -> str:
 
 
 def action_fields(action: Action, grammar: Grammar) -> dict[str, Any]:
-    """Build the fields of a `store.schema.Step` that describe an action: action (its text, as `grammar` writes it),
-    action_type, and x, y, x2, y2 where it has points, as fractions of the screen. Raises TypeError for what is no
-    action."""
+    """Build the fields of a `store.schema.Step` that describe an action.
+
+    They are action (its text, as `grammar` writes it), action_type (its name), x and y where it has a point, and for a
+    drag x2 and y2, its end, as fractions of the screen. Raises TypeError for what is no action.
+    """
     text = serialise_action(action, grammar)
     fields: dict[str, Any] = {"action": text, "action_type": act.ACTION_NAMES[type(action)]}
     if isinstance(action, act.Drag):

@@ -30,7 +30,10 @@ _MOST_PARAMETERS = 12
 
 
 def parse_tagged_call(text: str, start: int) -> tuple[RawCall, int]:
-    """Parse the call whose first tag begins at `start`; return it and the offset of its end. Raises ParseFailure."""
+    """Parse the call in XML tags that begins at the offset `start`; return it and the offset of its end.
+
+    Raises ParseFailure where it cannot be read.
+    """
     begin = TAGGED_CALL_START.match(text, start)
     values: dict[str, str] = {}
     places: dict[str, int] = {}
@@ -54,7 +57,7 @@ def parse_tagged_call(text: str, start: int) -> tuple[RawCall, int]:
 
 
 def find_next_tagged_call(text: str, at: int) -> int:
-    """Return the offset of a further call after one that ended at `at`; -1 where there is none."""
+    """Return the offset of the tagged call that follows one that ended at the offset `at`; -1 where none follows."""
     at = _NEXT_TAG.match(text, at).end()
     return at if TAGGED_CALL_START.match(text, at) else -1
 
@@ -107,7 +110,10 @@ _DEEPEST = 4  # envelopes within each other
 
 
 def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, int]:
-    """Parse the call whose JSON begins at `start`; return it and the offset of its end. Raises ParseFailure."""
+    """Parse the tool call whose JSON begins at the offset `start`; return it and the offset of its end.
+
+    Raises ParseFailure where it cannot be read.
+    """
     value, end = lexing.parse_json(text, start, paths=True)
     raw = _to_raw_call(value, start, grammar)
     if isinstance(value, list) and len(value) > 1:
@@ -116,8 +122,10 @@ def parse_tool_call(text: str, start: int, grammar: Grammar) -> tuple[RawCall, i
 
 
 def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | None:
-    """Parse the one tool call that ends the text, written as by `format_tool_call`; return it and the offset of its
-    tag. None for any other text."""
+    """Parse the tool call that ends `text`, if it is the only one and written as `format_tool_call` writes it.
+
+    Returns it and the offset of its tag; None for any other text.
+    """
     at = text.find("<tool_call>\n{")
     if at < 0 or not text.endswith("}\n</tool_call>") or lexing.looks_like_path(text):
         return None
@@ -129,7 +137,7 @@ def parse_plain_tool_call(text: str, grammar: Grammar) -> tuple[RawCall, int] | 
 
 
 def find_next_tool_call(text: str, at: int) -> int:
-    """Return the offset of further JSON after a call that ended at `at`; -1 where there is none."""
+    """Return the offset of the JSON that follows a call that ended at the offset `at`; -1 where none follows."""
     found = _NEXT.match(text, at)
     return found.end() if found else -1
 
@@ -198,8 +206,10 @@ def _unwrap_json_text(text: str, at: int) -> Any:
 
 
 def format_tool_call(action: Action, grammar: Grammar) -> str:
-    """Write the action as a tool call, tags included. An MCP tool is called by its own name unless an action has that
-    name. Raises TypeError for what is no action."""
+    """Write `action` as a tool call in JSON, tags included. Raises TypeError for what is no action.
+
+    Where the grammar has functions, an MCP tool is called by its own name, unless an action has that name.
+    """
     tool = ACTION_NAMES.get(type(action))
     if isinstance(action, act.ToolCall):
         arguments = json.loads(action.arguments)

@@ -1,4 +1,4 @@
-"""Register `android`: real phones and emulators, driven by ADB; its settings are `sandbox.kinds.android`."""
+"""Register the back-end `android`: real phones and emulators, by ADB; its settings are `sandbox.kinds.android`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def _find_phone(chosen: AndroidSettings, serial: str) -> AndroidPhone:
 
 
 class AndroidPool:
-    """Lend environments of the phones that the settings name."""
+    """Lend environments of the phones that the settings name (an `EnvPool`)."""
 
     def __init__(self, chosen: AndroidSettings) -> None:
         self._chosen = chosen
@@ -53,7 +53,7 @@ class AndroidPool:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[AndroidEnv]:
-        """Lend the phone that has been free longest, so that another one, where there is one, follows after a crash.
+        """Lend the phone that has been free longest, until the block ends; so, after a crash, another one is next.
 
         Raises EnvTimeout where none becomes free within `open_s`.
         """

@@ -1,4 +1,4 @@
-"""Register `browser`: pages in Chromium, of the package's suites and of third parties (`synthesis.manifests`).
+"""Register the back-end `browser`: pages of shipped suites and of third parties (`synthesis.manifests`) in Chromium.
 
 Its settings are the block `sandbox`.
 """

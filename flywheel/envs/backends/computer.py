@@ -1,4 +1,4 @@
-"""Register `computer`: a desktop, seen in pictures, and functions (shell, Python, files) that share one home folder.
+"""Register the back-end `computer`: a desktop, seen in pictures, and functions (shell, Python, files) on one machine.
 
 A task says which of the two it allows. Its settings are `sandbox.kinds.computer`.
 """

@@ -1,4 +1,4 @@
-"""Register `phone`: an emulated phone with a touch screen, whose applications are the package's sites.
+"""Register the back-end `phone`: an emulated phone with a touch screen, whose applications are the shipped sites.
 
 Its settings are `sandbox.kinds.phone`.
 """

@@ -1,6 +1,6 @@
-"""Register `terminal`: `computer` without a desktop, a machine with a shell, Python and files that is read as text.
+"""Register the back-end `terminal`: a machine with a shell, Python and files and no desktop, which is read as text.
 
-Settings: `sandbox.kinds.terminal`.
+Its settings are `sandbox.kinds.terminal`.
 """
 
 from __future__ import annotations

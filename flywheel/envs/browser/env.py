@@ -1,4 +1,4 @@
-"""Implement `Env` on a Chromium page: reset, step, checkpoint, and a person's take-over."""
+"""Implement `Env` on a Chromium tab, which the pool leases: reset, step, checkpoints, and take-over by a person."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 
 class TakeOverInput:
-    """Carry out a person's gestures (`envs/base.py`) on a tab. touch: the tab is a phone's.
+    """Carry out the gestures (`envs/base.py`) of a person who has taken over a tab. touch: the tab is a phone's.
 
-    What is shown over a page takes only actions of the agent, so a gesture there becomes the most similar action. Its
-    coroutines raise EnvError as those of `BrowserTab`.
+    What is shown over a page (a dialog, a picker) takes only actions of the agent, so a gesture there becomes the most
+    similar action. Its coroutines raise EnvError as those of `BrowserTab`.
     """
 
     def __init__(self, tab: BrowserTab, touch: bool) -> None:
@@ -37,7 +37,7 @@ class TakeOverInput:
         self._keys: dict[str, None] = {}  # names of keys that are held down, in order
 
     async def do(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
-        """Carry out `gestures`, let `ms` of page time pass and show the new screen; returns notes for the person."""
+        """Carry out `gestures`, let `ms` of page time pass, send watchers the screen; returns notes for the person."""
         tab = self._tab
         notes = [note for gesture in gestures if (note := await self._one(gesture))]
         seen = await tab.observe(ms)
@@ -144,7 +144,7 @@ class TakeOverInput:
 
 
 class BrowserEnv:
-    """Implement `Env` on one leased tab.
+    """Play tasks on web pages in one leased tab (an `Env`, `Checkpointable` and `LiveView`).
 
     Page time passes only in steps, `sandbox.step_ms` in each (`scripts/document`), so the same task, seed and actions
     give the same pixels. The session scores each step by the task's verifier: the task ends where it is solved, where
@@ -213,9 +213,9 @@ class BrowserEnv:
             return await self._result(note, self._said_done(), last)
 
     async def checkpoint(self) -> bytes:
-        """Return the actions since the reset, with the state of page and server where both can be saved.
+        """Return the actions since the reset, with the state of page and server where both can be saved, as bytes.
 
-        Raises EnvError before a reset, or where the page is broken, crashes or fails, EnvTimeout.
+        Raises EnvError before a reset, or where the page is broken, crashes or fails, EnvTimeout after the deadline.
         """
         if self._task is None:
             raise EnvError("nothing to keep", fix="reset the environment first")
@@ -231,7 +231,7 @@ class BrowserEnv:
         return json.dumps(kept).encode()
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Restore a checkpoint, by the saved state of the page, or else by playing its actions again.
+        """Restore a checkpoint and return its last result: by the page's saved state, or by playing its actions again.
 
         The saved state counts only where it gives the same pixels as before; else the page left something out of it.
         Raises EnvError for other bytes, or the checkpoint of another task, and what `reset` and `step` raise.

@@ -1,4 +1,4 @@
-"""Record episodes as animated PNGs of the screens that the agent saw.
+"""Record episodes as animated PNGs of the screens that the agent saw, for people who look into failures.
 
 The screens' compressed data go into the file unchanged (PNG specification, third edition, section 11.3.4: acTL, fcTL,
 fdAT), so a recording costs no encoding, and each screen's data can be extracted again byte for byte.
@@ -33,7 +33,10 @@ _FRAME_MS, _LAST_MS = 500, 2000
 
 @dataclass(frozen=True)
 class EpisodeRecording:
-    """Hold the recording of an episode. name: of its file. screens: PNGs, from the reset on. about: its description."""
+    """Hold the recording of an episode. name: of its file. screens: PNGs, from the reset on. about: JSON values.
+
+    The keys of `about` are those of `read_recording_description`.
+    """
 
     name: str
     screens: tuple[bytes, ...]
@@ -63,7 +66,7 @@ class EpisodeRecorder:
         self._see(first)
 
     def add(self, action: Action | None, result: StepResult) -> None:
-        """Add the result of an action, or of a restored checkpoint (None)."""
+        """Add the result of an action; None: of a restored checkpoint."""
         if self._about:
             self._about["actions"].append([ACTION_NAMES[type(action)], asdict(action)] if action else None)
             if action is None:
@@ -71,7 +74,7 @@ class EpisodeRecorder:
             self._see(result)
 
     def finish(self, error: str = "") -> EpisodeRecording | None:
-        """End the episode, by `error` if one is given; returns its recording, or None where it is not kept."""
+        """End the episode and return its recording; None where it is not kept. error: what broke it off, or ""."""
         about, self._about = self._about, {}
         if not about:
             return None
@@ -155,9 +158,11 @@ def decode_apng_frames(recording: bytes) -> Iterator[bytes]:
 
 
 def read_recording_description(recording: bytes) -> dict[str, Any]:
-    """Read a recording's description of its episode: task, instruction, seed, actions, reward, outcome, error and more.
+    """Read the description of an episode from the bytes of its recording, JSON values by name.
 
-    Raises ValueError for a file without one.
+    Its keys: `task`, `instruction`, `seed`, `session`, `actions` ([name, fields], None for a restored checkpoint),
+    `left_out` (screens), `reward`, `terminated`, `truncated`, `outcome` (solved, failed or crashed) and `error`. Raises
+    ValueError for a file without a description.
     """
     for kind, body in _iterate_chunks(recording):
         if kind == b"iTXt":

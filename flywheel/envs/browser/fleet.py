@@ -1,4 +1,4 @@
-"""Start and close the browsers and pages of a pool, clean up after those that crash, and stream events."""
+"""Start and close the browsers and pages of a pool, clean up after those that crash, and stream events of this."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 @dataclass(frozen=True, kw_only=True)
 class PoolEvent:
-    """Describe an event of a pool.
+    """Hold an event of a pool.
 
-    browser: its process id; 0 where there is none yet. page: its number in the pool; 0: the event is the browser's.
+    browser: its process id; 0 where there is none yet. page: its number in the pool; 0: the event is about the browser.
     session: name of the lease concerned; "": none.
     """
 
@@ -89,7 +89,7 @@ class Closed(PoolEvent):
 
 
 class PoolEvents:
-    """Publish a pool's events to its readers, and count them."""
+    """Publish a pool's events to all who read them, and count them by class."""
 
     def __init__(self) -> None:
         self._streams: set[PoolEventStream] = set()
@@ -126,7 +126,7 @@ class PoolEvents:
 
 
 class PoolEventStream(AsyncIterator[PoolEvent]):
-    """Iterate over one reader's events, oldest first. `dropped`: how many it was too slow for."""
+    """Iterate over a pool's events for one reader, oldest first. dropped: number that the reader was too slow for."""
 
     def __init__(self, streams: set[PoolEventStream], kinds: tuple[type[PoolEvent], ...], size: int) -> None:
         self._streams, self._kinds = streams, kinds
@@ -246,7 +246,7 @@ _BUSY_FIX = "give the machine less to do, or lower sandbox.pages"
 
 
 class BackgroundTasks:
-    """Run asyncio tasks in the background. Their errors are logged, except EnvError, which callers that wait get."""
+    """Run asyncio tasks in the background. Their errors are logged, except EnvError, which is for callers that wait."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -273,10 +273,11 @@ class BackgroundTasks:
 
 
 class BrowserFleet:
-    """Open browsers and pages when needed, close them when not, and clean up when they die.
+    """Hold the browsers and pages of a pool: open them when needed, close them when not, and clean up when they die.
 
     launch: starts a browser. make_env: makes the environment of a tab. lost: called with a reserved page that died, and
-    the reason."""
+    the reason.
+    """
 
     def __init__(
         self,
@@ -327,7 +328,7 @@ class BrowserFleet:
             page.reserved = False
 
     def retire(self, host: BrowserSlot, why: str) -> None:
-        """Give a browser no more sessions, and close it when its last one has ended."""
+        """Give a browser no more sessions, and close it when its last one has ended. why: for the event."""
         host.retiring = host.retiring or why
         self._close_if_empty(host)
 

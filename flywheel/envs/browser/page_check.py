@@ -1,4 +1,4 @@
-"""Try a manifest's page (`flywheel env page try`): open, read, play at random, check, and report what is wrong."""
+"""Try a third-party page (`flywheel env page try`): open it, read it, play at random, and report what is wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _PAGE_SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8").rst
 class PartResult:
     """Hold the result of trying one part of a page (a control or a drag).
 
-    wrong: what broke, or differed between two tries; "" for nothing. seen: it changed something, as far as can be told.
+    wrong: what broke, or differed between two tries; "" for nothing. seen: whether it changed something, as far as can
+    be told.
     """
 
     part: str
@@ -76,7 +77,7 @@ _MAX_CONTROL_KINDS = 20  # that are tried on one page
 
 
 async def try_controls(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try one form control of each kind that the page has, of the first 20 kinds.
+    """Operate one form control of each kind that a page has, of the first 20 kinds; returns a result for each kind.
 
     Raises EnvError where no page is free, or a session fails before the first try or beside the tries; BadInput and
     DataError as `Env.reset`. What breaks in a try is in its result.
@@ -145,7 +146,7 @@ _LONE_DRAG_SHARE = 0.2  # of the viewport's width: how far a thing is dragged wh
 
 
 async def try_drags(pool: BrowserPool, task: Task) -> list[PartResult]:
-    """Try twice each kind of drag that the page offers. Raises as `try_controls`."""
+    """Try twice each kind of drag that a page offers; returns a result for each kind. Raises as `try_controls`."""
     async with pool.env() as env:
         await env.reset(task, task.seed)
         offered = dict(await env.tab.evaluate(f"{_PAGE_SCRIPT}.draggables()"))
@@ -175,9 +176,9 @@ async def _try_drag(pool: BrowserPool, task: Task, way: str, places: list[list[f
 
 @dataclass(frozen=True)
 class SeedFinding:
-    """Hold what a seed changes.
+    """Hold what a seed changes on a page.
 
-    found: a summary in a few words. wrong, doubtful: as in PageCheck; "" for nothing.
+    found: a summary in a few words. wrong, doubtful: as in `PageCheck`, one text; "" for nothing.
     """
 
     found: str
@@ -186,7 +187,7 @@ class SeedFinding:
 
 
 async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> SeedFinding:
-    """Find what seeds change on the page. Raises as `compare_seeds`."""
+    """Find what seeds change on a page, by playing `task` with several. Raises as `compare_seeds`."""
     named = False
 
     async def look(env: Any) -> None:
@@ -198,7 +199,10 @@ async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> Se
 
 
 def judge_seeds(manifest: PageManifest, seeds: SeedComparison, named: bool) -> SeedFinding:
-    """Judge what seeds change. seeds: the comparison. named: the page's scripts name a source of random numbers."""
+    """Judge whether a manifest tells rightly what seeds change on its page.
+
+    seeds: what was found by playing. named: whether the page's scripts name a source of random numbers.
+    """
     if seeds.differ_at is not None:
         return SeedFinding(f"holds: another seed shows {seeds}")
     others = f"{conformance.N_OTHER_SEEDS} other seeds gave the same screens and state"
@@ -245,10 +249,10 @@ _RANDOM_STEPS = 20
 
 @dataclass
 class PageCheck:
-    """Hold what is wrong with a page.
+    """Hold what is wrong with a page, in sentences.
 
     wrong: what does not work; the first one is the verdict. doubtful: what works and yet may not be intended. used:
-    features that the page uses whose results may vary between two runs. ok: nothing is wrong.
+    features that the page uses whose results may vary between two runs.
     """
 
     wrong: list[str] = field(default_factory=list)

@@ -12,7 +12,7 @@ from flywheel.envs.base import Task
 
 @dataclass(frozen=True)
 class LoginSteps:
-    """Describe how a session logs in before its first page.
+    """Hold how a session logs in before its first page is shown.
 
     cookies, headers: what the browser sends; headers go to the first page's origin alone. address: URL of the login
     page ("": the first page). script: JavaScript run there ("": no login). done: JavaScript run on the first page
@@ -27,7 +27,7 @@ class LoginSteps:
 
 
 class PageSession(Protocol):
-    """Describe one fresh session of a task.
+    """Hold one fresh session of a task: which page a tab opens for it, and how its end is read and scored.
 
     url: address of its first page. allowed: prefixes of addresses that navigation may not leave; the network that its
     pages reach is their origins alone. viewport: width and height in pixels; None: the settings'. step_ms: page time of
@@ -50,26 +50,29 @@ class PageSession(Protocol):
     files: Path | None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the verifier's state, from what was observed (`seen`: `game`, `elements`, `url`); {} for none.
+        """Return the state that the verifier reads, from what a tab has observed; {} where there is none.
 
-        Raises EnvError where it cannot be read.
+        seen: as `BrowserTab.observe` returns it: `game`, `elements`, `url`. Raises EnvError where it cannot be read.
         """
 
     def score(self, state: Mapping[str, Any]) -> float:
-        """Score a state of `state` by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
+        """Score `state`, from the method of that name, by the task's verifier, 0 to 1.
+
+        Raises DataError where the verifier cannot read it.
+        """
 
     def save_server_state(self) -> bytes:
-        """Return the server's state of the session, for a checkpoint."""
+        """Return the state that the session has on its server, for a checkpoint; b"" where it has none."""
 
     def restore_server_state(self, kept: bytes) -> None:
-        """Restore the server's state of the session. kept: from `save_server_state`."""
+        """Restore the state that the session has on its server. kept: from `save_server_state`."""
 
     def close(self) -> None:
         """Free the session; may be called twice."""
 
 
 class PageSource(Protocol):
-    """Open the pages of tasks."""
+    """Open sessions of tasks: the server of our suites, of the phone, or of third-party pages."""
 
     def open(self, task: Task, seed: int) -> PageSession:
         """Open a fresh session of `task`. seed: of the reset. Raises BadInput for a suite that it does not have."""

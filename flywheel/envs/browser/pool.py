@@ -1,4 +1,4 @@
-"""Lease browser pages: keep deadlines, recover from crashes, grow and shrink with the load, close cleanly."""
+"""Lease browser pages to episodes: keep deadlines, survive crashes, grow and shrink with the load, close cleanly."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from flywheel.utils.errors import EnvError, EnvTimeout
 
 @dataclass(frozen=True)
 class PageStatus:
-    """Describe one page of a pool.
+    """Hold the status of one page of a pool.
 
     state: opening, ready, leased, tidying or closing. age_s: seconds since it was opened. unused_s: seconds since the
-    last call to its environment ended. session, task, episode, step: empty or 0 where it is not leased. busy: a call is
-    under way. left_s: seconds until the lease is taken back.
+    last call to its environment ended. session: name of its lease. session, task, episode, step: "" or 0 where it is
+    not leased. busy: a call is under way. left_s: seconds until the lease is taken back.
     """
 
     number: int
@@ -53,10 +53,11 @@ class PageStatus:
 
 @dataclass(frozen=True)
 class BrowserStatus:
-    """Describe one browser of a pool.
+    """Hold the status of one browser of a pool.
 
-    pid: 0 while it starts. state: starting, serving or retiring (takes no more sessions). pids: all its processes.
-    memory_mb: MiB of all its processes (PSS); 0 where the system does not tell.
+    pid: 0 while it starts. state: starting, serving or retiring (takes no more sessions). age_s: seconds since its
+    start began. episodes: resets so far. memory_mb: MiB of all its processes (PSS); 0 where the system does not tell.
+    pids: of all its processes.
     """
 
     pid: int
@@ -70,7 +71,10 @@ class BrowserStatus:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """Describe a pool. waiting: callers that wait for a page. counts: events so far, by the name of their class."""
+    """Hold the status of a pool; `str()` of it is a table for people.
+
+    waiting: number of callers that wait for a page. counts: events so far, by the name of their class.
+    """
 
     browsers: tuple[BrowserStatus, ...]
     waiting: int
@@ -83,7 +87,7 @@ class PoolStatus:
 
     @property
     def memory_mb(self) -> float:
-        """Return the memory of all browsers, in MB."""
+        """Return the memory of all browsers, in MiB."""
         return sum(browser.memory_mb for browser in self.browsers)
 
     def __str__(self) -> str:
@@ -111,8 +115,8 @@ class PageLease:
 
     Where the pool reclaims the lease, or its browser dies, the call under way, or else the next one, raises EnvError
     that says so. The lease ends a call that the environment does not end itself after twice `sandbox.timeout_s`.
-    session: the lease's name in events and status. recorder: None where nothing is recorded. Its calls raise what the
-    environment's do, EnvError for a second call at once or after the lease's end, EnvTimeout.
+    session: the lease's name in events and status. recorder: None where nothing is recorded. Its calls raise what those
+    of the environment raise, EnvError for a second call at once or after the lease's end, and EnvTimeout.
     """
 
     def __init__(self, session: str, page: PageSlot, owner: BrowserPool, recorder: EpisodeRecorder | None) -> None:
@@ -129,8 +133,10 @@ class PageLease:
 
     # -- Env ------------------------------------------------------------------------------------------------------
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin an episode, and with it a recording. Its deadline is that of a step and what the page's server may take
-        to start."""
+        """Begin an episode, and with it a recording.
+
+        Its deadline is twice `sandbox.timeout_s`, and what the page's server may take to start.
+        """
         self.end_episode()
         self.task, self.step_number = task, 0
         began = self._clock()
@@ -156,8 +162,7 @@ class PageLease:
         return await self._call("checkpoint", self.env.checkpoint, self._limit_s)
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        """Restore a checkpoint by playing its steps, each with its own deadline; together they have the lease's
-        alone."""
+        """Restore a checkpoint as `BrowserEnv.restore`, with no deadline but those of each step and of the lease."""
         result = await self._call("restore", lambda: self.env.restore(checkpoint), None)
         if self._recorder:
             self._recorder.add(None, result)
@@ -218,7 +223,7 @@ class PageLease:
                 self._scope.reschedule(asyncio.get_running_loop().time())
 
     def end_episode(self, error: str = "") -> None:
-        """End the episode, by `error` if one is given, and begin to write its recording."""
+        """End the episode, and begin to write its recording. error: what ended it early; "": nothing."""
         film = self._recorder.finish(error) if self._recorder else None
         if film is not None:
             self.chores.add(self._owner.save_recording(film, self._recorder.folder))
@@ -264,7 +269,7 @@ _HEALTH_INTERVAL_S = 5.0  # between health checks of each page
 
 
 class PoolWatchdog:
-    """Take back overdue sessions, find hung pages, bound memory and close what is idle.
+    """Watch over a pool: take back overdue sessions, end hung pages, bound memory and close what is idle.
 
     `run` repeats these checks for ever; the other methods each make one check.
     """
@@ -281,7 +286,7 @@ class PoolWatchdog:
             group.create_task(_repeat_every(_MEMORY_INTERVAL_S, self.limit_memory))
 
     async def reclaim_overdue(self) -> None:
-        """Take back sessions that are held for too long, or whose holder makes no calls."""
+        """Take back sessions held for more than sandbox.lease_s, or without a call for sandbox.heartbeat_timeout_s."""
         s, now = self._settings, self._pool.clock()
         for lease in self._pool.leases:
             if now - lease.began > s.lease_s:
@@ -409,12 +414,12 @@ class BrowserPool:
     # -- leases ---------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def env(self, record: Path | None = None) -> AsyncIterator[PageLease]:
-        """Lease one page until the block ends, or until sandbox.lease_s or sandbox.heartbeat_timeout_s takes it back.
-        Yields the lease, an `Env`.
+        """Lease one page until the block ends, or the pool takes it back; yields the lease, an `Env`.
 
-        record: a folder for recordings of all episodes of this lease, whatever sandbox.record says; None: as that says.
-        Raises EnvTimeout where no page comes free within sandbox.acquire_timeout_s, EnvError where no browser starts or
-        the pool is not open. The end of the block waits until recordings are on disk.
+        It is taken back after sandbox.lease_s, or sandbox.heartbeat_timeout_s without a call. record: a folder for
+        recordings of all episodes of this lease, whatever sandbox.record says; None: as that says. Raises EnvTimeout
+        where no page comes free within sandbox.acquire_timeout_s, EnvError where no browser starts or the pool is not
+        open. The end of the block waits until recordings are on disk.
         """
         lease = await self._lease(record)
         try:
@@ -428,8 +433,7 @@ class BrowserPool:
         return list(self.lease_of.values())
 
     async def status(self) -> PoolStatus:
-        """Return the browsers, pages and sessions with their ages in seconds and memory in MiB; `str()` of it is a
-        table for people."""
+        """Return the browsers and pages of the pool, with their ages in seconds, memory in MiB and leases."""
         hosts, browsers = list(self.fleet.hosts), []
         families = await asyncio.to_thread(child_processes.measure_memory, [host.pid for host in hosts if host.pid])
         for host in hosts:
@@ -449,8 +453,11 @@ class BrowserPool:
         return PageStatus(page.number, "leased", now - page.opened, now - lease.used, *held)
 
     def reclaim(self, lease: PageLease, kind: str, why: str, setting: str) -> None:
-        """Take a session back from its holder, whose calls then raise EnvTimeout. kind: overdue or idle, for the
-        events. why: in words, for that error. setting: of `sandbox`, the one to raise, for it too."""
+        """Take a session back from its holder, whose calls then raise EnvTimeout.
+
+        kind: overdue or idle, for the event. why: in words, for the error. setting: name of the setting of `sandbox` to
+        raise, for the error too.
+        """
         fix = f"lease another environment, or raise sandbox.{setting}"
         error = EnvTimeout(f"the session was taken back: {why}", where=lease.where, fix=fix)
         self._end(lease, error, fleet.Reclaimed(**_event_fields(lease), why=kind))
@@ -461,8 +468,10 @@ class BrowserPool:
         self._end(lease, error, fleet.Crashed(**_event_fields(lease), error=str(error)))
 
     def save_recording(self, film: episode_recorder.EpisodeRecording, folder: Path) -> asyncio.Task[Path | None]:
-        """Write an episode's recording into `folder`, in the background (`write_recording`); the oldest there make room
-        beyond sandbox.record_mb. Returns the task, whose result is the file's path; None where it was not kept."""
+        """Write an episode's recording into `folder` in the background; the oldest there make room (sandbox.record_mb).
+
+        Returns the task, whose result is the file's path, or None where it was not kept (`write_recording`).
+        """
         limit = self.settings.record_mb * _MB
         return self._writers.begin(asyncio.to_thread(episode_recorder.write_recording, film, folder, limit))
 
@@ -576,7 +585,7 @@ def _event_fields(lease: PageLease) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_browser_pool(settings: Settings, root: Path | None = None) -> AsyncIterator[BrowserPool]:
-    """Open the pages' servers and the browser pool: `async with open_browser_pool(settings) as pool:`.
+    """Open a browser pool and the servers of its pages: `async with open_browser_pool(settings) as pool:`.
 
     root: the workspace, from which relative paths in the settings count; None: the current folder. Removes folders that
     killed processes left, and opens sandbox.pages_min pages in the background. At the end of the block all sessions and

@@ -38,10 +38,10 @@ _MAX_FOLDER_BYTES = 2**22  # bytes of a task's folder, or of a checker's files
 
 
 class CheckerProgram(CheckerLimits):
-    """Declare a manifest's checker, run by Python where its name ends in .py, else executed by itself.
+    """Hold a manifest's checker: the program that judges a task, and its limits.
 
-    program: its path, relative to the manifest. files: paths of further files, which lie in the program's folder when
-    it runs.
+    program: its path, relative to the manifest; run by Python where it ends in .py, else executed itself. files: paths
+    of further files, which lie in the program's folder when it runs.
     """
 
     program: str = Field(min_length=1)
@@ -49,7 +49,7 @@ class CheckerProgram(CheckerLimits):
 
 
 class TaskEnd(BaseModel):
-    """Declare what must hold at a task's end: all fields that are given, at least one besides `free`.
+    """Hold what must be true at a task's end: all fields that are given, at least one besides `free`.
 
     wanted: path -> text of the file, None where it must be gone. answer: content of the action `finished`. served: port
     -> body of a service's response, None where no service may answer. packed: path of an archive -> its files' texts by
@@ -75,10 +75,10 @@ class TaskEnd(BaseModel):
 
 
 class ComputerTaskTemplate(BaseModel):
-    """Declare a task template of a manifest.
+    """Hold a task template of a manifest.
 
     choose: placeholder -> texts to draw from. max_steps: step budget by level. folder: a folder beside the manifest,
-    whose content the home begins with. begin: fields of `ComputerTaskSpec`.
+    whose content the home begins with. begin: fields of `ComputerTaskSpec`. end: what judges the task.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -111,7 +111,7 @@ class ComputerTaskTemplate(BaseModel):
 
 
 class ComputerManifest(BaseModel):
-    """Declare a manifest of computer tasks: `tasks`, or in their place `osworld`, which names task files of OSWorld."""
+    """Hold a manifest of computer tasks: `tasks`, or in their place `osworld`, which names task files of OSWorld."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     world: str = Field(pattern=WORLD_NAME)
@@ -127,7 +127,7 @@ class ComputerManifest(BaseModel):
 
 
 class ManifestSuite(TaskSuite):
-    """Hold a suite that a manifest declares.
+    """Hold a suite that a user's manifest declares.
 
     environment: terminal or computer. tasks, checkers: by template. folders: template -> files of its folder, base64 by
     path.
@@ -158,7 +158,7 @@ class ManifestSuite(TaskSuite):
 
 
 class FixedSuite(ManifestSuite):
-    """Hold a suite whose tasks have nothing to draw."""
+    """Hold a manifest's suite whose tasks have nothing to draw, so that each is the same for all seeds."""
 
     once: ClassVar[bool] = True
 
@@ -242,8 +242,10 @@ _STEP_MARGIN_S = 5.0  # that a step may take beyond its wait for a command
 
 
 class ComputerPool:
-    """Lend environments of computers (an `EnvPool`). kind: finds verifiers. warm: lends computers. limit_s: as of
-    `ComputerEnv`."""
+    """Lend environments of computers (an `EnvPool`).
+
+    kind: finds verifiers. warm: lends computers. limit_s: deadline of a reset or step, in seconds.
+    """
 
     def __init__(self, kind: ComputerBackend, warm: WarmPool, limit_s: float) -> None:
         self._kind, self._warm, self._limit_s = kind, warm, limit_s
@@ -259,7 +261,7 @@ class ComputerPool:
 
 
 class ComputerBackend:
-    """Implement an `EnvBackend` of computers; its methods are documented there.
+    """Implement the back-ends `terminal` and `computer` (an `EnvBackend`, which documents its methods).
 
     name: as it is registered. form: class of its settings. apps: program -> Debian package, of the applications that
     its tasks use. own: suites loaded from manifests, by name. Methods that take settings raise BadInput for wrong ones,

@@ -1,4 +1,4 @@
-"""Build the bubblewrap commands of machines and checkers: mounts, environment variables and system call filter."""
+"""Build the bubblewrap commands of isolated machines and checkers: mounts, environment, and system call filter."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ def seccomp_program() -> bytes:
 
 
 def seccomp_profile() -> dict[str, Any]:
-    """Build the same filter as JSON for container engines. System calls of another processor's ABI kill the process.
+    """Build the seccomp filter as a JSON profile for container engines: the same rules as `seccomp_program`.
 
-    Creating user namespaces is refused too; under bubblewrap the option --disable-userns does that. clone3 passes its
-    flags in memory, which seccomp cannot read: it fails with ENOSYS, and libraries fall back to clone.
+    System calls of another processor's ABI kill the process. Creating user namespaces is refused too; under bubblewrap
+    the option --disable-userns does that. clone3 passes its flags in memory, which seccomp cannot read: it fails with
+    ENOSYS, and libraries fall back to clone.
     """
     past = max(_ALLOWED_SOCKET_FAMILIES)
     denied = [kind for kind in range(past) if kind not in _ALLOWED_SOCKET_FAMILIES]
@@ -128,7 +129,7 @@ MACHINE_ENVIRONMENT = {
 def build_machine_command(
     readable: Sequence[Path], home_bytes: int, served: Path, listening: int, ready: int, rules: int
 ) -> list[str]:
-    """Build the command that starts a machine.
+    """Build the bubblewrap command that starts a machine, with its computer server as the first process.
 
     readable: further host paths that it sees, read-only. home_bytes: size of its home, and of each other writable
     folder. served: host folder that is mounted at /run/served. listening, ready, rules: descriptors of the server's
@@ -148,12 +149,12 @@ def build_machine_command(
 
 
 def list_system_paths() -> tuple[str, ...]:
-    """List the host's paths of programs, of the settings that they read, and of flywheel's Python."""
+    """List the host's paths that a machine sees: programs, the settings that they read, and flywheel's Python."""
     return (*isolation.SYSTEM_FOLDERS, *isolation.list_settings_paths(), sys.base_prefix)
 
 
 def list_written_folders() -> tuple[str, ...]:
-    """List the folders, in memory, that every program may write in addition to the home."""
+    """List the folders, in memory, that programs in a machine may write in addition to the home."""
     return (*isolation.TMPFS_FOLDERS, *isolation.list_scratch_folders())
 
 
@@ -170,7 +171,7 @@ def build_machine_environment(*more: Path) -> dict[str, str]:
 def build_checker_command(
     program: Sequence[str], bound: Mapping[str, Path], readable: Sequence[Path], memory_bytes: int, rules: int
 ) -> list[str]:
-    """Build the command that runs a checker on the copy of a machine's home.
+    """Build the bubblewrap command that runs a checker on the copy of a machine's home.
 
     program: words of the checker's command. bound: path in the sandbox -> host path, read-only. readable: further host
     paths, at the same place. memory_bytes: size of each folder that it may write (`list_written_folders`). rules:

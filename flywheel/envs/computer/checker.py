@@ -1,7 +1,7 @@
-"""Run a task's own checker, or another program that judges it, on a copy of the home, after the episode.
+"""Run a program that judges a computer's task, its checker, after the episode and in a sandbox, on a copy of the home.
 
-Its input and output: docs/computer.md#a-checker. A program that breaks this contract raises CheckerFailed: the episode
-counts as a crash and gets no score.
+Its input and output: docs/computer.md#a-checker. Where the program breaks this contract, CheckerFailed is raised: the
+episode counts as a crash and gets no score.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CheckerFailed(EnvError):
 
 
 class CheckerLimits(BaseModel):
-    """Limit a checker program.
+    """Hold the limits of a checker program.
 
     seconds: its timeout. memory_mb: MiB of all its processes and the files that they write; without cgroups, of each
     process and each writable folder. processes: processes and threads at once; not enforced without cgroups.
@@ -59,7 +59,7 @@ class CheckerLimits(BaseModel):
 
 
 class Checker(CheckerLimits):
-    """Declare a task's checker. program: its file name. files: base64 by file name, the program included."""
+    """Hold a task's checker and its limits. program: its file name. files: base64 by name, the program included."""
 
     program: str
     files: dict[FileName, str]
@@ -79,7 +79,7 @@ class CheckerVerdict(BaseModel):
 
 
 async def run_task_checker(checker: Checker, home: MachineHome, most: int, told: Mapping[str, Any]) -> CheckerVerdict:
-    """Run a task's own checker and return its verdict.
+    """Run a task's own checker on a copy of the home, and return its verdict.
 
     home: of the machine. most: bytes of the home's files that are copied at most. told: fields of the JSON object on
     its standard input, besides `home` and `left_out`. Raises CheckerFailed where it gives no verdict, EnvError where it
@@ -111,10 +111,9 @@ async def run_checker(
 ) -> CheckerVerdict:
     """Run a program that judges a copy of the home, without network, and return its verdict.
 
-    name: of the checker, for error messages. words: its command. chosen: its limits. home: of the machine. most: bytes
-    of the home's files that are copied at most. told: fields of the JSON object on its standard input, besides `home`
-    and `left_out`. files: content by name, put into CHECKER_FOLDER. bound: path in the sandbox -> host path, read-only.
-    Raises CheckerFailed where it gives no verdict, EnvError without bubblewrap.
+    name: of the checker, for error messages. words: its command. chosen: its limits. home, most, told: as of
+    `run_task_checker`. files: content by name, put into CHECKER_FOLDER. bound: path in the sandbox -> host path,
+    read-only. Raises CheckerFailed where it gives no verdict, EnvError without bubblewrap or for too many files.
     """
     if why := isolation.explain_missing_bwrap():
         raise EnvError(f"no checker without bubblewrap: {why}", fix="apt-get install bubblewrap")

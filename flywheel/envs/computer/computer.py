@@ -1,4 +1,4 @@
-"""Combine a machine's shell, Python, files, desktop, tools and web site to a computer; start computers in advance."""
+"""Combine an isolated machine's shell, Python, files, desktop, tools and web site to the computer that a task uses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONTENT_TYPES |= {".js": "text/javascript", ".json": "application/json"}
 
 
 class TaskSite:
-    """Serve a task's web site outside the machine, where no program can change what it received.
+    """Serve a task's web site on the host, where no program of the isolated machine can change what it received.
 
     pages: texts by path; the path / is `index.html`. received: forms posted to /send, each with its texts by field
     name.
@@ -85,10 +85,10 @@ _THANKS_PAGE = "<!doctype html><title>Thank you</title><h1>Thank you</h1><p>It h
 
 
 class WarmPool:
-    """Start computers before they are needed.
+    """Start computers before they are needed: `async with WarmPool(start, count) as warm:`.
 
-    start: starts one computer. count: computers that wait at once; 0: each is started when it is taken. Used in an
-    `async with`, whose end closes the computers that were not taken.
+    start: starts one computer. count: computers that wait at once; 0: each is started when it is taken. The end of the
+    block closes the computers that were not taken.
     """
 
     def __init__(self, start: Callable[[], Awaitable[Computer]], count: int) -> None:
@@ -149,7 +149,7 @@ _CONTROL_CHARACTERS = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 
 
 def encode_terminal_keys(keys: Sequence[str]) -> str:
-    """Encode keys pressed together as input of an xterm. Raises UnsupportedAction for keys that it lacks."""
+    """Encode keys pressed together as an xterm sends them. Raises UnsupportedAction for keys that it lacks."""
     held, pressed = 0, []
     for name in keys:
         key = desktop.find_key_name(name)
@@ -193,10 +193,10 @@ _CONTROL_COMMAND = re.compile(r"C-([a-z@\[\\\]^_])")  # such a command, while a 
 
 
 class SdkFunctions:
-    """Call the SDK functions of one machine; each returns its output as text, or a line that says why it failed.
+    """Call the functions that an agent has in place of a screen: shell, Python and files of one machine.
 
     run_s: seconds to wait for a command or code. result_bytes: limit of a result, whose middle is left out beyond it.
-    running: a command is still running in the shell.
+    running: whether a command is still running in the shell.
     """
 
     def __init__(self, machine: Machine, run_s: float, result_bytes: int) -> None:
@@ -204,7 +204,7 @@ class SdkFunctions:
         self.running = self._asks = False
 
     async def call(self, action: Action) -> str:
-        """Carry out an action of SDK_ACTION_TYPES and return its result as text.
+        """Carry out an action of SDK_ACTION_TYPES and return its result, or why it failed, as text for the agent.
 
         Raises EnvError where the machine is gone, EnvTimeout where it does not answer in time.
         """
@@ -236,7 +236,7 @@ class SdkFunctions:
         return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
 
     async def wait(self) -> str:
-        """Wait up to `run_s` for the running command, and return its new output.
+        """Wait up to `run_s` seconds for the running command, and return its new output.
 
         Raises EnvError and EnvTimeout as `call`.
         """
@@ -303,10 +303,11 @@ _MAX_ERROR_CHARACTERS = 300  # of a set-up command, and of its output, in an err
 
 @dataclass(frozen=True)
 class ActionOutcome:
-    """Hold what followed an action.
+    """Hold what a computer shows and returns after an action.
 
-    note: why it did nothing. result: what a function returned. screenshot: a PNG of the screen at rest; None without a
-    screen, or where the task allows functions alone. text: the tools, and without a screenshot what the terminal shows.
+    note: why it did nothing; "": it did. result: what a function returned; "": nothing. screenshot: a PNG of the screen
+    at rest; None without a screen, or where the task allows functions alone. text: the tools, and without a screenshot
+    what the terminal shows.
     """
 
     note: str
@@ -318,8 +319,8 @@ class ActionOutcome:
 class Computer:
     """Control one computer, made by `Computer.start`: a machine whose shell, Python and desktop share one home.
 
-    desktop: None for the kind `terminal`. tools: the task's MCP servers, or None. site: the task's web site, or None.
-    text: the text of the last outcome.
+    desktop: None for the back-end `terminal`. tools: the task's MCP servers, or None. site: the task's web site, or
+    None. text: the text of the last outcome.
     """
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
@@ -332,7 +333,7 @@ class Computer:
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
-        """Start a fresh computer, with a screen if its settings have one.
+        """Start a fresh computer, with a desktop where `chosen` are ComputerSettings.
 
         Raises EnvError where it does not start, EnvTimeout where it is not ready in time.
         """
@@ -343,7 +344,7 @@ class Computer:
         return cls(desktop.machine, desktop, chosen)
 
     async def begin(self, given: ComputerTaskSpec, limit_s: float) -> ActionOutcome:
-        """Set up a task: its site, files, set-up commands and applications; returns the first outcome.
+        """Set up a task: its site, files, set-up commands, applications and tools; returns the first outcome.
 
         given: the task. limit_s: seconds for each set-up command. Raises EnvError where one fails, `params.binary` is
         not base64, the machine is gone or refuses a file, and as `open_task`; EnvTimeout where it does not answer;
@@ -363,16 +364,18 @@ class Computer:
         return await self.open_task()
 
     async def serve(self, given: ComputerTaskSpec) -> None:
-        """Remember the task `given`, and start its web site if it has one. Raises EnvError where the machine refuses
-        the site's port or is gone, OSError where the site does not start, EnvTimeout where the machine does not
-        answer."""
+        """Make `given` the computer's task, and start its web site if it has one.
+
+        Raises EnvError where the machine refuses the site's port or is gone, OSError where the site does not start,
+        EnvTimeout where the machine does not answer.
+        """
         self._given = given
         if given.site:
             self.site = TaskSite(given.site)
             await self.machine.serve(TASK_SITE_PORT, self.site.start)
 
     async def open_task(self) -> ActionOutcome:
-        """Start the task's applications and tools; returns the outcome.
+        """Start the applications and tools of the task (`serve`), and return what is shown then.
 
         Raises EnvError where an application fails or the machine is gone, EnvTimeout where it does not answer.
         """

@@ -1,4 +1,4 @@
-"""Start a desktop (X, VNC, window manager, applications) in a machine and act on it in pixels."""
+"""Start a desktop (X, VNC, window manager, applications) in an isolated machine, and act on it in pixels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class UnsupportedAction(Exception):
 
 
 def translate_action(action: Action, width: int, height: int) -> list[DesktopAct]:
-    """Translate an action into desktop acts (the JSON objects of `POST /step`), in order.
+    """Translate an action into desktop acts, in order: the JSON objects that the computer server takes (`POST /step`).
 
     width, height: of the screen, in pixels. Raises UnsupportedAction for an action that a desktop does not have, a
     point outside the screen, no key or an unknown one, and a text above MAX_TYPED_CHARACTERS.
@@ -184,9 +184,9 @@ class Desktop:
         return note, shot
 
     async def state(self) -> dict:
-        """Return the answer of `GET /desktop/state`: size and windows. Programs in the machine can change them.
+        """Return `running`, `display`, `width`, `height` and `windows`, which programs in the machine can change.
 
-        Raises as `Machine.request`.
+        Where the X server has ended, `running` is false, and `windows` is empty. Raises as `Machine.request`.
         """
         return json.loads(await self.machine.request("GET", "/desktop/state"))
 
@@ -207,7 +207,7 @@ class Desktop:
 
 
 def list_missing_packages(apps: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """List the Debian packages whose programs a desktop needs and PATH lacks. apps: further packages, by program."""
+    """List the Debian packages whose programs a desktop needs and PATH lacks. apps: further program -> package."""
     return [package for program, package in {**_DESKTOP_PROGRAMS, **apps}.items() if shutil.which(program) is None]
 
 

@@ -1,4 +1,4 @@
-"""Play tasks on computers as an `Env`; read the state that a verifier judges; save and restore part of an episode."""
+"""Implement `Env` on computers: play tasks, read the state that verifiers judge, save and restore parts of episodes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _MAX_UNPACKED_BYTES = 2**20  # bytes of all files, unpacked
 
 
 def read_archive(data: bytes | None) -> dict[str, str] | None:
-    """Return the files of a ZIP archive, or of a tar of any compression, as texts by path, without folders.
+    """Return the files of a ZIP or tar archive (of any compression) as texts by path; None where it cannot be read.
 
-    data: bytes of the archive. Returns None where they are None or not an archive, and for an archive that is encrypted
-    or has more than 16 MiB, 1000 files or 1 MiB unpacked.
+    data: bytes of the archive; None: there is none. None is returned too for an archive that is encrypted or has more
+    than 16 MiB, 1000 files or 1 MiB unpacked.
     """
     if data is None or len(data) > _MAX_ARCHIVE_BYTES:
         return None
@@ -86,9 +86,9 @@ _PROBE_S = 5.0
 
 
 async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_done: bool) -> dict[str, Any]:
-    """Read the state that a verifier judges: `files`, and what the task asks for.
+    """Read the state that a verifier judges, as JSON values: `files`, and further keys that the task asks for.
 
-    given: the task, which may ask for `programs`, `ports`, `packed` and `printed`. said_done: the agent has ended the
+    These are `programs`, `ports`, `packed` and `printed`. given: the task. said_done: whether the agent has ended the
     episode; commands of `probe` are run, and `printed` read, only then. Raises EnvError where the home has more than
     MAX_HOME_ENTRIES, or the machine is gone, EnvTimeout where it does not answer.
     """
@@ -110,11 +110,11 @@ async def read_machine_state(machine: Machine, given: ComputerTaskSpec, said_don
 
 
 def read_home_files(home: MachineHome, hidden: Collection[str] = ()) -> dict[str, str]:
-    """Read the files of `home` by path: the text, or `sha256:` and the digest of a large one; folders end in /.
+    """Read all files of `home`; returns by path the text, or `sha256:` and the digest of a large file.
 
     Hidden files and folders, where applications keep their own data, are left out except for the paths in `hidden`;
-    links and pipes are listed and not read. Large is a file above 64 KiB, or above what is left of 4 MiB for all texts;
-    of one above 256 MiB the beginning is hashed. Raises EnvError as `MachineHome.entries`.
+    links and pipes are listed and not read; paths of folders end in /. Large is a file above 64 KiB, or above what is
+    left of 4 MiB for all texts; of one above 256 MiB the beginning is hashed. Raises EnvError as `MachineHome.entries`.
     """
     found, left = {}, _MAX_STATE_BYTES
     for entry in home.entries():
@@ -160,7 +160,7 @@ _MAX_LOST_LINES, _MAX_LINE_CHARACTERS = 100, 200  # of the list of what is lost
 
 
 class EpisodeSnapshot(BaseModel):
-    """Hold a partial checkpoint of an episode.
+    """Hold a partial checkpoint of an episode: its files, and the states of shell and Python.
 
     task: its id. steps: taken so far. received: forms that the task's site got. shell, python: their states, base64; ""
     where none was saved. lost: a line for each thing that was not saved. home: a tar file.
@@ -197,7 +197,7 @@ class EpisodeSnapshot(BaseModel):
 
 
 async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSnapshot:
-    """Save part of an episode after `steps` steps; programs keep running.
+    """Take a snapshot of an episode after `steps` steps; programs keep running.
 
     Raises EnvError for too large a home, or where the machine is gone, EnvTimeout where it does not answer.
     """
@@ -224,9 +224,9 @@ async def save_episode(computer: Computer, task: Task, steps: int) -> EpisodeSna
 async def restore_episode(
     computer: Computer, given: ComputerTaskSpec, kept: EpisodeSnapshot
 ) -> tuple[ActionOutcome, list[str]]:
-    """Restore the snapshot `kept` of the task `given` in a fresh computer.
+    """Restore a snapshot of an episode in a fresh computer; returns (outcome, a line for each thing that is lost).
 
-    Returns the outcome, and a line for each thing that is lost. Raises EnvError and EnvTimeout as `Computer.open_task`,
+    given: the episode's task. kept: the snapshot. Raises EnvError and EnvTimeout as `Computer.open_task`,
     MachineRefused where the home does not fit.
     """
     machine, lost = computer.machine, list(kept.lost)
@@ -297,20 +297,21 @@ class ComputerEnv:
             return await self._result(done, isinstance(action, Finished | CallUser), ends)
 
     async def save_partial(self) -> bytes:
-        """Save the home, the states of shell and Python and the forms that the site received; programs keep running.
-        Returns the bytes for `restore_partial`. Raises EnvError outside of an episode and for too large a home,
-        EnvTimeout after `limit_s`."""
+        """Save home, states of shell and Python, and forms that the site received, as bytes for `restore_partial`.
+
+        Programs keep running. Raises EnvError outside of an episode and for too large a home, EnvTimeout after
+        `limit_s`.
+        """
         if self._task is None or self._over:
             raise EnvError("no episode is played", where=self._where(), fix="reset the environment first")
         async with self._deadline("keep", self._task):
             return (await save_episode(self._computer, self._task, self._steps)).encode()
 
     async def restore_partial(self, kept: bytes) -> StepResult:
-        """Continue an episode of this task on a fresh computer, and return its first result, in which `info["lost"]`
-        has a line for each thing that was not saved.
+        """Continue a saved episode of this task on a fresh computer, and return its first result.
 
-        kept: from `save_partial`. Raises EnvError where no task was begun, for other bytes or those of another task,
-        EnvTimeout after `limit_s`.
+        In that, `info["lost"]` has a line for each thing that was not saved. kept: from `save_partial`. Raises EnvError
+        where no task was begun, for other bytes or those of another task, EnvTimeout after `limit_s`.
         """
         if self._task is None:
             raise EnvError("no task was begun", where=self._where(), fix="reset the environment to the task first")
@@ -339,8 +340,7 @@ class ComputerEnv:
         return await self._played.desktop.vnc()
 
     async def service(self, port: int) -> Streams:
-        """Connect to the TCP port `port` of the machine. Raises EnvError where nobody listens there, or no episode is
-        played."""
+        """Connect to a TCP port of the machine. Raises EnvError where nobody listens there, or no episode is played."""
         return await self._played.machine.stream("/port", {"port": port})
 
     async def terminal(self) -> Streams:
@@ -348,23 +348,34 @@ class ComputerEnv:
         return await self._played.machine.stream("/terminal/watch", {})
 
     async def shell(self, rows: int, columns: int) -> Streams:
-        """Start a shell for the watcher, and connect to it. rows, columns: characters of its screen. Raises EnvError
-        where no episode is played."""
+        """Start a shell for the watcher and connect to it. Raises EnvError where no episode is played.
+
+        rows, columns: characters of its screen.
+        """
         return await self._played.machine.stream("/terminal/own", {"rows": rows, "columns": columns})
 
     async def list_folder(self, path: str) -> Mapping[str, Any]:
-        """List the folder `path` below the home: `entries` and how many `more` there are. Raises EnvError where there
-        is none, or no episode is played."""
+        """List the folder `path` below the home: `entries` and how many `more` there are.
+
+        Raises EnvError where there is none, or no episode is played.
+        """
         return json.loads(await self._played.machine.request("GET", "/files/list", params={"path": path}))
 
     async def read_file(self, path: str, most: int) -> bytes:
-        """Read the file `path` below the home; of a file longer than `most` bytes, a beginning longer than that. Raises
-        EnvError where there is none, or no episode is played."""
+        """Read the file `path` below the home; of a file longer than `most` bytes, a beginning longer than that.
+
+        Raises EnvError where there is none, or no episode is played.
+        """
         return await self._played.machine.request("GET", "/files/read", params={"path": path, "limit": most})
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Write `content` to the file `path` below the home, which is created or replaced. Raises EnvError where it
-        cannot be written, or no episode is played."""
+        """Write `content` to the file `path`, which is created or replaced; missing folders are made.
+
+        path: relative to the home; an absolute one leads elsewhere in the machine. One that ends in / makes a folder,
+        and `content` is dropped. Raises MachineRefused (an EnvError) where it cannot be written, after which the
+        machine is sound; EnvError where the machine is gone or no episode is played, EnvTimeout where it does not
+        answer.
+        """
         await self._played.machine.request("PUT", "/files/write", params={"path": path}, content=content)
 
     @property

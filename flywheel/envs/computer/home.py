@@ -1,4 +1,4 @@
-"""Read or copy a machine's home folder from outside, without following links out of it.
+"""Read or copy an isolated machine's home folder from the host, without following links out of it.
 
 Programs in the machine may put links, pipes and endlessly nested folders there, even during the reading.
 """
@@ -28,7 +28,7 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class HomeEntry:
-    """Describe an entry of the home.
+    """Hold what is known of a file, folder or link in the home.
 
     path: from the home. kind: file, folder, link (never followed) or other. size: bytes of a file, else 0. mode:
     permission bits.
@@ -41,7 +41,10 @@ class HomeEntry:
 
 
 class MachineHome:
-    """Read a machine's home folder from outside. descriptor: of the open folder; `close` closes it."""
+    """Read a machine's home folder from the host. descriptor: of the open folder; `close` closes it.
+
+    Paths are relative to the home.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._root = descriptor
@@ -68,7 +71,7 @@ class MachineHome:
             return sha.hexdigest()
 
     def entries(self) -> Iterator[HomeEntry]:
-        """Yield all entries in the order of their paths, a folder before its contents, down to a depth of 64 folders.
+        """Yield all files, folders and links, sorted by path, a folder before its contents, down to a depth of 64.
 
         Raises EnvError for more than MAX_HOME_ENTRIES.
         """
@@ -170,10 +173,10 @@ _FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # added to the agent's modes, so that t
 
 
 def copy_home(home: MachineHome, folder: Path, most: int) -> dict[str, str]:
-    """Copy the home into the empty folder `folder`.
+    """Copy the home into the empty folder `folder`, for a checker; returns path -> why it was left out.
 
-    most: bytes of all files; the holes of sparse files stay holes and do not count. Returns path -> why it was left
-    out, for the first thousand of those. Raises EnvError for too many files.
+    most: bytes of all files; the holes of sparse files stay holes and do not count. The first thousand paths left out
+    are returned. Raises EnvError for too many files.
     """
     left_out: dict[str, str] = {}
     for entry in home.entries():

@@ -1,4 +1,4 @@
-"""Start the processes of a machine, under bubblewrap or as a container of podman or docker."""
+"""Start and end the processes of an isolated machine, under bubblewrap or as a container of podman or docker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 async def receive_home_descriptor(ours: socket.socket) -> int | None:
-    """Receive the open home folder's descriptor, the one message that a machine's server sends unasked.
+    """Receive the descriptor of a machine's open home folder, which its computer server sends once it has started.
 
     ours: the host's end of the connection. Returns None where the machine ends first.
     """
@@ -60,10 +60,10 @@ async def receive_home_descriptor(ours: socket.socket) -> int | None:
 
 
 class BubblewrapProcess:
-    """Hold a machine under bubblewrap.
+    """Hold a machine that runs under bubblewrap; made by `begin`.
 
     process: of bubblewrap; all processes of the machine end with it, and it ends with this process. group: the
-    machine's cgroup, or None.
+    machine's cgroup; None where there are no cgroups. ours: the host's end of the connection to its server.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, group: Cgroup | None, ours: socket.socket) -> None:
@@ -73,10 +73,10 @@ class BubblewrapProcess:
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> BubblewrapProcess:
-        """Start a machine.
+        """Start a machine under bubblewrap.
 
-        readable: further host paths that it sees, read-only. folder: the machine's own folder on the host. listening:
-        the bound socket that its server answers at. Raises OSError where it cannot be started.
+        chosen: its limits. readable: further host paths that it sees, read-only. folder: the machine's own folder on
+        the host. listening: the bound socket that its server answers at. Raises OSError where it cannot be started.
         """
         group = cgroups.create_cgroup(chosen.memory_mb, chosen.processes, chosen.cores)
         (ours, theirs), rules = socket.socketpair(), bwrap.open_seccomp_program()
@@ -101,7 +101,7 @@ class BubblewrapProcess:
         return cls(process, group, ours)
 
     async def home(self) -> int | None:
-        """Receive the home's descriptor, before any other program runs in the machine; None where that ends first."""
+        """Receive the descriptor of the machine's home, before other programs run there; None where it ends first."""
         return await receive_home_descriptor(self._ours)
 
     def processes(self) -> list[int]:
@@ -113,7 +113,7 @@ class BubblewrapProcess:
         return []
 
     async def close(self) -> None:
-        """Kill all processes and remove the cgroup; may be called twice."""
+        """Kill all processes of the machine and remove its cgroup; may be called twice."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, 9)
@@ -143,7 +143,7 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_p
 
 @functools.cache
 def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
-    """Explain why an engine cannot start a machine here, and the fix; both "" where it can. One is started to find out.
+    """Explain why an engine cannot start a machine here, and the fix; both "" where it can. A container is tried.
 
     engine: podman or docker. image: as in the settings; flywheel's own ("") is made where it is missing, no other is
     pulled.
@@ -166,10 +166,10 @@ def diagnose_container_engine(engine: str, image: str) -> tuple[str, str]:
 
 
 def build_container_command(chosen: MachineSettings, name: str, readable: Sequence[Path], folder: Path) -> list[str]:
-    """Build the command that starts a machine in a container.
+    """Build the engine's command that starts a machine in a container.
 
-    name: of the container. readable: further host paths that it sees, read-only. folder: the machine's own folder on
-    the host, into which its system call filter is written.
+    chosen: engine, image and limits. name: of the container. readable: further host paths that it sees, read-only.
+    folder: the machine's own folder on the host, into which its system call filter is written.
     """
     engine, image, memory = chosen.walls, chosen.image, f"{chosen.memory_mb}m"
     words = [*_isolation_options(engine, folder), "--name", name, "--memory", memory, "--memory-swap", memory]
@@ -272,10 +272,11 @@ _LIMIT_SCRIPT = ";".join(
 
 
 class ContainerProcess:
-    """Hold a machine in a container.
+    """Hold a machine that runs in a container; made by `begin`.
 
-    process: the engine's command, which ends after the container has. named: the engine, and the container's name.
-    hello: the socket that the computer server connects to. hands: the listening socket that it is sent there.
+    process: the engine's command, which ends after the container. named: (engine, name of the container). hello: the
+    socket that the computer server connects to. hands: the listening socket that it is sent there. group: the
+    container's cgroup; None where it cannot be seen.
     """
 
     def __init__(
@@ -290,7 +291,7 @@ class ContainerProcess:
     async def begin(
         cls, chosen: MachineSettings, readable: Sequence[Path], folder: Path, listening: socket.socket
     ) -> ContainerProcess:
-        """Start a machine; arguments and errors as of `BubblewrapProcess.begin`."""
+        """Start a machine in a container; arguments and errors as of `BubblewrapProcess.begin`."""
         hello, hands = socket.socket(socket.AF_UNIX), listening.dup()
         path = folder / bwrap.SERVED_FOLDER / HANDSHAKE_SOCKET
         try:
@@ -311,7 +312,7 @@ class ContainerProcess:
         return cls(process, (chosen.walls, name), hello, hands)
 
     async def home(self) -> int | None:
-        """Meet the computer server, set limits and receive the home's descriptor; None where the machine ends first.
+        """Connect to the computer server, set limits, receive the home's descriptor; None where the machine ends first.
 
         Raises EnvError where the home cannot be read from here, or limits cannot be set.
         """

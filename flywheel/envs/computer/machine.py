@@ -1,4 +1,4 @@
-"""Declare the settings of machines; start one isolated machine and call the computer server that runs inside it.
+"""Start an isolated machine, call the computer server that runs inside it, and hold the settings of machines.
 
 A machine sees the system's programs, its home and nothing else of the host; its only network is its own loopback. The
 computer server is its first process, which the others can neither end nor inspect. It gets its listening socket as an
@@ -39,7 +39,7 @@ _MAX_ANSWER = 2**26  # bytes
 
 
 class MachineSettings(SettingsBlock):
-    """Limit one machine's resources, and choose how it is isolated and which folders it reads."""
+    """Hold the limits of one isolated machine, what isolates it, and which host folders it reads."""
 
     memory_mb: int = Field(512, ge=32, le=65536)
     """Memory of all its processes and files, in MB. Where this user may make no cgroups only files are held to it."""
@@ -65,7 +65,7 @@ class MachineSettings(SettingsBlock):
         return self
 
     def missing(self) -> tuple[str, str]:
-        """Return why no machine can start here, and the fix; both empty where one can. The first call tries it."""
+        """Explain why no machine can start here, and the fix; both "" where one can. The first call tries it."""
         if self.walls != "bubblewrap":
             return launcher.diagnose_container_engine(self.walls, self.image)
         why = isolation.explain_missing_bwrap()
@@ -73,7 +73,7 @@ class MachineSettings(SettingsBlock):
 
 
 class TerminalSettings(BackendSettings):
-    """Configure the kind `terminal`: isolated machines with a shell, Python and files."""
+    """Hold the settings of the back-end `terminal`: machines with a shell, Python and files, and no desktop."""
 
     timeout_s: float = Field(20.0, gt=0)
     """Seconds until a reset or a step must be done."""
@@ -95,7 +95,7 @@ class TerminalSettings(BackendSettings):
 
 
 class ComputerSettings(TerminalSettings):
-    """Configure the kind `computer`: the same with a screen, that is an X server, a window manager and applications."""
+    """Hold the settings of the back-end `computer`: those of `terminal`, and of a desktop's screen."""
 
     machine: MachineSettings = MachineSettings(memory_mb=1536, home_mb=128, processes=512)  # as a browser needs
     """What each of them may use."""
@@ -111,9 +111,10 @@ class ComputerSettings(TerminalSettings):
 
 
 class Machine:
-    """Control one machine, made by `Machine.start`; it ends with `close` or with this process.
+    """Control one isolated machine, made by `Machine.start`; it ends with `close`, or when this process ends.
 
-    home: reads its home folder. home_bytes: size of the home.
+    begun: its processes. folder: its own folder on the host. home: reads its home folder from the host. home_bytes:
+    size of the home.
     """
 
     def __init__(self, begun: BubblewrapProcess | ContainerProcess, folder: Path, home_bytes: int) -> None:
@@ -126,10 +127,10 @@ class Machine:
 
     @classmethod
     async def start(cls, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Machine:
-        """Start a fresh machine.
+        """Start a fresh machine and wait until its computer server answers.
 
         readable: further host folders that it sees, read-only, at the same paths. Raises EnvError where it does not
-        start, EnvTimeout where it is not ready in time.
+        start, EnvTimeout where it is not ready within `start_s`.
         """
         way = BubblewrapProcess if chosen.walls == "bubblewrap" else ContainerProcess
         why, fix = await asyncio.to_thread(chosen.missing)
@@ -167,7 +168,7 @@ class Machine:
     async def call(self, path: str, body: Mapping[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
         """POST a JSON body to the computer server and return its JSON answer.
 
-        wait_s: as of `request`. Raises MachineRefused, EnvError and EnvTimeout as it does.
+        path: of the route, such as `/shell/run`. wait_s, and what is raised: as of `request`.
         """
         return json.loads(await self.request("POST", path, wait_s, content=json.dumps(body)))
 
@@ -197,8 +198,8 @@ class Machine:
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection through the computer server: to a port, a program, a terminal or VNC.
 
-        path, body: of the POST request that asks for it, such as `/port`. Raises MachineRefused where the server
-        refuses, EnvError where the machine is gone, EnvTimeout where it does not answer within ten seconds.
+        path, body: of the POST request that asks for the connection, such as `/port`. Raises MachineRefused where the
+        server refuses, EnvError where the machine is gone, EnvTimeout where it does not answer within ten seconds.
         """
         try:
             reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
@@ -222,7 +223,7 @@ class Machine:
         return reader, writer
 
     async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
-        """Make a service that runs on the host reachable at a port inside.
+        """Make a service that runs on the host reachable at a port inside the machine.
 
         start: starts the service at the path of a unix socket. Raises MachineRefused where the port is taken, what
         `start` raises, and as `request`.
@@ -241,10 +242,10 @@ class Machine:
         await self.request("PUT", "/files/write", params={"path": path, "modified": _MODIFIED_TIME}, content=content)
 
     async def output(self, words: Sequence[str], wait_s: float, limit: int) -> bytes:
-        """Run a program and return its output, of which `limit` bytes at most; the program is killed then.
+        """Run a program in the machine and return its output, `limit` bytes at most, after which it is killed.
 
-        Raises MachineRefused where it does not start, EnvTimeout where it does not end in `wait_s` seconds, and as
-        `stream`.
+        words: its command. Raises MachineRefused where it does not start, EnvTimeout where it does not end in `wait_s`
+        seconds, and as `stream`.
         """
         reader, writer = await self.stream("/program", {"command": list(words)})
         printed = bytearray()
@@ -274,7 +275,7 @@ class Machine:
         await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
 
     def programs(self) -> list[str]:
-        """List the commands that run in it, except its server, shell, Python, X server and window manager."""
+        """List the command lines that run in the machine, except its server, shell, Python, X and window manager."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -285,16 +286,16 @@ class Machine:
         return sorted(found)
 
     def processes(self) -> list[int]:
-        """List the ids of its processes, as the host numbers them."""
+        """List the ids of the machine's processes, as the host numbers them."""
         return self._begun.processes()
 
     @property
     def memory(self) -> int:
-        """Return the bytes of memory in use, files included; 0 without cgroups, or where they are not visible."""
+        """Return the bytes of memory that the machine uses, files included; 0 where no cgroup of it is visible."""
         return self._begun.group.memory if self._begun.group else 0
 
     async def close(self) -> None:
-        """Kill all processes and remove the machine's folder; may be called twice."""
+        """Kill all processes of the machine and remove its folder; may be called twice."""
         await self._begun.close()
         if hasattr(self, "_heard"):
             self._heard.cancel()

@@ -1,4 +1,7 @@
-"""Offer a task's MCP tools to the agent: list them, call them, describe results and faults as text."""
+"""Offer the tools of a task's MCP servers to the agent: list them, call them, describe results and faults as text.
+
+A server is any program in the machine: its answers are limited, and its faults become text for the agent.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ _MAX_ARGUMENTS = 300  # of its arguments in that line
 
 
 def describe_tool(server: str, tool: mcp_types.Tool) -> tuple[str, str]:
-    """Return two lines about a tool: `server.tool(arguments)`, and the same with its description."""
+    """Describe a tool for the agent; returns (short, long): `server.tool(arguments)`, and that with its description.
+
+    server: name of its server. tool: as MCP's SDK lists it.
+    """
     short = f"{server}.{tool.name}({_format_arguments(tool.input_schema)})"
     about = _one_line(tool.description or tool.title or "", _MAX_DESCRIPTION)
     return short, short + (f": {about}" if about else "")
@@ -45,7 +51,7 @@ def describe_tool(server: str, tool: mcp_types.Tool) -> tuple[str, str]:
 def format_tool_list(tools: Iterable[tuple[str, str]], limit: int) -> str:
     """Format tools, a line each, in at most `limit` characters.
 
-    tools: the lines of `describe_tool`. Where they do not fit, descriptions are left out, then the last tools.
+    tools: as `describe_tool` returns them. Where they do not fit, descriptions are left out, then the last tools.
     """
     tools = list(tools)
     text = "\n".join(line for _, line in tools)
@@ -63,7 +69,7 @@ def format_tool_list(tools: Iterable[tuple[str, str]], limit: int) -> str:
 
 
 def format_tool_result(result: mcp_types.CallToolResult) -> str:
-    """Format a tool's result as text; a line names each image, sound and other resource."""
+    """Format a tool's result as text for the agent; each image, sound or other resource becomes a line about it."""
     parts = [_format_content(one) for one in result.content]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
@@ -116,13 +122,13 @@ _MAX_NOISE_CHARACTERS = 80  # of output that is no message, in an error
 
 
 class AnswerTooLarge(Exception):
-    """Signal that a server's answer exceeds a limit, or may exceed it."""
+    """Signal that a server's answer is over a limit, or compressed, so that its size cannot be limited."""
 
 
 class McpConnection:
-    """Track one connection to a server, and limit its answers.
+    """Count what an MCP server sends in answer to a request, and end the connection above a limit.
 
-    over: set once it has ended or must end. fault: what the server did wrong; "" for nothing.
+    over: an event, set once the connection has ended or must end. fault: what the server did wrong; "" for nothing.
     """
 
     def __init__(self) -> None:
@@ -132,7 +138,7 @@ class McpConnection:
         self.refill()
 
     def refill(self) -> None:
-        """Reset the limits, before each request."""
+        """Begin to count anew, before each request."""
         self._bytes, self._messages, self._values = MAX_ANSWER_BYTES, MAX_ANSWER_MESSAGES, MAX_ANSWER_VALUES
 
     def take(self, data: bytes) -> None:
@@ -151,19 +157,19 @@ class McpConnection:
             self.blame(f"it says more than {MAX_ANSWER_MESSAGES} messages at once")
 
     def blame(self, why: str) -> None:
-        """End the connection for the fault `why` of the server. Always raises AnswerTooLarge."""
+        """End the connection because of `why`, a fault of the server. Always raises AnswerTooLarge."""
         self.fault = self.fault or why
         self.over.set()
         raise AnswerTooLarge(why)
 
     def noise(self, said: bytes) -> None:
-        """Record output of the server that is no MCP message."""
+        """Record output of the server that is no MCP message, to explain a missing answer. said: the bytes."""
         text = said[: 4 * _MAX_NOISE_CHARACTERS].decode("utf-8", "replace")
         self._noise = " ".join(text.split())[:_MAX_NOISE_CHARACTERS]
 
     @property
     def about(self) -> str:
-        """Return what may explain a missing answer; "" for nothing."""
+        """Return what may explain a missing answer: the server's fault, or its other output; "" for nothing."""
         return self.fault or (f"it says what is not MCP: {self._noise!r}" if self._noise else "")
 
 
@@ -172,10 +178,11 @@ _MAX_CONNECTIONS = 4
 
 @contextlib.asynccontextmanager
 async def open_http_transport(machine: Machine, url: str, line: McpConnection) -> AsyncIterator[tuple[Any, Any]]:
-    """Open an MCP transport over HTTP to the server at `url` in the machine, until the block ends; it has no timeouts.
+    """Open an MCP transport over HTTP to a server in the machine, until the block ends; yields its two streams.
 
-    line: counts what the server sends. MachineRefused (nobody listens), EnvError, OSError and faults of the server come
-    as exception groups, from any use.
+    url: of the server, at a port of the machine; its host is ignored. line: counts what the server sends. There are no
+    timeouts. MachineRefused (nobody listens), EnvError, OSError and faults of the server come as exception groups, from
+    any use.
     """
     async with (
         httpx2.AsyncClient(
@@ -275,10 +282,11 @@ SentMessages = MemoryObjectSendStream[SessionMessage]
 async def open_stdio_transport(
     machine: Machine, words: Sequence[str], line: McpConnection
 ) -> AsyncIterator[tuple[ReceivedMessages, SentMessages]]:
-    """Start the command `words` in the machine, and open a transport over its input and output, until the block ends.
+    """Start an MCP server in the machine and open a transport over its standard input and output, until the block ends.
 
-    line: counts what the server sends. Raises MachineRefused where it does not start, EnvError and OSError where the
-    machine is gone, EnvTimeout where it does not answer.
+    Yields two streams: of its messages, and of those to it. words: its command. line: counts what it sends. Raises
+    MachineRefused where it does not start, EnvError and OSError where the machine is gone, EnvTimeout where that does
+    not answer.
     """
     reader, writer = await machine.stream("/program", {"command": list(words)})
     incoming, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -346,14 +354,15 @@ for _name in ("mcp", "client"):  # a server's errors go to the agent, not with a
 
 
 class McpFault(Exception):
-    """Signal a fault of a server or of a call to it; the message is a line for the agent."""
+    """Signal a fault of an MCP server, or of a call to it; the message is a line for the agent."""
 
 
 class McpSession:
-    """Run one session with a server, in an asyncio task of its own.
+    """Run one session with an MCP server, in an asyncio task of its own.
 
     One task must both enter and leave the SDK's contexts. connect: opens the transport. idle_s: seconds without a
-    request after which the session ends. changed: the server has announced that its list of tools has changed.
+    request after which the session ends. line: its connection. changed: whether the server has announced that its list
+    of tools has changed.
     """
 
     def __init__(self, connect: OpenTransport, idle_s: float) -> None:
@@ -370,7 +379,10 @@ class McpSession:
         return self._begun.is_set() and (self._session is None or self.line.over.is_set())
 
     async def ask(self, request: mcp_types.Request[Any, Any], kind: type[ResultT]) -> ResultT:
-        """Send a request and return its result; no timeout. Raises McpFault, EnvError where the machine is gone."""
+        """Send a request and return its result, of the class `kind`; there is no timeout.
+
+        Raises McpFault for a fault of the server, EnvError where the machine is gone.
+        """
         await self._begun.wait()
         self._busy += 1
         try:
@@ -465,7 +477,10 @@ T = TypeVar("T")
 
 
 class McpTools:
-    """Hold the MCP servers of one task; made by `McpTools.start`."""
+    """Hold the MCP servers of one task, and call their tools; made by `McpTools.start`.
+
+    given: how each is reached, by name. chosen: timeouts and the sizes of texts.
+    """
 
     def __init__(self, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> None:
         self._chosen = chosen
@@ -476,7 +491,10 @@ class McpTools:
 
     @classmethod
     async def start(cls, machine: Machine, given: Mapping[str, ToolServer], chosen: TerminalSettings) -> McpTools:
-        """Start the servers; one that does not answer is named in `told`. Raises EnvError where the machine is gone."""
+        """Start the servers and list their tools; `told` names those that do not answer.
+
+        Raises EnvError where the machine is gone.
+        """
         made = cls(machine, given, chosen)
         try:
             await asyncio.gather(*(server.list() for server in made._servers.values()))
@@ -487,15 +505,16 @@ class McpTools:
 
     @property
     def told(self) -> str:
-        """Return the list of tools, with the faults of servers, as text for the agent."""
+        """Return the text that each observation tells of the tools: a line for each, and the faults of servers."""
         faults = [server.fault for server in self._servers.values() if server.fault]
         tools = (tool for server in self._servers.values() for tool in server.tools.values())
         return "\n".join(["Tools:", *faults, format_tool_list(tools, self._chosen.tools_characters)])
 
     async def call(self, action: ToolCall) -> str:
-        """Call a tool and return its result, or why there is none, as text.
+        """Call a tool and return its result, or why there is none, as text for the agent.
 
-        A server's name alone returns a description of all its tools. Raises EnvError where the machine is gone.
+        action: its `tool` is `server.tool`; a server's name alone returns a description of all its tools. Raises
+        EnvError where the machine is gone.
         """
         name, _, tool = action.tool.strip().partition(".")
         server = self._servers.get(name)

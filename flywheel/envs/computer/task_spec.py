@@ -1,4 +1,4 @@
-"""Parse a computer task's params: its start, the allowed interface, its tool servers, its state and its judging."""
+"""Parse the params of a computer's task: what it begins with, the allowed interface, its tools and its judging."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MACHINE_URL = re.compile(r"http://(?:127\.0\.0\.1|localhost):(\d{1,5})(/[!-~]*)
 
 
 class ToolServer(BaseModel):
-    """Declare an MCP server by exactly one field.
+    """Hold how an MCP server of a task is reached, by exactly one of its fields.
 
     command: words of a program in the machine, spoken to over its standard input and output. url: address of a
     streamable HTTP server at a port of the machine. shipped: name of one of SHIPPED_TOOL_SERVERS, and further words for
@@ -50,19 +50,20 @@ class ToolServer(BaseModel):
 
     @property
     def words(self) -> list[str]:
-        """Return the words of the command to run; none for a url."""
+        """Return the words of the command to run in the machine; [] for a url."""
         return [*SHIPPED_TOOL_SERVERS[self.shipped[0]], *self.shipped[1:]] if self.shipped else self.command
 
 
 class OsworldMetric(BaseModel):
-    """Declare one metric of an OSWorld task, and its inputs.
+    """Hold one metric of an OSWorld task, with its inputs.
 
     func: its name. module: of desktop-env's metrics, whose function judges; "": that of `judge.METRICS` does. result,
-    expected: what is compared, as one entry that tells where to find it. `value`: the value itself; `command`, with
-    `shell` and `stream`: its output; `printed`: what a step after the episode printed, by the file name that it chose;
-    `file`, `files`, `tree`, `last_row`, `slide_part`: paths from the home; `gold`, `golds`: names in the task's `gold`;
-    `chrome`: a getter of the browser's settings; `screen_size`, `window_size`, `vlc_status`: asked of the desktop.
-    `name`, `names`: of the files in OSWorld's cache, `given`: which of several the metric gets. options: of the metric.
+    expected: the two sides that it compares, each an object that tells where to find the value. Its keys: `value`: the
+    value itself; `command`, with `shell` and `stream`: its output; `printed`: what a step after the episode printed, by
+    the file name that it chose; `file`, `files`, `tree`, `last_row`, `slide_part`: paths from the home; `gold`,
+    `golds`: names in the task's `gold`; `chrome`: a getter of the browser's settings; `screen_size`, `window_size`,
+    `vlc_status`: asked of the desktop. `name`, `names`: of the files in OSWorld's cache, `given`: which of several the
+    metric gets. options: of the metric.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -74,7 +75,7 @@ class OsworldMetric(BaseModel):
 
 
 class OsworldTask(BaseModel):
-    """Declare an OSWorld task in a task's params.
+    """Hold the set-up and judging of an OSWorld task, as a part of a task's params.
 
     steps: of the set-up, in OSWorld's form, with the content of downloads as base64 in `content`. after: likewise, run
     once the agent has ended. metrics: that judge the end; none where the task is infeasible, which the agent must say.
@@ -127,7 +128,7 @@ class ComputerTaskSpec(BaseModel):
 
     @property
     def judging_s(self) -> float:
-        """Return the seconds that programs have to judge the end; 0 where none does."""
+        """Return the seconds that programs have to judge the task's end; 0 where none judges it."""
         return sum(one.seconds for one in (self.checker, self.osworld) if one is not None)
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Start the computer server: `python flywheel/envs/computer_server --socket FILE`, or `--port N` with the token in
-FLYWHEEL_GUEST_TOKEN.
+"""Start the computer server: `python flywheel/envs/computer_server --socket FILE`, or `--port N` with a token.
 
-Inside of a machine that flywheel opens it is the first process, which none of the others can end, and is handed its
-socket (`--fd`; where the machine is a container, by who waits at `--hello`).
+The token is in FLYWHEEL_GUEST_TOKEN, or in the file that --token-file names. Inside a machine that flywheel opens the
+server is the first process, which none of the others can end, and is handed its socket (`--fd`; where the machine is a
+container, by who waits at `--hello`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ TOKEN = "FLYWHEEL_GUEST_TOKEN"
 
 
 def main() -> None:
+    """Parse the options and serve until the process is ended."""
     parser = argparse.ArgumentParser(prog="flywheel env computer-server", description=__doc__)
     parser.add_argument("--socket", type=Path, help="a unix socket to make")
     parser.add_argument("--port", type=int, help="a port on 127.0.0.1")

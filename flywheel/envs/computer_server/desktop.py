@@ -1,4 +1,4 @@
-"""Start a desktop on this machine: an X server that speaks VNC, a window manager, applications.
+"""Start a desktop on the machine that an agent controls: an X server that speaks VNC, a window manager, applications.
 
 Nothing in it moves by itself: the files in `config` turn off blinking cursors, animations and fading overlays. The VNC
 server listens on a unix socket only; `/desktop/vnc` relays a connection to it.
@@ -31,10 +31,10 @@ _DPI = "96"
 
 
 class DesktopSession:
-    """Run at most one desktop.
+    """Run the machine's desktop, one at most; methods answer requests of `desktop_routes`.
 
-    home: folder in which applications start. environment: of all programs that this server starts; `start` sets DISPLAY
-    in it, so that later programs find the desktop.
+    screen: is opened on the desktop. home: folder in which applications start. environment: of all programs that this
+    server starts; `start` sets DISPLAY in it, so that later programs find the desktop.
     """
 
     def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
@@ -48,7 +48,11 @@ class DesktopSession:
         atexit.register(self._end)
 
     def start(self, request: ApiRequest) -> dict:
-        """Start X server, window manager and applications; returns the state once each application has a window."""
+        """Start X server, window manager and applications; returns as `state` once each application has a window.
+
+        request: `width` and `height` in pixels, `apps` (commands), `packages` (folders of Python packages to import
+        from). Raises RequestRefused where there is a desktop already, or something does not start in 10 s.
+        """
         width, height = (int(request.number(name, 64, 8192, 0)) for name in ("width", "height"))
         apps, packages = _commands(request, "apps"), request.json().get("packages", [])
         with self._alone:
@@ -66,12 +70,15 @@ class DesktopSession:
         return self.state(request)
 
     def launch(self, request: ApiRequest) -> dict:
-        """Start more applications; returns the state once each has a window."""
+        """Start more applications (`apps`); returns as `state` once each has a window. Raises as `start`."""
         self._launch(_commands(request, "apps"), time.monotonic() + _WITHIN_S)
         return self.state(request)
 
     def state(self, _: ApiRequest) -> dict:
-        """Return size and windows; `running` is false where there is no X server, or it has ended."""
+        """Return `running`, `display`, `width`, `height` and `windows` (`X11Input.windows`).
+
+        Where there is no X server, or it has ended, `running` is false and `windows` empty.
+        """
         if not self._processes or self._processes[0].poll() is not None:
             return {"running": False, "windows": []}
         hands = self._screen.input
@@ -80,7 +87,7 @@ class DesktopSession:
         return {"running": True, "display": hands.name, "width": width, "height": height, "windows": windows}
 
     def vnc(self, _: ApiRequest) -> ConnectionTakeover:
-        """Connect the caller to the VNC server. Raises RequestRefused where there is none."""
+        """Connect the client to the desktop's VNC server. Raises RequestRefused where there is none."""
         there = socket.socket(socket.AF_UNIX)
         try:
             there.connect(self._vnc)
@@ -144,8 +151,10 @@ class DesktopSession:
 
 
 def desktop_routes(screen: ScreenAccess, home: Path, environment: dict[str, str]) -> Routes:
-    """Return the routes of the desktop. screen: is opened on it. home: where applications start. environment: of
-    them."""
+    """Return the routes that start a desktop and applications, tell its state, and connect to its VNC server.
+
+    screen, home, environment: as of `DesktopSession`.
+    """
     desktop = DesktopSession(screen, home, environment)
     return {
         ("POST", "/desktop/start"): desktop.start,

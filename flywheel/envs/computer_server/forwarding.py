@@ -1,4 +1,4 @@
-"""Forward bytes between connections, ports, programs and unix sockets of this machine."""
+"""Forward bytes into and out of the isolated machine: to its ports and programs, and from a port to the host."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _LONGEST_S, _MAX_BODY_BYTES = 10.0, 2**20  # of a service's answer
 
 
 def forwarding_routes(folder: str, environment: dict[str, str]) -> Routes:
-    """Return the routes that connect the caller to ports and programs. folder: where programs start. environment: of
-    them."""
+    """Return the routes that connect a client to ports and programs of the machine, and its ports to the host.
+
+    folder: where programs start. environment: their environment variables.
+    """
 
     def port(request: ApiRequest) -> ConnectionTakeover:
         number = _port_number(request)
@@ -75,7 +77,7 @@ def _port_number(request: ApiRequest) -> int:
 
 
 def relay_connections(here: socket.socket, there: socket.socket, *, until_both_end: bool) -> None:
-    """Relay bytes between two connections until both directions have ended, or until one has; closes `there`."""
+    """Relay bytes between two connections until one direction has ended, or both (`until_both_end`); closes `there`."""
 
     def copy(source: socket.socket, target: socket.socket) -> None:
         _copy(source.recv, target)

@@ -1,4 +1,4 @@
-"""Wait until processes are at rest: all threads sleep, and none has run since the last look.
+"""Wait until programs are at rest, so that a screenshot shows what they did: all threads sleep, and none has run since.
 
 The kernel counts the time that each thread has run (`schedstat`). A program is awake from the moment that something is
 sent to it, so a program at rest has read all that was sent to it, and has acted on it.
@@ -29,7 +29,7 @@ class ProcessWatch:
         self.pids = sorted(found - {os.getpid()})
 
     def wait(self, until: float) -> bool:
-        """Wait until all are at rest; False where they are not by `until` (`time.monotonic`)."""
+        """Wait until all processes are at rest; False where they are not by `until` (a time of `time.monotonic`)."""
         before, looks = None, 0
         while True:
             now = self.look()
@@ -42,7 +42,7 @@ class ProcessWatch:
             time.sleep(_LOOK_S)
 
     def look(self) -> list[str] | None:
-        """Return each thread's `schedstat`, which says how long it has run; None where a thread is awake."""
+        """Return how long each thread has run (the text of its `schedstat`); None where a thread is awake."""
         ran = []
         for pid in self.pids:
             folder = f"/proc/{pid}/task"

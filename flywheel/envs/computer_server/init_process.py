@@ -1,4 +1,4 @@
-"""Act as the first process of a machine: set its limits, reap orphans, exit when the host closes the connection.
+"""Act as the first process of an isolated machine: set its limits, reap orphans, exit when the host disconnects.
 
 A machine's other processes belong to the same user. The kernel keeps the first process of a PID namespace from their
 signals; this module asks the kernel that they can neither trace it nor read its memory.
@@ -24,7 +24,7 @@ _REAP_S = 1.0
 
 
 def receive_listening_socket(path: str) -> tuple[socket.socket, socket.socket]:
-    """Connect to the host's socket at `path`; returns that connection, and the listening socket received over it."""
+    """Connect to the host's socket at `path`; returns (that connection, the listening socket received over it)."""
     waits = socket.socket(socket.AF_UNIX)
     waits.connect(path)
     _, descriptors, _, _ = socket.recv_fds(waits, 16, 1)
@@ -34,7 +34,10 @@ def receive_listening_socket(path: str) -> tuple[socket.socket, socket.socket]:
 
 
 def start_as_init_process(waits: socket.socket, home: Path) -> None:
-    """Set limits and refuse tracing; send the home's descriptor over `waits`, and exit once that connection ends."""
+    """Set limits, refuse tracing, send the descriptor of `home` to the host, and exit once that connection ends.
+
+    waits: the connection to the host.
+    """
     _apply_limits()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal that it has no handler for
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

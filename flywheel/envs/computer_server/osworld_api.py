@@ -42,14 +42,17 @@ _UNSUPPORTED = {
 
 
 class OsworldApi:
-    """Answer OSWorld's calls. home: where commands start. environment: of commands, to which DISPLAY is added."""
+    """Answer the requests of OSWorld's controllers, each by a method.
+
+    screen: of the machine. home: where commands start. environment: of commands, to which DISPLAY is added.
+    """
 
     def __init__(self, screen: ScreenAccess, home: Path, environment: dict[str, str]) -> None:
         self._screen, self._home, self._own = screen, home, environment
 
     # -- commands -----------------------------------------------------------------------------------------------------
     def execute(self, request: ApiRequest) -> ApiAnswer | dict:
-        """Run a command, and answer once it has ended.
+        """Run a command, and answer with `output`, `error` and `returncode` once it has ended.
 
         Two fields are flywheel's own: `wait_s`, its timeout, and `fresh`, for commands that judge: no program, module
         or start-up file in the home is then used in place of one of the system's.
@@ -90,7 +93,7 @@ class OsworldApi:
         return {"status": status, "message": ran.stdout + ran.stderr, **answer}
 
     def script(self, request: ApiRequest) -> ApiAnswer | dict:
-        """Run a script of the shell, and answer once it has ended."""
+        """Run a shell script, and answer once it has ended."""
         script, limit_s = request.text("script"), request.number("timeout", 0, _MOST_S, _SCRIPT_S)
         folder = self._path(request.json().get("working_dir") or str(self._home))
         if not folder.is_dir():
@@ -109,7 +112,7 @@ class OsworldApi:
 
     # -- files --------------------------------------------------------------------------------------------------------
     def upload(self, request: ApiRequest) -> ApiAnswer:
-        """Write a file. Raises RequestRefused where it cannot be written."""
+        """Write the file that a multipart form holds. Raises RequestRefused where it cannot be written."""
         fields = _parse_multipart(request)
         if not {"file_path", "file_data"} <= fields.keys():
             raise RequestRefused("file_path and file_data are required")

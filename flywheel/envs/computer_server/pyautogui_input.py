@@ -1,4 +1,4 @@
-"""Control pointer and keys by PyAutoGUI, on Windows and macOS. No test of flywheel runs it there."""
+"""Control pointer, keys and windows by PyAutoGUI, on Windows and macOS. No test of flywheel runs it there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTCH = 120  # units of Windows's wheel, to which PyAutoGUI passes the number u
 
 
 class PyAutoGuiInput:
-    """Do what `x11.X11Input` does, as far as PyAutoGUI can."""
+    """Act on this machine's screen with the methods of `x11.X11Input`, as far as PyAutoGUI can."""
 
     @property
     def size(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Run the Python code that `sdk_routes.PythonSession` sends over a pipe, all of it in one namespace."""
+"""Run the Python code that `sdk_routes.PythonSession` sends over a pipe, all of it in one namespace, as a program."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TextIO
 
 
 def main() -> None:
+    """Answer each line of the first pipe by whether its code failed; arguments: descriptors of the two pipes."""
     asked, told = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
     sys.argv = [""]
     sys.path.insert(0, "")

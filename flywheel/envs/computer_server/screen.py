@@ -1,4 +1,4 @@
-"""Serve mouse, keyboard and screenshots of this machine over HTTP; a screenshot can wait until the screen is still."""
+"""Route mouse, keyboard and screenshots of this machine over HTTP; a screenshot can wait until the screen is still."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class ScreenAccess:
-    """Give access to the display that DISPLAY names, or to this machine's screen on Windows and macOS.
+    """Hold the input device and the screenshot taker of a screen, opened at the first use.
 
-    input: the input device. grabber: what takes screenshots. Both are opened at the first use, and raise RequestRefused
-    where there is no display.
+    The screen is the display that DISPLAY names, or on Windows and macOS this machine's.
     """
 
     def __init__(self) -> None:
@@ -40,12 +39,12 @@ class ScreenAccess:
 
     @property
     def grabber(self) -> ScreenGrabber:
-        """Return what takes screenshots. Raises RequestRefused where there is no display."""
+        """Return the screenshot taker. Raises RequestRefused where there is no display."""
         self._find()
         return self._grabber
 
     def forget(self) -> None:
-        """Drop the input device and the grabber; the next use opens the display that DISPLAY names then."""
+        """Drop input device and screenshot taker; the next use opens the display that DISPLAY names then."""
         with self._alone:
             used, self._input, self._grabber = self._input, None, None
         if hasattr(used, "close"):
@@ -53,7 +52,10 @@ class ScreenAccess:
                 used.close()
 
     def rest(self, until: float) -> bool:
-        """Wait until the display's programs are at rest; False where they are not by `until` (`time.monotonic`)."""
+        """Wait until the display's programs are at rest (`idle.py`); False where they are not by `until`.
+
+        until: a time of `time.monotonic`. Where the programs of the screen are not known, it is true at once.
+        """
         if not hasattr(self.input, "programs"):
             return True
         from idle import ProcessWatch
@@ -105,7 +107,7 @@ _AFTER_MS, _WITHIN_MS, _LONGEST_MS = 0.0, 2000.0, 60_000.0
 
 
 def screen_routes(screen: ScreenAccess) -> Routes:
-    """Return the routes of input and screenshots."""
+    """Return the routes `/act` (one act of mouse or keys), `/step` (acts, then a screenshot) and `/screenshot`."""
 
     def act(request: ApiRequest) -> dict:
         _perform_act(screen.input, request.json())

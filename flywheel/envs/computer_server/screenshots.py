@@ -1,5 +1,4 @@
-"""Take screenshots by mss, at once or when the screen has come to rest: on the controlled machine, where the server's
-folder alone is, not flywheel."""
+"""Take screenshots by mss, on the machine that an agent controls: at once, or when the screen has come to rest."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _LEVEL = 1  # of zlib, the fastest: pictures of desktops are mostly plain, and s
 
 
 class ScreenGrabber:
-    """Take screenshots of one X display, or of the machine's own where none is named.
+    """Take screenshots of the X display `display`; "": of this machine's own screen.
 
     drawn: `X11Input.take_damage`; only the rows that it returns are taken anew, and without it whole pictures. It is
     called before each picture, since it raises RequestRefused where the display is gone: mss would end this process.
@@ -41,9 +40,9 @@ class ScreenGrabber:
         return self._thread.submit(self._take).result()
 
     def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes:
-        """Take a PNG once `after_ms` have passed, the programs are at rest, and nothing is drawn for a frame (1/60 s).
+        """Take a PNG once `after_ms` have passed, programs are at rest, and nothing is drawn for a frame (1/60 s).
 
-        rest: waits until the programs are at rest, or until its argument (`time.monotonic`). After `within_ms` the
+        rest: waits until programs are at rest, or until its argument, a time of `time.monotonic`. After `within_ms` the
         picture is taken even if something moves.
         """
         return self._thread.submit(self._settled, rest, after_ms, within_ms).result()

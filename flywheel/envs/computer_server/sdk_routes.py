@@ -1,4 +1,4 @@
-"""Route the SDK functions over HTTP: shell, Python, files, streams and services."""
+"""Route over HTTP what an agent, or a task's set-up, does without a screen: shell, Python, files, ports, snapshots."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_LISTED = 1000  # entries
 
 
 def file_routes(home: Path) -> Routes:
-    """Return the routes that read, write, list and unpack files. home: relative paths count from it."""
+    """Return the routes that read, write, list and unpack files. home: folder from which relative paths count."""
 
     def read(request: ApiRequest) -> ApiAnswer:
         limit = int(request.query.get("limit", MAX_BODY_BYTES))
@@ -88,8 +88,11 @@ def _refuse_os_errors(path: Path):
 
 
 def _read_file(path: Path, limit: int) -> tuple[bytes, str]:
-    """Return a file's content and content type. Of a file above `limit` bytes, it has the first and the last half of
-    the limit, around a line that says how much is left out."""
+    """Return a file's content and content type.
+
+    Of a file above `limit` bytes, it has the first and the last half of the limit, around a line that says how much is
+    left out.
+    """
     with _refuse_os_errors(path):
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -125,10 +128,10 @@ _CHUNK = 2**16
 
 @dataclass(frozen=True)
 class PythonOutput:
-    """Hold the outcome of code.
+    """Hold what a run of code printed, and how it ended.
 
     text: its output, with a last expression's value. failed: it raised an exception, whose traceback is in the text.
-    stopped: it was interrupted after its timeout. lost: its interpreter has ended, and all variables with it.
+    stopped: it was interrupted after its timeout. lost: the interpreter has ended, and all variables with it.
     """
 
     text: str
@@ -138,7 +141,10 @@ class PythonOutput:
 
 
 class PythonSession:
-    """Run code in one interpreter, which stays alive between calls. folder, environment: of each new interpreter."""
+    """Run code in one interpreter, which keeps its variables between calls; one that has ended is replaced.
+
+    folder, environment: of each new interpreter.
+    """
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         self._folder, self._environment = folder, environment
@@ -147,13 +153,14 @@ class PythonSession:
 
     @property
     def begun(self) -> bool:
-        """Return whether an interpreter is alive, which holds what code has left in it."""
+        """Tell whether an interpreter is alive, which holds what code has left in it."""
         return self._process is not None and self._process.poll() is None
 
     def run(self, code: str, wait_s: float, limit: int, how: str = "code") -> PythonOutput:
-        """Run code, and interrupt it after `wait_s` seconds. limit: bytes of its output that are kept.
+        """Run code, interrupt it after `wait_s` seconds, and return what it printed.
 
-        how: "code"; "keep" saves the namespace to the file whose path is `code`, "bring back" loads it from there.
+        limit: bytes of output that are kept. how: "code" runs it; "keep" saves the namespace to the file whose path is
+        `code`, "bring back" loads it from there.
         """
         with self._alone:
             if not self.begun:
@@ -231,7 +238,7 @@ _KEEP = Path(__file__).with_name("keep.sh")
 
 
 def snapshot_routes(shell: Shell, python: PythonSession) -> Routes:
-    """Return the routes that save and restore the states of shell and Python."""
+    """Return the routes that save and restore the states of `shell` and `python`, for a checkpoint of an episode."""
 
     def keep(_: ApiRequest) -> dict:
         lost: list[str] = []
@@ -321,8 +328,10 @@ _MOST, _LIMIT = 2**24, 2**16  # bytes of output: at most, by default
 
 
 def sdk_routes(home: Path, environment: dict[str, str]) -> Routes:
-    """Return the routes of the SDK functions, with a shell and a Python of their own. home: where they start.
-    environment: of them."""
+    """Return the routes of a new shell and a new Python, with those of files, forwarding, terminals and snapshots.
+
+    home: where shell and Python start. environment: their environment variables.
+    """
     shell, python = Shell(str(home), environment), PythonSession(str(home), environment)
 
     def run(request: ApiRequest) -> dict:

@@ -1,4 +1,4 @@
-"""Serve HTTP on a controlled machine: a table maps each route to a function from a request to an answer.
+"""Serve HTTP on the machine that an agent controls: a table maps each route to a function from request to answer.
 
 A module defines its routes in a function named `*_routes`. Every client has full control of the machine: on a unix
 socket whoever can open it, on a port whoever knows the token.
@@ -64,7 +64,7 @@ class ApiRequest:
 
 
 def is_command(words: object) -> bool:
-    """Return whether `words` is a list of strings, one at least."""
+    """Tell whether `words` can be a command: a list of strings, one at least."""
     return isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
 
 
@@ -79,7 +79,10 @@ class ApiAnswer:
 
 @dataclass(frozen=True)
 class ConnectionTakeover:
-    """Answer with status 101, then hand over the connection. serve: called with its socket, which is no longer HTTP."""
+    """Hold the answer of a route that takes over the connection, after status 101.
+
+    serve: called with the connection's socket, which is no longer HTTP.
+    """
 
     serve: Callable[[socket.socket], None]
 
@@ -89,7 +92,10 @@ Routes = Mapping[tuple[str, str], Route]  # by method and path
 
 
 def make_http_server(listening: socket.socket, routes: Routes, token: str = "") -> ThreadingHTTPServer:
-    """Make a server on a bound socket; the caller calls `serve_forever`. token: that clients must send; "" for none."""
+    """Make an HTTP server of `routes` on a bound socket; the caller calls `serve_forever`.
+
+    token: that clients must send as a bearer token; "": none.
+    """
     handler = type("Handler", (_RequestHandler,), {"routes": dict(routes), "token": token})
     server = ThreadingHTTPServer(("", 0), handler, bind_and_activate=False)
     server.daemon_threads = True

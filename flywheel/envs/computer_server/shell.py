@@ -1,4 +1,4 @@
-"""Run commands in a bash that stays alive between calls, with its folder, variables and background jobs."""
+"""Run an agent's commands in one bash, which keeps its folder, variables and background jobs between calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_END_BYTES = 8192  # bytes of the sequence that ends an output
 
 
 class BoundedOutput:
-    """Collect output, and keep `limit` bytes of it: half from its beginning and half from its end."""
+    """Collect a command's output, and keep `limit` bytes of it: half from its beginning and half from its end."""
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
@@ -52,7 +52,7 @@ class BoundedOutput:
         return told
 
     def take(self, shown: Callable[[bytes], str]) -> str:
-        """Return and drop what is kept, with a line about what its middle lacks. shown: renders bytes as text."""
+        """Return the kept output as text, with a line for its missing middle, and drop it. shown: decodes bytes."""
         if len(self._last) > self._half and len(self._first) + len(self._last) > 2 * self._half:
             self._cut(self._half)
         first, last, left_out = bytes(self._first), bytes(self._last), self._left_out
@@ -75,7 +75,7 @@ _RESET_SEQUENCE = b"\x1bc"  # resets a terminal
 
 
 class Scrollback:
-    """Keep the newest output for watchers; a slow watcher misses some of it, and blocks nobody."""
+    """Keep the newest output of a terminal for people who watch; a slow watcher misses some, and blocks nobody."""
 
     def __init__(self) -> None:
         self._kept, self._end = bytearray(), 0  # the newest bytes; number of all bytes so far
@@ -90,7 +90,7 @@ class Scrollback:
             self._changed.notify_all()
 
     def since(self, place: int, wait_s: float) -> tuple[bytes, int]:
-        """Wait up to `wait_s` seconds for output after the byte `place`; returns it and the new `place`.
+        """Wait up to `wait_s` seconds for output after the byte number `place`; returns (output, the next `place`).
 
         Where some was missed, a sequence that resets the terminal comes first. Without new output it is b"".
         """
@@ -105,11 +105,11 @@ _READ_CALL = {"x86_64": "0", "aarch64": "63"}.get(platform.machine(), "")  # the
 _LOCAL_MODES = 3  # their index in termios's list
 
 
-def run_times_if_waiting(terminal: int, shell: int) -> list[str] | None:
-    """Return how long each thread of a terminal's programs has run, where they seem to wait for keys; else None.
+def _run_times_if_waiting(terminal: int, shell: int) -> list[str] | None:
+    """Return how long each thread of a terminal's programs has run, if they may wait for keys; None if they do not.
 
-    They do if the times are the same a moment later: all threads sleep then, and the terminal gives single keys or a
-    program reads a line. terminal: our end of it. shell: id of the process that started the programs.
+    They do wait if the times are the same a moment later: all threads sleep, and the terminal gives single keys or a
+    program reads a line. terminal: descriptor of our end. shell: id of the process that started the programs.
     """
     watched = ProcessWatch([shell])
     ran = watched.look()
@@ -156,10 +156,11 @@ _UNPRINTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ShellOutput:
-    """Hold what a command has printed since the last call; of a full-screen program, what the screen shows.
+    """Hold what a call of the shell returns: the command's new output, and whether it still runs.
 
-    running: it has not ended. asks: it waits for keys. status: its exit status; None while it runs, or where the shell
-    itself has ended and a new one takes its place. folder: the shell's working folder.
+    text: printed since the last call; of a full-screen program, what the screen shows. running: the command has not
+    ended. asks: it waits for keys. status: its exit status; None while it runs, or where the shell itself has ended and
+    a new one takes its place. folder: the shell's working folder.
     """
 
     text: str
@@ -170,11 +171,14 @@ class ShellOutput:
 
 
 class ShellBusy(RequestRefused):
-    """Signal that a command is still running."""
+    """Signal that the shell takes no command, since one is still running."""
 
 
 class Shell:
-    """Run commands in one bash on one terminal. folder, environment: of each new bash. tape: output, for watchers."""
+    """Run commands in one bash on a terminal of its own; a bash that has ended is replaced by a new one.
+
+    folder, environment: of each new bash. tape: all output of the terminal, for people who watch.
+    """
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         self._folder, self._environment = folder, environment
@@ -186,7 +190,7 @@ class Shell:
         self._alone = threading.Lock()
 
     def run(self, command: str, wait_s: float, limit: int) -> ShellOutput:
-        """Start a command and wait up to `wait_s` seconds for its end; it goes on then.
+        """Start a command and wait up to `wait_s` seconds until it ends or waits for keys; it goes on after that.
 
         limit: bytes of output that are kept. Raises ShellBusy while another command runs, RequestRefused for a command
         that is too long.
@@ -199,7 +203,10 @@ class Shell:
             return bash.wait(wait_s)
 
     def quietly(self, command: str, wait_s: float) -> bool:
-        """Run a command without showing it; False, after Ctrl-C, where it is late. Raises ShellBusy as `run`."""
+        """Run a command of our own without showing it; False where it does not end in `wait_s` seconds.
+
+        It gets Ctrl-C then. Raises ShellBusy as `run`.
+        """
         with self._alone:
             bash = self._ready()
             bash.begin(command, 0, shown=False)
@@ -212,22 +219,25 @@ class Shell:
 
     @property
     def begun(self) -> bool:
-        """Return whether a bash is alive, which holds what commands have left in it."""
+        """Tell whether a bash is alive, which holds what commands have left in it."""
         return self._bash is not None and not self._bash.over
 
     def read(self, wait_s: float) -> ShellOutput:
-        """Wait for the running command, `wait_s` seconds at most; returns its output since the last call."""
+        """Wait for the running command, `wait_s` seconds at most, and return its new output; none where none runs."""
         with self._alone:
             if self._bash is None:
                 return ShellOutput("", folder=self._folder)
             return self._bash.wait(wait_s)
 
     def look(self) -> str:
-        """Return the text that the terminal shows. It can still be read by `read`."""
+        """Return the text that the terminal shows; `read` still returns output that is part of it."""
         return self._screen.text if self._bash is None else self._bash.look()
 
     def keys(self, text: str, wait_s: float) -> ShellOutput:
-        """Type into the running program, and return what it prints then. Raises RequestRefused where none runs."""
+        """Type a text into the running program, and return what it prints within `wait_s` seconds.
+
+        Raises RequestRefused where no program runs.
+        """
         if self._bash is None or not self._bash.running:
             raise RequestRefused("no program is running that would take keys: run a command", 409)
         self._bash.type(text.encode("utf-8", "replace"))
@@ -247,17 +257,17 @@ class Shell:
         return self._bash
 
     def close(self) -> None:
-        """Kill the shell; the programs of its terminal get the signal SIGHUP."""
+        """Kill the bash; the programs of its terminal get the signal SIGHUP."""
         if self._bash is not None:
             self._bash.close()
             self._bash = None
 
 
 def build_terminal_command(slave: int, *command: str) -> list[str]:
-    """Build a command that opens a terminal as the controlling one of a new session, and then becomes `command`.
+    """Build the command that runs `command` with a terminal as its controlling one, in a new process session.
 
-    slave: descriptor of the terminal. A shell does that: Python code between fork and exec could wait for locks that
-    are held by threads which do not exist there.
+    slave: descriptor of the terminal's slave end. A shell opens it: Python code between fork and exec could wait for
+    locks that are held by threads which do not exist there.
     """
     return ["/bin/sh", "-c", 'exec <>"$0"; exec "$@"', os.ttyname(slave), *command]
 
@@ -320,7 +330,7 @@ class _BashProcess:
             while self._mark and (left := until - time.monotonic()) > 0:
                 self._changed.wait_for(lambda: not self._mark, min(left, _LOOK_S))
                 quiet = self._mark and not select.select([self._terminal], [], [], 0)[0]  # nothing printed is unread
-                now = run_times_if_waiting(self._terminal, self._process.pid) if quiet else None
+                now = _run_times_if_waiting(self._terminal, self._process.pid) if quiet else None
                 alike = alike + 1 if now is not None and now == before else 0
                 before = now
                 # A program that has printed nothing yet may be about to.
@@ -378,7 +388,10 @@ class _BashProcess:
 
 
 def type_into_terminal(terminal: int, data: bytes) -> None:
-    """Write data to a terminal; what its program does not take within a second is lost."""
+    """Write data to our end of a terminal, as if it were typed; what programs do not take within a second is lost.
+
+    terminal: its descriptor.
+    """
     with contextlib.suppress(OSError):
         while data and select.select([], [terminal], [], _TYPE_S)[1]:
             data = data[os.write(terminal, data[:_MAX_LINE_BYTES]) :]
@@ -394,7 +407,7 @@ def _shell_prompt(folder: str, home: str) -> str:
 
 
 def strip_control_sequences(data: bytes) -> str:
-    """Return the text that a terminal would show of the data, line by line, without colours and cursor movements."""
+    """Return the plain text of a terminal's output, without colours and cursor movements, as its lines end up."""
     text = _CONTROL_SEQUENCE.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
     lines = []
     for line in text.split("\n"):

@@ -1,4 +1,4 @@
-"""Emulate the screen of an xterm, without colours, from what programs print to it.
+"""Emulate the screen of an xterm, without colours, to tell what a terminal shows after what programs printed.
 
 It supports the sequences that programs use where TERM is `xterm`: scrolling, cursor movements, erasing, inserting and
 deleting, and the second screen of full-screen programs.
@@ -40,7 +40,7 @@ class TerminalEmulator:
 
     @property
     def full_screen(self) -> bool:
-        """Return whether a full-screen program, such as an editor, shows the second screen."""
+        """Tell whether a full-screen program, such as an editor, shows its own screen (xterm's alternate one)."""
         return self._main is not None
 
     @property

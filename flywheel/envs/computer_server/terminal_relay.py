@@ -1,4 +1,4 @@
-"""Show terminals to a person: the agent's own, and a separate shell.
+"""Relay terminals to a person who watches a machine: the agent's own, and a separate shell for the person.
 
 Output is sent as it is. A watcher sends messages, each of a kind (one byte), a length (four bytes, big-endian) and so
 many bytes: keys; a size (rows and columns, two bytes each); or how many bytes of output were shown (four bytes). While
@@ -30,8 +30,10 @@ _BASH = ("bash", "--rcfile", str(Path(__file__).with_name("visitor.sh")), "-i")
 
 
 def terminal_routes(shell: Shell, folder: str, environment: dict[str, str]) -> Routes:
-    """Return the routes that connect a watcher to the agent's terminal, and to a shell of its own. folder, environment:
-    of that shell."""
+    """Return the routes that connect a watcher to the agent's terminal (`shell`), and to a new shell of the watcher's.
+
+    folder, environment: of the new shell.
+    """
 
     def watch(request: ApiRequest) -> ConnectionTakeover:
         return ConnectionTakeover(lambda here: _relay_agent_terminal(_WatcherConnection(here), shell))

@@ -1,4 +1,4 @@
-"""Control pointer, keys and windows of an X display by XTEST."""
+"""Control pointer, keys and windows of an X display by its XTEST extension."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class X11Input:
             self._button(_WHEEL[direction], False)
 
     def key(self, name: str, down: bool) -> None:
-        """Press or release a key. Raises RequestRefused for an unknown one."""
+        """Press (`down`) or release a key. name: as in KeyboardEvent.key. Raises RequestRefused for an unknown one."""
         with self._use_display():
             keysym = _keysym(name) if len(name) == 1 else XK.string_to_keysym(KEY_NAMES["x11"].get(name, name))
             if not keysym:
@@ -113,7 +113,7 @@ class X11Input:
             return min(area.y for area in areas), max(area.y + area.height for area in areas)
 
     def programs(self) -> set[int]:
-        """Return the ids of the X server's clients, and its own: it may answer before it has passed input on."""
+        """Return the process ids of the display's programs, and of the X server, which answers early."""
         with self._use_display():
             answer = self._display.res_query_client_ids([{"client": X.NONE, "mask": _LOCAL_PID}])
             credentials = self._display.display.socket.getsockopt(
@@ -122,7 +122,10 @@ class X11Input:
             return {*(one.value[0] for one in answer.ids if one.value), _CREDENTIALS.unpack(credentials)[0]}
 
     def windows(self) -> list[dict]:
-        """List the applications' windows, the lowest first: id, title, kind (class), frame in pixels, focus."""
+        """List the windows of applications, the lowest first.
+
+        Each has `id`, `title`, `kind` (its class), `x`, `y`, `width`, `height` (pixels) and `focused`.
+        """
         with self._use_display():
             names = ("_NET_CLIENT_LIST_STACKING", "_NET_CLIENT_LIST")
             found = next((value for name in names if (value := self._property(self._root, name))), [])
@@ -130,7 +133,7 @@ class X11Input:
             return [one for number in found if (one := self._window(number, number in active))]
 
     def managed(self) -> bool:
-        """Return whether a window manager is running."""
+        """Tell whether a window manager is running on the display."""
         with self._use_display():
             return bool(self._property(self._root, "_NET_SUPPORTING_WM_CHECK"))
 

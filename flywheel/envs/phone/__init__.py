@@ -1,1 +1,1 @@
-"""Run phones for agents: an emulated one, whose applications are the package's sites, and real ones by ADB."""
+"""Run phones for agents: an emulated one, whose applications are the shipped sites, and real ones by ADB."""

@@ -1,4 +1,4 @@
-"""Play tasks on a real phone behind an ADB server: its shell and screen, actions as commands, suites, the `Env`."""
+"""Play tasks on a real Android phone, controlled by ADB commands: the phone, its actions, task suites and the `Env`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LIST_DEVICES = "run `adb devices`"
 
 @dataclass(frozen=True)
 class PhoneScreenshot:
-    """Hold a screenshot: a PNG of width x height pixels."""
+    """Hold a phone's screenshot: a PNG of width x height pixels."""
 
     png: bytes
     width: int
@@ -62,7 +62,7 @@ class AndroidPhone:
 
     @classmethod
     async def find(cls, host: str, port: int, serial: str, timeout_s: float) -> AndroidPhone:
-        """Find the connected phone with a serial number, or the only phone ("").
+        """Find the connected phone with a serial number, or the only one where `serial` is "".
 
         host, port: of the ADB server. timeout_s: of one command, in seconds. Raises EnvError where no server answers,
         and where the phone is missing, offline, unauthorized, or one of many; EnvTimeout where the server does not
@@ -168,7 +168,7 @@ _PACKAGE_NAME = re.compile(r"[A-Za-z][\w]*(\.[\w]+)+")  # such as com.android.se
 
 
 async def enable_adb_keyboard(phone: AndroidPhone) -> bool:
-    """Switch to ADBKeyboard, which can type every character; False where it is not installed.
+    """Switch the phone to ADBKeyboard, an app that can type every character; False where it is not installed.
 
     Raises EnvError where the phone fails, EnvTimeout where it does not answer.
     """
@@ -182,7 +182,7 @@ async def enable_adb_keyboard(phone: AndroidPhone) -> bool:
 async def perform_android_action(
     phone: AndroidPhone, action: Action, screen: PhoneScreenshot, apps: Mapping[str, str], keyboard: bool
 ) -> str:
-    """Carry out one action; returns "", or why it did nothing.
+    """Carry out one action on the phone; returns "", or why it did nothing.
 
     screen: the last screenshot, whose size points are scaled to. apps: name -> package. keyboard: ADBKeyboard is on.
     Raises EnvError where the phone fails, EnvTimeout where it does not answer.
@@ -277,11 +277,11 @@ SHIPPED_ANDROID_MANIFEST = Path(__file__).parent / "android.yaml"
 
 
 class AndroidTask(BaseModel):
-    """Declare a task template of a phone.
+    """Hold a task template of a phone, as its manifest declares it.
 
-    choose: placeholder -> texts to draw from, for the other fields' texts. reset: commands that prepare the phone.
-    state: name -> command that prints a part of the state. wanted: name -> what that command prints once the task is
-    solved, but for white space at the ends.
+    choose: placeholder -> texts to draw from, for the other fields' texts. max_steps: step budget by level. reset:
+    commands that prepare the phone. state: name -> command that prints a part of the state. wanted: name -> what that
+    command prints once the task is solved, but for white space at the ends.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -306,7 +306,7 @@ class AndroidTask(BaseModel):
 
 
 class AndroidManifest(BaseModel):
-    """Declare a manifest of phone tasks. apps: name -> package, for the action open_app."""
+    """Hold a manifest of phone tasks. world: the suite's name. apps: name -> package, for the action open_app."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     world: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
@@ -315,7 +315,7 @@ class AndroidManifest(BaseModel):
 
 
 class AndroidSuite(TaskSuite):
-    """Draw the `tasks` of a manifest, by template. apps: name -> package, for the action open_app."""
+    """Hold a suite of tasks on real phones. apps: name -> package, for the action open_app. tasks: by template."""
 
     environment: ClassVar[str] = "android"
     apps: dict[str, str]
@@ -348,7 +348,7 @@ def load_android_suite(path: Path) -> AndroidSuite:
 
 
 def score_shown_state(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return the share, 0 to 1, of the texts `params["wanted"]` (by name) that commands printed (`state["shown"]`)."""
+    """Score an end state: the share, 0 to 1, of the texts `params["wanted"]` that `state["shown"]` has, by name."""
     wanted = params["wanted"]
     return sum(state["shown"][name].strip() == text for name, text in wanted.items()) / len(wanted)
 
@@ -357,7 +357,7 @@ class AndroidEnv:
     """Play tasks on a real phone or an emulator (an `Env` without checkpoints: a phone's state cannot be restored).
 
     find: finds the phone, at each reset. limit_s: deadline of a reset or step, in seconds. settle_s: seconds between an
-    action and its screenshot. broken: a call has failed, and only `close` is left.
+    action and its screenshot. broken: whether a call has failed, after which only `close` may be called.
     """
 
     def __init__(self, find: Callable[[], Awaitable[AndroidPhone]], limit_s: float, settle_s: float) -> None:
@@ -370,10 +370,10 @@ class AndroidEnv:
         self.broken = False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """Begin `task`.
+        """Begin `task`: run the commands that prepare the phone, and go to its home screen.
 
-        seed: ignored, as the task's params hold all that was drawn. Raises EnvError, EnvTimeout, DataError for a state
-        that the verifier cannot read.
+        seed: ignored, as the task's params hold all that was drawn. Raises EnvError where the phone is missing or
+        fails, EnvTimeout after the deadline, DataError for a state that the verifier cannot read.
         """
         async with self._deadline("reset", task):
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
@@ -385,7 +385,7 @@ class AndroidEnv:
             return await self._result("", False)
 
     async def step(self, action: Action) -> StepResult:
-        """Carry out an action.
+        """Carry out an action and take the screenshot after it.
 
         Raises EnvError after the episode's end or where the phone fails, EnvTimeout if late, DataError as `reset`.
         """

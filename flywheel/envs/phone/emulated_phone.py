@@ -33,8 +33,8 @@ _BODY_TAG = re.compile(r"<body[^>]*>")
 class EmulatedPhone:
     """Hold one session of the phone.
 
-    tokens: of the applications' addresses, by site, begun or not. opened: sites, in the order in which they were
-    opened.
+    tokens: the unguessable part of each application's address, by site, begun or not. opened: sites, in the order in
+    which they were opened.
     """
 
     task: Task
@@ -43,7 +43,7 @@ class EmulatedPhone:
 
 
 class PhoneServer(WorldServer):
-    """Serve emulated phones to browsers (a `PageSource`) until its block ends: `async with PhoneServer() as it:`."""
+    """Serve emulated phones to browsers (a `PageSource`) until its block ends: `async with PhoneServer() as pages:`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class PhoneServer(WorldServer):
         return PhoneSession(self, f"{self.url}/s/{token}/", task, phone)
 
     def begin(self, phone: EmulatedPhone, site: str) -> SuiteSession:
-        """Return the session of the application `site` as it was left, or begin it."""
+        """Return the session of the phone's application `site` as it was left; the first call begins it."""
         token = phone.tokens[site]
         if token not in self._sessions:
             world, params = catalogue.get_world(site), {"seed": PHONE.seed_of(phone.task.params, site)}
@@ -104,9 +104,9 @@ class PhoneSession(WorldSession):
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         """Build the state that a verifier reads. seen: what the browser shows, with its `url`.
 
-        app: the site of the application that is shown; "": the home screen. apps: the states of the opened
-        applications, by site. home: the home screen's. opened: sites, in the order in which they were opened. Raises
-        EnvError where the session has ended.
+        Its keys: `app`, the site of the application that is shown, "" for the home screen; `apps`, the states of the
+        opened applications, by site; `home`, the home screen's state; `opened`, sites, in the order in which they were
+        opened. Raises EnvError where the session has ended.
         """
         here = next((site for site, url in self._urls.items() if seen["url"].startswith(url)), "")
         states = {site: self._server.state(self._urls[site]) for site in dict.fromkeys(self._phone.opened)}

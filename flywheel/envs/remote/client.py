@@ -1,4 +1,4 @@
-"""Play environments that a manager leases on other machines, over HTTP."""
+"""Lease environments on other machines from a manager, and play them over HTTP: the client of a run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RemoteEnvs:
             yield env
 
     async def send_user_heartbeats(self) -> None:
-        """Send the manager heartbeats of all leases, for ever; a failed one is tried again."""
+        """Send the manager heartbeats of all held leases, every 5 seconds for ever; a failed one is sent again."""
         while True:
             await asyncio.sleep(_BEAT_S)
             if self._held:
@@ -223,7 +223,7 @@ _ENV_CLASSES = {"checkpoints": _RemoteCheckpointableEnv, "keeps": _RemotePartial
 
 
 def check_manager_settings(settings: Settings) -> None:
-    """Check a run's settings of the manager before the run begins, without asking the manager.
+    """Check `sandbox.manager` and what it needs before a run begins, without asking the manager.
 
     Raises BadInput where no manager is named or its token is not in the variable FLYWHEEL_SANDBOX_TOKEN; for
     `sandbox.manager: cluster`, where the engine is not ray or stages run side by side.

@@ -1,4 +1,4 @@
-"""Lease environments of registered nodes: the ledger of leases and its HTTP application."""
+"""Run the manager, which leases environments of registered nodes: the ledger of leases and its HTTP application."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ CREATE TABLE IF NOT EXISTS sessions (
 
 
 class NoCapacity(Exception):
-    """Signal that no node has a free environment of a kind, or that the user has reached the limit of sessions."""
+    """Signal that no node has a free environment of a back-end, or that the user has reached the limit of sessions."""
 
 
 @dataclass
 class NodeRecord:
-    """Record a registered node.
+    """Hold what the manager knows of a registered node.
 
     id: its name. boot: random id of its current start. places: back-end -> number of environments, hash of its
     settings. heard: time of its last heartbeat, in seconds since 1970. draining: it gets no new sessions. taken:
@@ -51,7 +51,11 @@ class NodeRecord:
 
 @dataclass
 class LeasedSession:
-    """Record an environment that `user` has on `node`. since, until, heard (last heartbeat): seconds since 1970."""
+    """Hold a lease: the environment of a back-end (`kind`) that `user` has on `node`.
+
+    identity: hash of the back-end's settings. since, until: of the lease, and heard: of the user's last heartbeat, in
+    seconds since 1970.
+    """
 
     id: str
     user: str
@@ -65,7 +69,7 @@ class LeasedSession:
 
 @dataclass(frozen=True)
 class LeasePolicy:
-    """Limit sessions in time and number.
+    """Hold the limits of sessions in time and number.
 
     lease_s: seconds that a session may last. silent_s, node_silent_s: seconds without a heartbeat of its user, or its
     node, after which it ends. per_user: sessions of one user at once; 0: no limit.
@@ -116,10 +120,10 @@ class LeaseLedger:
         self._keep_node(new)
 
     def beat(self, node: str, boot: str, has: Iterable[str]) -> list[str]:
-        """Record a node's heartbeat; returns those ids of `has`, in order, whose sessions are over or another node's.
+        """Record a node's heartbeat; returns the ids of sessions that it must end: over, or another node's.
 
-        node: its name. boot: as registered. has: ids of the sessions that it plays. Raises KeyError where the node must
-        register first.
+        node: its name. boot: as registered. has: ids of the sessions that it plays, of which some are returned. Raises
+        KeyError where the node must register first.
         """
         known = self.nodes[node]
         if known.boot != boot:
@@ -173,8 +177,10 @@ class LeaseLedger:
         return over
 
     def reclaim(self) -> dict[str, str]:
-        """End sessions that are overdue or whose user or node is silent, and forget silent nodes. Returns the ended
-        ones: id -> reason, in words."""
+        """End sessions that are overdue, or whose user or node is silent, and forget silent nodes.
+
+        Returns the ids of the ended sessions, each with the reason in words.
+        """
         now, found = self._clock(), {}
         for node in [one for one in self.nodes.values() if now - one.heard > self._terms.node_silent_s]:
             found |= self._end(
@@ -242,12 +248,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def manager_application(ledger: LeaseLedger, token: str) -> web.Application:
-    """Make the manager's HTTP application over `ledger`, which it closes at its end.
+    """Make the HTTP application of the manager, the service that leases environments of several nodes to clients.
 
-    token: that nodes and clients send as a bearer token. The response to a failed request is JSON with `error`, for 400
-    also `where` and `fix`: 400 refused input, 401 wrong token, 404 heartbeat of an unregistered node, 409 no
-    environment is free (try again later), 422 unreadable request. An unknown route (404, 405), a body above 1 MiB (413)
-    and a ledger whose file cannot be written (500) are answered by a text.
+    ledger: the nodes and leases; each second overdue ones are ended, and at its end the application closes it. token:
+    that nodes and clients send as a bearer token. The response to a failed request is JSON with `error`, for 400 also
+    `where` and `fix`: 400 refused input, 401 wrong token, 404 heartbeat of an unregistered node, 409 no environment is
+    free (try again later), 422 unreadable request. An unknown route (404, 405), a body above 1 MiB (413) and a ledger
+    whose file cannot be written (500) are answered by a text.
     """
     manager = _ManagerHandlers(ledger, token)
 
@@ -294,8 +301,9 @@ class _ManagerHandlers:
 
     async def beat(self, request: web.Request) -> web.Response:
         body, node = await request.json(), request.match_info["node"]
+        boot, sessions = body["boot"], body["sessions"]
         try:
-            end = self._ledger.beat(node, body["boot"], body["sessions"])
+            end = self._ledger.beat(node, boot, sessions)
         except KeyError:
             return _error_response(404, "this node is not registered")
         return web.json_response({"end": end, "draining": self._ledger.nodes[node].draining})
@@ -343,7 +351,12 @@ class _ManagerHandlers:
     async def _reclaim(self) -> None:
         while True:
             await asyncio.sleep(_RECLAIM_S)
-            for session, why in self._ledger.reclaim().items():
+            try:
+                ended = self._ledger.reclaim()
+            except sqlite3.Error as error:  # such as a full disk, which may be emptied
+                log.warning("sessions that are over cannot be ended: %s", error)
+                continue
+            for session, why in ended.items():
                 log.info("session %s is over: %s", session, why)
 
 

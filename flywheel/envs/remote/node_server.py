@@ -1,4 +1,4 @@
-"""Serve this machine's environments to clients with a lease that the manager signed.
+"""Run a node, which serves this machine's environments to clients with a lease that the manager signed.
 
 A session that the manager does not know is ended at the next heartbeat. Without a manager sessions go on until their
 leases end; later calls are refused.
@@ -34,7 +34,7 @@ _MAX_CALL_BYTES = 64 * 2**20  # bytes of a call: a task with its files, a checkp
 
 
 class EnvNode:
-    """Hold one machine's environments, and the sessions that clients play; a session begins with its first call.
+    """Hold the environments of this machine, and the sessions that clients play; a session begins with its first call.
 
     name: of the node. token: the manager's. pools, identities: back-end -> pool of its environments, hash of its
     settings. film: bytes of each session's episode that are kept for watchers. sessions: by id. boot: random id of this
@@ -59,8 +59,7 @@ class EnvNode:
         self._over: dict[str, float] = {}  # ended session -> end of its lease; its calls are refused
 
     def application(self) -> web.Application:
-        """Make the node's HTTP application: calls of sessions, and pages to watch them. Its shutdown ends all
-        sessions."""
+        """Make the node's HTTP application: clients' calls, and the watch pages; its shutdown ends all sessions."""
         made = web.Application(client_max_size=_MAX_CALL_BYTES)
         made.add_routes(
             [web.post("/sessions/{session}/{call}", self._called), web.delete("/sessions/{session}", self._end)]
@@ -79,10 +78,11 @@ class EnvNode:
         await asyncio.gather(*(session.end() for session in found.values()))
 
     async def take(self, session: str, person: str) -> NodeSession:
-        """Take a session from its client for a person, once the running call has ended; the client's next call fails
-        as one whose environment is lost. Returns it; the caller ends it by `give_back`.
+        """Take a session from its client for a person, once the running call has ended, and return it.
 
-        Raises BadInput where it is over, taken already, or its episode is not here from the beginning.
+        The client's next call fails as one whose environment is lost; the caller ends the session by `give_back`.
+        session: its id. person: name. Raises BadInput where the session is over, taken already, or its episode is not
+        here from the beginning.
         """
         found = self.sessions.get(session)
         if found is None:
@@ -100,7 +100,10 @@ class EnvNode:
         return found
 
     def lend(self, kind: str) -> NodeSession:
-        """Lend an environment of `kind` without a lease, in place of a lost one; the caller ends it."""
+        """Open a session of the back-end `kind` without a lease, in place of a lost one; the caller ends it.
+
+        Raises KeyError for a back-end that this node does not play.
+        """
         return NodeSession(self._pools[kind], LeaseToken("", self.name, kind, self._identities[kind], 0.0))
 
     def give_back(self, session: str) -> None:
@@ -163,7 +166,7 @@ class EnvNode:
 async def send_heartbeats(
     node: EnvNode, manager: str, token: str, about: Mapping[str, Any], until_empty: asyncio.Event
 ) -> None:
-    """Register with the manager, then send heartbeats for ever, and end the sessions that are over.
+    """Register a node with the manager, then send heartbeats for ever, and end the sessions that are over.
 
     manager: its address. token: the manager's. about: fields of the registration. until_empty: set once the node is
     drained and has no session. Raises BadInput where the manager refuses the node, or `manager` is not the address of
@@ -228,14 +231,15 @@ async def open_node(
 ) -> AsyncIterator[tuple[EnvNode, dict[str, tuple[int, str]]]]:
     """Open the environments of this machine as a node, which `run_node` then serves and registers with a manager.
 
-    Yields the node, and for the manager back-end -> (number of environments, hash of its settings). At the end of the
-    block its sessions are ended and its environments closed.
+    Yields (the node, its places: back-end -> (number of environments, hash of its settings)), for the registration. At
+    the end of the block its sessions are ended and its environments closed.
 
-    name: of the node. token: the manager's, by which leases are signed. settings: of the back-ends. names: back-ends
-    that it plays. root: the folder that relative paths in the settings count from; None: the current one. film: bytes
-    of each session's newest steps (one at least) that are kept for watchers; 0: none. takeovers: as of `EnvNode`.
-    Raises BadInput for an unknown back-end, wrong settings of one, or something missing that it needs; EnvTimeout where
-    one does not open or close in time; EnvError where one cannot be opened.
+    name: of the node. token: the manager's, by which leases are signed. settings: of the back-ends. names: of the
+    back-ends to open. root: the folder that relative paths in the settings count from; None: the current one. film:
+    bytes of each session's newest steps (one at least) that are kept for watchers; 0: none. takeovers: whether people
+    may take sessions over as data, so that whole episodes are kept. Raises BadInput for an unknown back-end, wrong
+    settings of one, or something missing that it needs; EnvTimeout where one does not open or close in time; EnvError
+    where one cannot be opened.
     """
     names = list(names)
     found = {one: registry.find_backend(one) for one in names}
@@ -256,12 +260,11 @@ _MAX_WAITING_CONNECTIONS = 2048  # that wait to be accepted
 
 @asynccontextmanager
 async def serve_application(application: web.Application, host: str, port: int = 0) -> AsyncIterator[str]:
-    """Serve an application until the block ends; yields its address, `http://HOST:PORT`, with `host` as given (IPv6
-    in brackets).
+    """Serve an application until the block ends; yields its address, `http://HOST:PORT`.
 
-    host, port: where it listens, a name or an address; port 0 takes a free one. The end of the
-    block waits up to 60 s for running requests, then cancels them. Raises BadInput where the port is in use, or nothing
-    can listen there.
+    host, port: where it listens, a name or an address, which the result repeats (IPv6 in brackets); port 0 takes a free
+    one. The end of the block waits up to 60 s for running requests, then cancels them. Raises BadInput where the port
+    is in use, or nothing can listen there.
     """
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
@@ -290,10 +293,11 @@ async def run_node(
     """Run a node until the manager has drained it and its last session has ended, or until it is cancelled.
 
     It registers with the manager, and again where the manager has forgotten it; a manager that does not answer is tried
-    again for ever. opening: `open_node(...)`, entered and left here. token: the manager's. manager: its address. host,
-    port: where the node listens; port 0 takes a free one. address: where clients reach it; "": where it listens. ready:
-    called with the address once it listens, before it registers. Raises BadInput where the manager refuses the node,
-    `manager` is no address, the port is in use or nothing can listen there, and what `opening` raises.
+    again for ever. opening: `open_node(...)`, entered and left here. token: the manager's, sent as a bearer token.
+    manager: its address, such as `http://HOST:4300`. host, port: where the node listens; port 0 takes a free one.
+    address: at which clients reach it, in the same form; "": where it listens. ready: called with that address once it
+    listens, before it registers. Raises BadInput where the manager refuses the node, `manager` is no address, the port
+    is in use or nothing can listen there, and what `opening` raises.
     """
     async with opening as (made, places), serve_application(made.application(), host, port) as own:
         empty = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Hold one environment of a node as long as its lease, with its last result and newest steps for watchers."""
+"""Hold one environment of a node as long as its lease lasts, and keep its episode for watchers and for take-over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # of the files: equal episodes give equal byt
 
 
 class EpisodeBuffer:
-    """Keep the newest steps of an episode for watchers.
+    """Keep the newest steps of an episode, for people who download it from the watch page.
 
     limit: bytes of pictures and texts; 0: nothing is kept. The oldest steps make room for new ones.
     """
@@ -68,7 +68,7 @@ class EpisodeBuffer:
             self._size -= self._steps.popleft()[2]
 
     def make_packer(self) -> Callable[[], bytes]:
-        """Return a function that makes, in any thread, a ZIP file of the steps: `episode.json` and the pictures."""
+        """Return a function that packs the steps into a ZIP file (`episode.json`, pictures); any thread may call it."""
         steps = list(self._steps)
         about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}
         pictures = {step["picture"]: picture for step, picture, _ in steps if picture is not None}
@@ -94,7 +94,10 @@ class PlayedStep:
 
 
 class EpisodeHistory:
-    """Keep an episode from its reset on, so that a person can go on with it as data."""
+    """Keep a whole episode from its reset on, so that a person can take it over and finish it as training data.
+
+    steps: the reset first. missing: why the episode is not here from its beginning; "": it is.
+    """
 
     def __init__(self) -> None:
         self.steps: list[PlayedStep] = []
@@ -107,7 +110,10 @@ class EpisodeHistory:
         self.add(None, (), result)
 
     def add(self, action: Action | None, said: Sequence[Mapping[str, Any]], result: StepResult) -> None:
-        """Append a step; past 128 MB of pictures and texts nothing is kept."""
+        """Append a step; past 128 MiB of pictures and texts the whole episode is dropped.
+
+        said: what the agent announced before it.
+        """
         if self.missing:
             return
         seen = result.observation
@@ -117,15 +123,15 @@ class EpisodeHistory:
             self.forget("its screens are more than can be kept")
 
     def forget(self, why: str) -> None:
-        """Drop the episode. why: it is not here from its beginning, in words."""
+        """Drop the episode. why: what `missing` tells from now on."""
         self.steps, self.missing = [], why
 
 
 class NodeSession:
-    """Hold an environment as long as its lease; one asyncio task enters and leaves the pool's context.
+    """Hold an environment of a node as long as its lease; one asyncio task enters and leaves the pool's context.
 
     pool: lends the environment. note: the lease. film: bytes of its episode that are kept for watchers. history: keeps
-    its episode for who takes it over; None: nobody can.
+    its episode for a person who takes it over as data; None: nobody can. taken_by: that person; "": nobody.
     """
 
     def __init__(self, pool: EnvPool, note: LeaseToken, film: int = 0, history: EpisodeHistory | None = None) -> None:
@@ -154,13 +160,13 @@ class NodeSession:
                 log.warning("a session did not end well: %s", error)
 
     async def env(self) -> Env:
-        """Wait for the environment. Raises what opening it raised."""
+        """Wait until the environment is open, and return it. Raises what opening it raised."""
         return await asyncio.shield(self._env)
 
     async def call(self, name: str, body: bytes) -> bytes:
-        """Carry out a remote call; calls run one at a time.
+        """Carry out a client's call on the environment and return the response's body; calls run one at a time.
 
-        name: of CALLS. body: as `client.py` posts it. Returns the body of the response. Raises what the environment's
+        name: of CALLS. body: as `client.py` posts it. Raises what the environment's
         call and opening it raise (EnvError, BadInput, DataError), and ValueError, KeyError, TypeError or AttributeError
         for a body that cannot be decoded.
         """
@@ -200,8 +206,10 @@ class NodeSession:
         begins: bool = False,
         missing: str = "",
     ) -> bytes:
-        """Record a result for watchers, and encode it for the client. said: what the agent announced. begins: it is a
-        reset's. missing: why the episode cannot be gone on with from here."""
+        """Record a result for watchers, and encode it for the client.
+
+        said: what the agent announced. begins: it is a reset's. missing: why the episode cannot become data from here.
+        """
         self.last_result, self.steps = result, self.steps + 1
         self.episode_buffer.add(action, result)
         if self.history:

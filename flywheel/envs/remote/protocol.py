@@ -1,4 +1,4 @@
-"""Encode the messages between client and node: calls, results, errors, signed leases.
+"""Encode the messages between a client and the node that hosts its environment: calls, results, errors, signed leases.
 
 A message is the length of a JSON object (four bytes, big-endian), the object, and further bytes (a picture, a
 checkpoint). To decode it runs no code.
@@ -27,8 +27,8 @@ _ERRORS = {kind.__name__: kind for kind in (EnvError, EnvTimeout, BadInput)}
 class LeaseToken:
     """Hold the claims of a lease, which a node trusts since the manager has signed them.
 
-    session: its id. node: name of the node that plays it. kind: the back-end. identity: hash of the back-end's
-    settings. until: end of the lease, in seconds since 1970.
+    session: id of the leased session. node: name of the node that plays it. kind: the back-end. identity: hash of the
+    back-end's settings. until: end of the lease, in seconds since 1970.
     """
 
     session: str
@@ -38,7 +38,7 @@ class LeaseToken:
     until: float
 
     def sign(self, token: str) -> str:
-        """Encode the claims as a header's value, signed with the manager's token."""
+        """Encode the claims as a header's value, signed with the manager's `token`."""
         body = base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
         return f"{body}.{_sign(token, body)}"
 
@@ -72,12 +72,15 @@ def decode_message(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def encode_step(action: Action, said: Sequence[Mapping[str, Any]]) -> bytes:
-    """Encode a step. said: what the agent announced since its last one (`StepListener`)."""
+    """Encode the call of a step. said: what the agent announced since its last step (`StepListener`)."""
     return encode_message({"action": actions_to_json([action]), "said": [dict(one) for one in said]})
 
 
 def decode_step(data: bytes) -> tuple[Action, list[dict[str, Any]]]:
-    """Decode a step: its action, and what was announced. Raises ValueError, KeyError or TypeError for other data."""
+    """Decode the call of a step: its action, and what was announced.
+
+    Raises ValueError, KeyError or TypeError for other data.
+    """
     head, _ = decode_message(data)
     (action,) = actions_from_json(head["action"])
     said = head["said"]
@@ -87,7 +90,7 @@ def decode_step(data: bytes) -> tuple[Action, list[dict[str, Any]]]:
 
 
 def encode_result(result: StepResult) -> bytes:
-    """Encode a result, whose screenshot becomes the message's bytes."""
+    """Encode the result of a reset or a step, whose screenshot becomes the message's bytes."""
     seen = result.observation
     head = {"width": seen.width, "height": seen.height, "url": seen.url, "text": seen.text}
     head |= {"picture": seen.screenshot is not None, "reward": result.reward}
@@ -96,7 +99,7 @@ def encode_result(result: StepResult) -> bytes:
 
 
 def decode_result(data: bytes) -> StepResult:
-    """Decode a result. Raises ValueError or KeyError for other data."""
+    """Decode the result of a reset or a step. Raises ValueError or KeyError for other data."""
     head, body = decode_message(data)
     seen = Observation(body if head["picture"] else None, head["width"], head["height"], head["url"], head["text"])
     return StepResult(seen, head["reward"], head["terminated"], head["truncated"], head["info"])
@@ -120,5 +123,5 @@ def decode_error(data: bytes) -> EnvError | BadInput:
 
 
 def hash_backend_settings(values: Mapping[str, Any]) -> str:
-    """Hash a back-end's settings to 16 hexadecimal digits, by which those of client and node are compared."""
+    """Hash a back-end's settings (`EnvBackend.identity`) to 16 hex digits, to compare those of client and node."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:16]

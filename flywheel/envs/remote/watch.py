@@ -1,4 +1,4 @@
-"""Show a node's sessions to people: screens, terminals, files, proxied services of machines, and take-over by hand."""
+"""Show a node's sessions to people, at /watch: screens, terminals, files, services; and let them take over by hand."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _MAX_FILE_BYTES = 2**18  # bytes of a file that is shown
 
 
 async def get_folder(request: web.Request, env: MachineAccess) -> web.Response:
-    """Answer with a folder's entries as JSON. Query `path`: from the home; "." is the home itself.
+    """Answer with a folder of a machine as JSON (`MachineAccess.list_folder`).
 
-    Raises EnvError as `MachineAccess.list_folder`.
+    Query `path`: from the home; "." is the home itself. Raises EnvError as that method.
     """
     return web.json_response(await env.list_folder(_requested_path(request)))
 
 
 async def get_file(request: web.Request, env: MachineAccess) -> web.Response:
-    """Answer with a file's `text` and `digest`, which `put_file` needs, or `why` it is not shown.
+    """Answer with the `text` of a machine's file and its `digest`, which `put_file` needs, or `why` it is not shown.
 
-    Raises EnvError as `MachineAccess.read_file`.
+    Query `path`: from the home. Raises EnvError as `MachineAccess.read_file`.
     """
     text, digest, why = await _read_text_file(request, env)
     return web.json_response({"text": text, "digest": digest, "why": why})
 
 
 async def put_file(request: web.Request, env: MachineAccess) -> web.Response:
-    """Overwrite a file by the request's body, unless it has changed since it was read.
+    """Overwrite a machine's file by the request's body, unless it has changed since it was read.
 
     Query `path`: from the home. Query `digest`: of the file as it was read. Raises HTTPConflict where it has changed,
     is none that `get_file` shows or cannot be written, HTTPRequestEntityTooLarge for a larger body than is shown,
@@ -92,7 +92,7 @@ _MAX_WAITING_GESTURES = 256  # gestures that wait
 
 
 async def stream_live_view(socket: web.WebSocketResponse, session: NodeSession, env: LiveView) -> None:
-    """Show a session's page to a watcher, who may take it over, until the watcher or the session is gone."""
+    """Send a session's picture to a watcher, who may take it over by mouse and keys, until either is gone."""
     visit = _TakeOver(socket, session, env)
     with env.watch() as pictures:
         await socket.send_json({"touch": env.touch})
@@ -210,7 +210,7 @@ _HEAD_TAG, _HEAD_SEARCH_BYTES = re.compile(rb"<head(?:\s[^>]*)?>", re.IGNORECASE
 
 
 async def proxy_service_request(request: web.Request, streams: Streams, port: int, path: str) -> web.StreamResponse:
-    """Forward a request to a service of a session's machine, and return its answer.
+    """Forward a watcher's request to a service of a session's machine, and return its answer, with our own headers.
 
     streams: connection to the service's `port`, closed at the end. path: with its query, as the browser wrote it,
     without the first slash. Of an answer above 64 MiB the beginning is sent. Raises HTTPBadGateway where the service
@@ -300,7 +300,7 @@ async def _proxy_websocket(request: web.Request, client: aiohttp.ClientSession, 
 
 
 async def run_until_first_ends(*works: Coroutine[Any, Any, object]) -> set[asyncio.Task[object]]:
-    """Run coroutines at once until one ends, and cancel the others. Returns the tasks that have ended by themselves."""
+    """Run coroutines at once until one ends, cancel the others, and return the tasks that have ended by themselves."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -368,8 +368,11 @@ _FILES = {
 def add_watch_routes(
     application: web.Application, sessions: Mapping[str, NodeSession], token: str, *, takeovers: bool = False
 ) -> None:
-    """Add the routes below /watch. sessions: the node's own mapping, by id. token: with which people log in. takeovers:
-    whether sessions may be taken over as data, at /watch/annotate/SESSION/."""
+    """Add the routes below /watch to a node's application.
+
+    sessions: the node's own mapping, by id. token: with which people log in. takeovers: whether sessions may be taken
+    over as data, at /watch/annotate/SESSION/.
+    """
     watching = WatchHandlers(sessions, token, takeovers)
     shown = {name: getattr(watching, name) for name in ("picture", "recording", "screen", "live", "terminal", "shell")}
     shown |= {"folder": watching.of_machine(get_folder), "file": watching.of_machine(get_file)}
@@ -387,14 +390,13 @@ def add_watch_routes(
 
 
 class WatchHandlers:
-    """Answer watchers. sessions: the node's, by id. token: with which people log in. takeovers: as of
-    `add_watch_routes`."""
+    """Answer the requests of people who watch a node's sessions; arguments as of `add_watch_routes`."""
 
     def __init__(self, sessions: Mapping[str, NodeSession], token: str, takeovers: bool = False) -> None:
         self._sessions, self._token, self._takeovers = sessions, token, takeovers
 
     def guarded(self, handler):
-        """Wrap a handler, so that only who has logged in reaches it, from a page of this node's own."""
+        """Wrap a handler so that it answers only people who have logged in, on requests of this node's own pages."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             if not self._knows(request.cookies.get(_COOKIE, ""), "cookie"):
@@ -467,6 +469,8 @@ class WatchHandlers:
         return socket
 
     def of_machine(self, handler: Callable[[web.Request, MachineAccess], Awaitable[web.Response]]):
+        """Wrap a handler so that it gets the session's machine; errors of the machine become statuses 404 and 502."""
+
         async def asked(request: web.Request) -> web.Response:
             if request.method != "GET":
                 require_own_origin(request)
@@ -483,7 +487,13 @@ class WatchHandlers:
         return asked
 
     async def service(self, request: web.Request) -> web.StreamResponse:
-        """Forward a request, WebSockets too, to a service of a session's machine; below `whole` with its whole path."""
+        """Forward a request or WebSocket to a service of a session's machine, and return the answer.
+
+        The address names the session, its secret, which stands in for the cookie, and the service's port. The service
+        gets the rest of the path, or, below /watch/whole, all of it. Raises HTTPNotFound for a wrong secret, a port
+        that is no number, a session that is over or has no machine; HTTPBadGateway where the machine or the service
+        does not answer; HTTPBadRequest where a WebSocket's client is gone.
+        """
         name, port = request.match_info["session"], request.match_info["port"]
         if not self._knows(request.match_info["secret"], f"service {name}") or not port.isdecimal():
             raise web.HTTPNotFound
@@ -558,14 +568,21 @@ class WatchHandlers:
 
 
 def require_own_origin(request: web.Request) -> None:
-    """Refuse a request from a page of another origin, which browsers state in the header Origin."""
-    if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
+    """Raise HTTPForbidden unless a request comes from a page of this server's own, as its header Origin says."""
+    try:
+        origin = urlsplit(request.headers.get("Origin", "")).netloc
+    except ValueError:  # no address
+        origin = ""
+    if origin != request.host:
         raise web.HTTPForbidden(text="only its own pages may ask")
 
 
 async def open_websocket(request: web.Request, protocols: tuple[str, ...] = ()) -> web.WebSocketResponse:
-    """Open a WebSocket for a page of this server's own. Raises HTTPForbidden for another origin, HTTPBadRequest where
-    who asked is gone."""
+    """Accept a WebSocket from a page of this server's own, and return it; a message may have 1 MiB.
+
+    protocols: subprotocols that it may speak. Raises HTTPForbidden as `require_own_origin`, HTTPBadRequest where the
+    request asks for no WebSocket, or the client is gone.
+    """
     require_own_origin(request)
     socket = web.WebSocketResponse(protocols=protocols, max_msg_size=2**20, heartbeat=_HEARTBEAT_S)
     try:
@@ -576,7 +593,10 @@ async def open_websocket(request: web.Request, protocols: tuple[str, ...] = ()) 
 
 
 async def pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None:
-    """Relay bytes between a WebSocket and a connection until either ends."""
+    """Relay bytes between a WebSocket and a connection until either ends or fails, then close both.
+
+    socket: its binary messages are relayed, others ignored. streams: reader and writer of the connection.
+    """
     reader, writer = streams
 
     async def out() -> None:
@@ -598,7 +618,10 @@ async def pump_streams(socket: web.WebSocketResponse, streams: Streams) -> None:
 
 
 def static_response(name: str) -> web.Response:
-    """Return a file of the watch page, which is one of `_FILES`."""
+    """Return the response with a file of the watch page: its HTML, a script or a style sheet.
+
+    name: of the file, such as `watch.css`. Raises KeyError or FileNotFoundError where the page has none of this name.
+    """
     return web.Response(
         body=(_STATIC / name).read_bytes(), content_type=_FILES[name], charset="utf-8", headers=OWN_PAGE_HEADERS
     )

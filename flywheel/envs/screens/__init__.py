@@ -1,0 +1,1 @@
+"""Draw synthetic screens, with questions about them and exact answers, for general data and pretraining."""

@@ -52,9 +52,9 @@ def icon_names() -> tuple[str, ...]:
 
 
 def draw_colour_noun_pairs(rng: random.Random, count: int, level: int, nouns: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Draw at most `count` different (colour, noun) pairs; half of the time from few of each, from level 3 on.
+    """Draw at most `count` different pairs (colour, one of `nouns`), by `rng`.
 
-    rng: draws everything. nouns: to choose from.
+    From level 3 on, half of the time few colours and nouns are mixed, so that things differ in one of the two only.
     """
     colours, pool = list(vocabulary.COLOURS), list(nouns)
     if level >= 3 and rng.random() < 0.5:
@@ -199,7 +199,7 @@ def _ask_reading(rng: random.Random, items: list[SceneItem], coordinates: int) -
 
 
 def draw_number_board(level: int, count: int, rng: random.Random, coordinates: int) -> DrawnScene:
-    """Draw number tiles in a grid, with questions that ask to press arrow keys too."""
+    """Draw number tiles in a grid; questions ask to read and click them, and to press arrow keys."""
     side = {1: 2, 2: 3}.get(level, 4)
     cell = rng.uniform(34, 200 / side)
     left, top = rng.uniform(4, SCENE_SIDE - 4 - side * cell), rng.uniform(4, SCENE_SIDE - 4 - side * cell)

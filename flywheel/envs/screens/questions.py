@@ -20,12 +20,12 @@ from flywheel.envs.screens.scene import SceneBox, SceneItem, SceneQuestion
 
 
 def format_point(point: Point, coordinates: int) -> str:
-    """Return a point's two numbers as an answer writes them."""
+    """Return a point's two numbers as an answer writes them, such as "12 40"."""
     return serialise_action(Click(point), coordinates).split("<point>")[1].split("<")[0]
 
 
 def format_answer(thought: str, action: Action, coordinates: int) -> str:
-    """Return a response of a thought and an action, as the policy writes it."""
+    """Return a response with a thought and an action, as the policy writes it."""
     return format_response(thought, serialise_action(action, coordinates))
 
 
@@ -36,7 +36,7 @@ _SPOKEN = {"esc": "escape", "ctrl": "control", "pageup": "page up", "pagedown": 
 
 
 def ask_gesture(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: int) -> SceneQuestion:
-    """Ask for an action other than a plain click. named: items that it may be about, each with a unique name."""
+    """Ask for an action other than a plain click. named: items that may be acted on, each with a unique name."""
     makers = [_keys, _keys, _type, _type, _scroll, _wait]
     if named:
         makers += [_double_click, _right_click] * 2
@@ -86,8 +86,10 @@ def _type(rng: random.Random, named: list[tuple[str, SceneItem]], coordinates: i
 
 
 def ask_typing(text: str, rng: random.Random, coordinates: int) -> SceneQuestion:
-    """Ask to type `text`, in a wording drawn by `rng`; the question has the skill `type` and no boxes. coordinates:
-    cells an axis, for the form of the answer, which has no point."""
+    """Ask to type `text`, in a wording drawn by `rng`; the question has the skill `type` and no boxes.
+
+    coordinates: cells an axis of the grid of points, as for other questions; an answer that types has no point.
+    """
     instruction = rng.choice((f"Type {text}.", f"Enter {text}.", f'Type "{text}".', f"Write {text}."))
     return SceneQuestion("type", instruction, format_answer(f"I type {text}.", Type(text), coordinates), copied=text)
 
@@ -126,7 +128,7 @@ def ask_click(rng: random.Random, skill: str, name: str, box: SceneBox, coordina
 
 
 def uniquely_named(items: list[SceneItem]) -> list[tuple[str, SceneItem]]:
-    """List (name, item) for each name that belongs to one item only."""
+    """List (name, item) for each name that belongs to one item only, so that a question may use it."""
     called: dict[str, list[SceneItem]] = {}
     for item in items:
         for name in (item.name, *item.others):
@@ -135,26 +137,26 @@ def uniquely_named(items: list[SceneItem]) -> list[tuple[str, SceneItem]]:
 
 
 def ask_description(items: list[SceneItem], coordinates: int) -> SceneQuestion:
-    """Ask for a description of the screen, row by row, eight items at most; it teaches to see all of the screen."""
+    """Ask for a description of the screen, row by row, eight items at most, which teaches to see all of the screen."""
     listed = sorted(items, key=lambda item: (int((item.box.y + item.box.h / 2) // 32), item.box.x))[:8]
     text = "; ".join(f"{item.name} {format_point(item.box.centre, coordinates)}" for item in listed)
     return SceneQuestion("describe", "Describe the screen.", text or "empty", tuple(item.box for item in listed))
 
 
 def ask_name_at(item: SceneItem, coordinates: int) -> SceneQuestion:
-    """Ask what is at the centre of an item."""
+    """Ask what is at the point in the centre of `item`; the answer is its name."""
     return SceneQuestion("ask", f"What is at {format_point(item.box.centre, coordinates)}?", item.name, seen=item.box)
 
 
 def ask_text_at(rng: random.Random, items: list[SceneItem], coordinates: int, limit: int = 2) -> list[SceneQuestion]:
-    """Ask what some of the words and numbers say, by their points; `limit` questions at most."""
+    """Ask what the text at a point says, for at most `limit` of the `items`, which are words and numbers."""
     chosen = rng.sample(items, min(limit, len(items)))
     asks = [f"What does it say at {format_point(item.box.centre, coordinates)}?" for item in chosen]
     return [SceneQuestion("read", ask, item.name, seen=item.box) for ask, item in zip(asks, chosen, strict=True)]
 
 
 def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: int) -> SceneQuestion:
-    """Ask for the next of two or three clicks, of which the instruction lists none, some or all as done."""
+    """Ask for the next of two or three clicks in turn; the instruction tells which are done: none, some or all."""
     chosen = rng.sample(items, min(len(items), rng.randint(2, 3)))
     verb = rng.choice(CLICK_VERBS)
     joint = " and " if len(chosen) == 2 or rng.random() < 0.5 else ", then "
@@ -173,7 +175,10 @@ def ask_several_steps(rng: random.Random, items: list[SceneItem], coordinates: i
 def ask_about_items(
     rng: random.Random, skill: str, items: list[SceneItem], coordinates: int, clicks: int = 5
 ) -> list[SceneQuestion]:
-    """Ask the questions that every screen of clickable things has. clicks: plain clicks among them, at most."""
+    """Ask the questions that every screen of clickable `items` has: to describe, click, name, take steps, gesture.
+
+    skill: what the plain clicks test. clicks: their number at most.
+    """
     questions = [ask_description(items, coordinates)]
     named = uniquely_named(items)
     for name, item in rng.sample(named, min(clicks, len(named))):

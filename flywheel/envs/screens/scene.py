@@ -1,4 +1,4 @@
-"""Describe synthetic screens: their elements, HTML and texts."""
+"""Define scenes, which are synthetic screens: their boxes, items, questions and texts, and the HTML that shows them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ class SceneBox:
         return Point((self.x + self.w / 2) / SCENE_SIDE, (self.y + self.h / 2) / SCENE_SIDE)
 
     def inset(self, share: float) -> SceneBox:
-        """Return the box within this one, whose edges are `share` (0 to below 0.5) of this one's width away from its
-        own."""
+        """Return the smaller box inside this one, whose edges lie `share` (0 to below 0.5) of the width further in."""
         edge = self.w * share
         return SceneBox(self.x + edge, self.y + edge, self.w - 2 * edge, self.h - 2 * edge)
 
@@ -44,14 +43,14 @@ class SceneBox:
         return self.x <= point.x * SCENE_SIDE <= self.x + self.w and self.y <= point.y * SCENE_SIDE <= self.y + self.h
 
     def overlaps(self, other: SceneBox) -> bool:
-        """Tell whether the box `other` is nearer than 4 pixels in both directions."""
+        """Tell whether the box `other` overlaps this one, or is nearer to it than 4 pixels in both directions."""
         across = self.x < other.x + other.w + 4 and other.x < self.x + self.w + 4
         return across and self.y < other.y + other.h + 4 and other.y < self.y + self.h + 4
 
 
 @dataclass(frozen=True)
 class SceneQuestion:
-    """Hold a question about a scene, with its answer.
+    """Hold a question about a scene (`instruction`), with its exact answer (`response`).
 
     skill: what it tests. boxes: of the things at the response's points, in order; a click, or the ends of a drag, must
     lie in them. seen: box of the thing from which a response without points is read. copied: the part of the
@@ -68,7 +67,7 @@ class SceneQuestion:
 
 @dataclass(frozen=True)
 class SceneText:
-    """Hold a drawn text. characters: its letters and digits, in lower case. boxes: one for each of them."""
+    """Hold a drawn text. characters: its letters and digits, in lower case. boxes: one for each character."""
 
     characters: str
     boxes: tuple[SceneBox, ...]
@@ -84,7 +83,8 @@ class SceneText:
 class Scene:
     """Hold a drawn screen with its questions.
 
-    shown: name and box of what can be seen. texts: all texts on it. count: number of things that can be clicked.
+    kind, level: as of `draw_scene`. shown: name and box of what can be seen. texts: all texts on it. count: number of
+    things that can be clicked.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class SceneItem:
-    """Describe a thing that can be clicked. name: its fullest name. others: further names."""
+    """Hold a thing of a scene that can be clicked. name: its fullest name. others: further names."""
 
     name: str
     box: SceneBox
@@ -107,7 +107,7 @@ class SceneItem:
 
 @dataclass(frozen=True)
 class DrawnScene:
-    """Hold what a kind's function draws. shown: what the image tokens should name, where that is not the items."""
+    """Hold what the function of a kind of scene draws. shown: what image tokens learn to name, if not the items."""
 
     html: str
     questions: list[SceneQuestion]
@@ -128,7 +128,7 @@ def load_icons() -> dict[str, str]:
 
 
 def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
-    """Return the SVG of a shape or an icon in a box. extra: further attributes of the path."""
+    """Return the SVG of the shape or icon `name` in a box. fill: CSS colour. extra: further attributes of the path."""
     place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px"
     path = vocabulary.SHAPE_PATHS.get(name) or load_icons()[name]
     return (
@@ -137,7 +137,7 @@ def format_svg(name: str, box: SceneBox, fill: str, extra: str = "") -> str:
 
 
 def format_div(box: SceneBox, style: str, text: str = "") -> str:
-    """Return the HTML of a box with a text. style: CSS."""
+    """Return the HTML of a box with a text. style: CSS declarations."""
     return (
         f'<div style="left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px;{style}">'
         f"{html.escape(text)}</div>"
@@ -159,7 +159,10 @@ def _advances() -> dict[str, dict[str, int]]:
 
 
 def extract_texts(drawn: str) -> list[SceneText]:
-    """Find the texts of a page of `format_section`, to a tenth of a pixel on average (kerning is left out)."""
+    """Find the texts, and the box of each letter, in the HTML `drawn`, which `format_section` returned.
+
+    Boxes are right to a tenth of a pixel on average (kerning is left out).
+    """
     weight, family = _FONT.search(drawn).groups()
     advances = _advances()[f"{family}/{weight}"]
     found = []
@@ -182,7 +185,7 @@ def extract_texts(drawn: str) -> list[SceneText]:
 
 
 def format_section(rng: random.Random, body: str) -> str:
-    """Return the HTML of a page around `body`, with a background and font drawn by `rng`."""
+    """Return the HTML of a scene around the HTML `body`, with a background and font drawn by `rng`."""
     background = rng.choice(("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4"))
     weight = rng.choice(("bold", "bold", "normal"))
     family = rng.choice(("Liberation Sans", "Liberation Sans", "DejaVu Sans"))

@@ -1,4 +1,4 @@
-"""List the words of the synthetic screens (`vocabulary.yaml`); the tokeniser is trained on them too."""
+"""Load the words that synthetic screens and control tasks show (vocabulary.yaml); the tokeniser is trained on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHRASES = (*_LISTED["phrases"], *_words("phrase_words"))
 
 
 def tokenizer_corpus() -> list[str]:
-    """List the texts that the tokeniser is trained on: every word, at the beginning of a text and after a space."""
+    """List the texts that the tokeniser is trained on: the words in several forms, and phrases, repeated as weights."""
     words = [*COMMON, *COLOURS, *SHAPES, *SYMBOLS, *PEOPLE, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
     lines = [f"{form} {form}" for word in words for form in (word, word.capitalize())]
     lines += [f" {word}s" for word in (*SHAPES, *SYMBOLS, *THINGS)]

@@ -1,4 +1,4 @@
-"""Find and load the suites of the package: check their manifests and compute checksums of their sources.
+"""Find, check and load the shipped suites that are played in a browser, and compute checksums of their sources.
 
 A suite is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (returns the
 params of a task) and `next_step(task, state, rng)` (returns the expert's next thought and action). The `world.py` of a
@@ -31,9 +31,10 @@ _SOURCES = {".html", ".js", ".css", ".json", ".py", ".svg"}
 
 
 class BrowserWorld(TaskSuite):
-    """Hold the manifest of a suite that is played in a browser.
+    """Hold a suite that is played in a browser, as its manifest declares it.
 
-    version: rises when the meaning of the suite's state changes. checksum: sha256 of the suite's sources and of those
+    kind: a game; a site, with state on the server; or a page, which holds its own state as a game does. version: rises
+    when the meaning of the suite's state changes. folder: of its sources. checksum: sha256 of these and of the sources
     that all suites share.
     """
 
@@ -59,7 +60,7 @@ class BrowserWorld(TaskSuite):
 
     @property
     def play(self) -> Any:
-        """Return what has draw, next_step and the rest: the suite's module, or its `SITE` in this language."""
+        """Return the object with draw, next_step and the rest: the suite's module, or its `SITE` in this language."""
         site = getattr(self.module, "SITE", None)
         return self.module if site is None else site.speaking(self.language)
 
@@ -68,7 +69,7 @@ class BrowserWorld(TaskSuite):
         return found(params) if found else super().answer(params)
 
     def verifier(self, name: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], float] | None:
-        """Return the verifier `name` of the suite, or of its site's small edition; None where there is none."""
+        """Return the suite's verifier called `name`, or that of its site's small edition; None where there is none."""
         play = self.play
         return getattr(play, name, None) or getattr(getattr(play, "small", None), name, None) if name else None
 
@@ -77,7 +78,8 @@ def load_world(folder: Path, language: str = "en") -> BrowserWorld:
     """Load and check the suite in `folder`: its manifest, and the templates that its Python declares.
 
     language: where it is not "en", the suite's name is the folder's with `_<language>`, and of a site or suite of
-    pages only the templates declared in Python count. Raises BadInput that names the wrong field.
+    pages only the templates declared in Python count. Raises BadInput for a missing or wrong manifest; it names the
+    wrong field.
     """
     path = folder / "manifest.json"
     try:
@@ -118,7 +120,7 @@ LOADED_GAMES: dict[str, BrowserWorld] = {}  # games of rules that this process h
 
 
 def get_world(name: str) -> BrowserWorld:
-    """Find a suite by name, of the package or loaded. Raises BadInput for an unknown one, and as `load_world`."""
+    """Find a browser suite by name, shipped or loaded. Raises BadInput for an unknown one, and as `load_world`."""
     if name in LOADED_GAMES:
         return LOADED_GAMES[name]
     if name not in list_worlds():
@@ -132,9 +134,9 @@ def _load_shipped(name: str) -> BrowserWorld:
 
 
 def get_task_world(task: Task) -> BrowserWorld:
-    """Find the suite that plays a task. A game of rules is whole in its task's params: it need not be loaded here.
+    """Find the suite that plays a browser task; that of a game of rules is built from the task's params.
 
-    Raises BadInput as `get_world`.
+    So a process need not have loaded the game. Raises BadInput as `get_world`.
     """
     if "program" not in task.params or task.world in _places():
         return get_world(task.world)
@@ -147,8 +149,7 @@ def get_task_world(task: Task) -> BrowserWorld:
 
 
 def list_worlds() -> list[str]:
-    """List the names of all suites, those loaded with them; one with messages in another language is listed once more,
-    as settings_zh is."""
+    """List the names of all browser suites, shipped and loaded, and of their editions in other languages (mail_zh)."""
     return sorted({*_places(), *LOADED_GAMES})
 
 
@@ -162,12 +163,12 @@ def _places() -> dict[str, tuple[Path, str]]:
 
 
 def list_games() -> list[str]:
-    """List the names of the suites that are games."""
+    """List the names of the browser suites that are games, loaded ones included."""
     return [name for name in list_worlds() if get_world(name).kind == "game"]
 
 
 def world_checksum(folder: Path) -> str:
-    """Compute the sha256, in hex, of the names and contents of a suite's sources and of those that all suites share."""
+    """Compute the sha256, in hex, of the sources in a suite's folder and of those that all suites share."""
     digest = hashlib.sha256()
     for path in (*sorted(folder.rglob("*")), *sorted(SHARED_SOURCES.rglob("*")), *sorted(SUITES_ROOT.glob("*.py"))):
         if path.suffix in _SOURCES and path.name != REFERENCES_FILE and "__pycache__" not in path.parts:
@@ -178,5 +179,5 @@ def world_checksum(folder: Path) -> str:
 
 @functools.cache
 def load_look() -> dict[str, dict[str, str]]:
-    """Return the common look: `colours` (name -> hex) and `icons` (name -> SVG path on a 24 x 24 grid)."""
+    """Return the look that suites share: `colours` (name -> hex) and `icons` (name -> SVG path on a 24 x 24 grid)."""
     return json.loads((SHARED_SOURCES / "look.json").read_text(encoding="utf-8"))

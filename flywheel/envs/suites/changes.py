@@ -1,4 +1,4 @@
-"""Compare the changes made to a site's records with those asked for, so that verifiers see side effects.
+"""Compare the changes made to a site's records with those asked for, and given answers with right ones, for verifiers.
 
 Records are JSON values: collections (id -> fields) and single values. A change is a leaf that differs from its value at
 the start. Keys that begin with an underscore are bookkeeping (counters, read marks) and never count. The id of a new
@@ -28,10 +28,11 @@ _NUMBER = re.compile(
 def share_of_changes(
     start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], ignore: Iterable[str] = ()
 ) -> float:
-    """Return the share of changes that were asked for and made, among all asked for or made; 1.0 where there are none.
+    """Return the share of right changes to records, among all that were asked for or made; 1.0 where there are none.
 
-    start, goal, now: the records at the start, as the task wants them, and as they are. ignore: fnmatch patterns of
-    paths (collection/id/field) that do not count, such as "mails/*/unread".
+    A change nobody asked for, a side effect, so lowers the share. start, goal, now: the records at the start, as the
+    task wants them, and as they are. ignore: fnmatch patterns of paths (collection/id/field) that do not count, such as
+    "mails/*/unread".
     """
     trees = _keep_differing((start, goal, now))
     before, asked_for, made = (_leaves(one, trees[0]) for one in trees)
@@ -51,10 +52,10 @@ def share_of_changes(
 def share_of_values(
     start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], absent: Any = None
 ) -> float:
-    """Return the share of right changes of a flat mapping of values, computed as by `share_of_changes`.
+    """Return the share of right changes to a flat mapping of values, among all that were asked for or made.
 
-    start, goal, now: values at the start, as wanted, and as they are; at least one must differ from the start. absent:
-    the value that a missing key stands for.
+    start, goal, now: values at the start, as wanted, and as they are; some value of `goal` or `now` must differ from
+    the start. absent: the value that a missing key stands for. Raises ZeroDivisionError where none differs.
     """
     keys = {*start, *goal, *now}
     asked = {key for key in keys if goal.get(key, absent) != start.get(key, absent)}
@@ -69,11 +70,11 @@ def copy_records(records: Any) -> Any:
 
 
 def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
-    """Tell whether the answer `given` equals `wanted`: a text (its case, accents and spaces ignored), a number, or
-    texts.
+    """Tell whether the answer that an agent has `given` equals the one `wanted`: a text, a number, or several texts.
 
-    A number may carry a currency, thousands separators or a unit, and no words that take it back. Several texts come in
-    any order, separated by commas, semicolons or "and" (also in Chinese).
+    Of texts, case, accents, spaces and punctuation around them are ignored. A number may carry a currency, thousands
+    separators or a unit, and no words that take it back. Several texts come in any order, separated by commas,
+    semicolons or "and" (also in Chinese).
     """
     if isinstance(wanted, str):
         return _plain(given) == _plain(wanted)
@@ -85,8 +86,10 @@ def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
 
 
 def is_one_answer(given: str, wanted: Iterable[str | float | Iterable[str]]) -> bool:
-    """Tell whether the answer `given` equals one of the answers `wanted`, as `same_answer` tells; a text of `wanted`
-    that is a number is compared as one too."""
+    """Tell whether the answer `given` equals one of the answers `wanted`, compared as by `same_answer`.
+
+    A text of `wanted` that is a number is compared as a number too.
+    """
     return any(
         same_answer(given, one) or (isinstance(one, str) and same_answer(given, _as_number(one))) for one in wanted
     )

@@ -1,12 +1,13 @@
-"""Solve tasks as an expert does, by screen actions alone, with a short spoken-style thought at each step.
+"""Solve tasks by the experts of their suites: actions as a person's, with a short spoken-style thought at each step.
 
-Experts prove that tasks can be solved (as BrowserGym's `cheat` does), and synthetic recordings are made of their play.
+Those of browser suites read the state; those of chores, errands and the desk know the whole way. Experts prove that
+tasks can be solved (as BrowserGym's `cheat` does), and synthetic recordings are made of their play.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from flywheel.agent.actions import Action, Finished
@@ -39,3 +40,19 @@ async def demonstrate_task(env: Env, task: Task, seed: int) -> Demonstration:
         result = await env.step(action)
         steps.append((thought, action, result))
     return steps
+
+
+def list_computer_suites() -> dict[str, Callable[[str, Mapping[str, Any]], Iterator[tuple[str, Action]]]]:
+    """Return the suites of computers that have an expert, by name: each plays a template with a task's params."""
+    from flywheel.envs.suites.chores.world import CHORES, ERRANDS
+    from flywheel.envs.suites.desk.world import DESK, play_desk_task
+
+    return {CHORES.name: CHORES.play, ERRANDS.name: ERRANDS.play, DESK.name: play_desk_task}
+
+
+def list_expert_steps(task: Task) -> list[tuple[str, Action]]:
+    """Return the thoughts and actions of an expert of a computer's suite, from the task's reset on.
+
+    task: of a suite of `list_computer_suites`; KeyError for another.
+    """
+    return list(list_computer_suites()[task.world](task.template, task.params))

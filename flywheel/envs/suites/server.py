@@ -42,7 +42,7 @@ _MAX_SENT = 64_000_000  # bytes of a request after which reading stops
 
 @dataclass
 class SuiteSession:
-    """Hold one session of a suite. seed: of its random numbers. state: of a site's session; {} for other kinds."""
+    """Hold one session of a suite. seed: of a page's random numbers. state: of a site's session; {} for other kinds."""
 
     world: BrowserWorld
     task: Task
@@ -51,7 +51,7 @@ class SuiteSession:
 
 
 class WorldServer:
-    """Serve the suites until the block ends: `async with WorldServer() as server:`; a process needs only one.
+    """Serve the suites to browsers until the block ends: `async with WorldServer() as server:`; a process needs one.
 
     Raises EnvError, at the beginning of the block, where the server does not start.
     """
@@ -75,13 +75,14 @@ class WorldServer:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def open(self, task: Task, seed: int) -> WorldSession:
-        """Open a fresh session of the task, as a `PageSession`. seed: of its random numbers. Raises BadInput for no
-        such suite."""
+        """Open a fresh session of `task`, as a `PageSession`. seed, and what is raised: as in `new_session`."""
         return WorldSession(self, self.new_session(task, seed), task)
 
     def new_session(self, task: Task, seed: int) -> str:
-        """Begin a fresh session and return its URL. seed: of its random numbers. Raises BadInput for an unknown
-        suite."""
+        """Begin a fresh session of `task` and return its URL.
+
+        seed: of the random numbers of a game or small page. Raises BadInput for an unknown suite.
+        """
         world = catalogue.get_task_world(task)
         session = SuiteSession(world, task, seed)
         if world.kind == "site":
@@ -91,7 +92,7 @@ class WorldServer:
         return f"{self.url}/s/{token}/"
 
     def state(self, url: str) -> dict[str, Any]:
-        """Return a copy of the state of the site's session at `url`; {} of a game or small page, whose page has it.
+        """Return a copy of the state of the site's session at `url`; {} of a game or small page, which holds its own.
 
         Raises EnvError where there is no such session.
         """
@@ -187,9 +188,10 @@ class WorldServer:
 
 
 class WorldSession:
-    """Give a browser a session of a suite (a `PageSession`). url: of its first page, from `WorldServer.new_session`.
+    """Hold a session of a suite as a browser's environment uses it (a `PageSession`).
 
-    Its methods that read or write the server's state, and the constructor, raise EnvError where the session has ended.
+    url: of its first page, from `WorldServer.new_session`. Its methods that read or write the server's state, and the
+    constructor, raise EnvError where the session has ended.
     """
 
     viewport: tuple[int, int] | None = None

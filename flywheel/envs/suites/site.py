@@ -1,4 +1,4 @@
-"""Define a site: pages, forms and task templates, over records that live on the server.
+"""Define a site, the framework of suites such as `mail` or `shop`: pages, forms and tasks over records on the server.
 
     site = Site(Path(__file__).parent, data=make_records)
 
@@ -45,7 +45,7 @@ _QUERY = 300  # characters of a query value that are read
 
 @dataclass(frozen=True)
 class Page:
-    """Name a page to show: a Jinja template of the site, and the values that it needs."""
+    """Hold a page to show: a Jinja template of the site, and the values that it needs."""
 
     template: str
     values: Mapping[str, Any]
@@ -58,7 +58,10 @@ class Page:
 
 @dataclass(frozen=True)
 class Visit:
-    """Hold one request of a session. records: pages read them, forms change them in place. form: posted values."""
+    """Hold one request of a session, for the handler of a page or form.
+
+    records: pages read them, forms change them in place. state: of the session (`Site.start`). form: posted values.
+    """
 
     records: Records
     state: dict[str, Any]
@@ -72,12 +75,12 @@ class Visit:
         return forms.read_form(self.form, fields)
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        """Return the whole number `name` of the query, clipped to `low` and `high`; `default` where it is none."""
+        """Return the query's value `name` as an integer, clipped to `low` and `high`; `default` where it is none."""
         text = self.query.get(name, "")
         return min(max(int(text), low), high) if re.fullmatch(r"-?[0-9]{1,9}", text) else default
 
     def option(self, name: str, options: Sequence[str]) -> str:
-        """Return the value `name` of the query, or the first of the `options` where it is none of them."""
+        """Return the query's value `name` where it is one of `options`, else the first option."""
         value = self.query.get(name, "")
         return value if value in options else options[0]
 
@@ -95,12 +98,12 @@ Handler = Callable[..., Any]
 
 @dataclass
 class Site:
-    """Declare a site.
+    """Hold a site: its page and form handlers, its task templates, and how its records are made.
 
     folder: holds manifest.json and templates/. data(rng, language): makes the records of a fresh session.
     menu(visit): the entries of the base page's menu, (path, label, badge) each. common(visit): values for every page.
     small: a module with draw, start, view, act and next_step: a smaller edition, on which the templates that the
-    manifest names are played (the first screens of a policy that has yet to learn to see).
+    manifest names are played (the first screens of a policy that has yet to learn to see). tasks: templates by name.
     """
 
     folder: Path
@@ -116,11 +119,17 @@ class Site:
 
     # -- declaring --------------------------------------------------------------------------------------------------
     def page(self, route: str) -> Callable[[Handler], Handler]:
-        """Register the handler of a page. `<name>` in the route stands for one part of the path."""
+        """Decorate the handler of a page: (visit, parts of the path) -> Page, or None for no such page.
+
+        route: its path; `<name>` in it stands for one part.
+        """
         return _registrar(self._pages, route)
 
     def form(self, route: str) -> Callable[[Handler], Handler]:
-        """Register the handler of a posted form. `<name>` in the `route` stands for one part of the path."""
+        """Decorate the handler of a posted form: (visit, parts of the path) -> path to show next, or None.
+
+        route: its path; `<name>` in it stands for one part.
+        """
         return _registrar(self._forms, route)
 
     def offer(self, tasks: Iterable[SiteTask]) -> Site:
@@ -142,7 +151,7 @@ class Site:
     # -- interface of a suite, called by the catalogue, the server and the oracle --------------------------------------
     @property
     def TEMPLATES(self) -> dict[str, dict[str, Any]]:
-        """Describe each task template as a manifest would."""
+        """Return the task templates by name, each as the JSON object of a manifest."""
         return {
             name: {"instruction": "{instruction}", "verifier": "world:score", "max_steps": task.budgets}
             for name, task in self.tasks.items()
@@ -158,7 +167,7 @@ class Site:
         return self._wanted(json.dumps(params, sort_keys=True))[2] if params.get("task") in self.tasks else None
 
     def draw(self, template: str, level: int, rng: random.Random) -> dict[str, Any]:
-        """Draw the params of a task: the seed of the session's records, what the template drew, and the instruction.
+        """Draw the params of a task: the seed of the records, what the template drew, and the instruction.
 
         template, level: of the task. rng: of all that is drawn. Raises BadInput where the records drawn never hold what
         the template asks for.
@@ -175,15 +184,14 @@ class Site:
     def draw_on(self, seed: int, template: str, level: int, rng: random.Random) -> dict[str, Any]:
         """Draw the params of a task of `template` and `level` on the records of `seed`.
 
-        Raises Redraw where they hold nothing to ask for.
+        rng: of all else that is drawn. Raises Redraw where these records hold nothing to ask for.
         """
         drawn = self.tasks[template].params(self._fresh(seed), level, rng, self.t)
         return {**drawn, "task": template, "seed": seed}
 
     @functools.cached_property
     def _wanted(self) -> Callable[[str], Wanted]:
-        """Return a cached function from a task's params (JSON) to what they ask for; callers must not change
-        results."""
+        """Return a cached function from a task's params (JSON) to what they ask for; results must not be changed."""
 
         @functools.lru_cache(maxsize=_GOALS)
         def wanted(asked: str) -> Wanted:
@@ -193,7 +201,7 @@ class Site:
         return wanted
 
     def records(self, params: Mapping[str, Any]) -> Records:
-        """Return a copy of the records that a session with these params starts with; the caller may change it."""
+        """Return a copy of the records that a session of the task with these `params` starts with."""
         return changes.copy_records(self._fresh(params["seed"]))
 
     def _fresh(self, seed: int) -> Records:
@@ -254,7 +262,7 @@ class Site:
             return site_address(back, **query)
 
     def next_step(self, task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple[str, Action] | None:
-        """Return thought and action of the expert on the screen that `state` describes; None where nothing is left.
+        """Return the expert's thought and action on the screen that `state` describes; None if nothing is left to do.
 
         task: being played. rng: of the wording.
         """

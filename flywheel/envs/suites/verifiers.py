@@ -1,4 +1,4 @@
-"""Find the verifier of a suite's task: `state:score`, a game's own score, or a function of the suite's Python.
+"""Find the verifier of a browser suite's task: `state:score`, a game's own score, or a function of the suite's Python.
 
 A task names such a function as `shop_cart` or `world:score`.
 """
@@ -17,13 +17,18 @@ _NOT_WON = 0.999  # the most that a game scores before it is won
 
 
 def score_state(task: Task, state: Mapping[str, Any]) -> float:
-    """Score a state, in [0, 1]. Raises BadInput for an unknown verifier, DataError for a state that it cannot read."""
+    """Score the end `state` of a task by its verifier, in [0, 1].
+
+    Raises BadInput for an unknown verifier, DataError for a state that the verifier cannot read.
+    """
     return base.apply_verifier(find_verifier(task), task.verifier, task.params, state, task.task_id)
 
 
 def find_verifier(task: Task) -> Verifier:
-    """Return the task's verifier; one that scores 0 where it has none. Raises BadInput where there is none of that
-    name."""
+    """Return the verifier that the task names; one that always scores 0 where it names none.
+
+    Raises BadInput where there is none of that name.
+    """
     if not task.verifier:
         return base.score_nothing
     if task.verifier == "state:score":
@@ -40,5 +45,5 @@ def find_verifier(task: Task) -> Verifier:
 
 
 def game_score(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return a game's own score; 1 exactly where it is won."""
+    """Return the score that a game's state tells, at most 0.999 until the game is won, and 1 then: a verifier."""
     return 1.0 if state["won"] else min(float(state["score"]), _NOT_WON)

@@ -1,0 +1,1 @@
+"""Make the tasks of iterations: draw them, hold templates out, open levels; and grounding examples of screens."""

@@ -1,4 +1,4 @@
-"""Draw the tasks of suites and pages (2.5.1) by seed, evenly, disjoint between splits."""
+"""Draw an iteration's tasks of suites and pages by seed, evenly; training, evaluation and gates share none (2.5.1)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def make_tasks(
 ) -> list[Task]:
     """Make the tasks of an iteration's split, each with its own content, in turn from the domains and their suites.
 
-    split: train, eval or gate. root: the workspace, for synthesis.worlds and synthesis.manifests; None: the current
-    folder. opened: with synthesis.level_unlock_success, the highest level of training tasks by suite; absent: its
-    lowest. The same arguments give the same tasks. Instructions that pages give are "".
+    iteration: its number; without effect on eval. split: train, eval or gate. root: the workspace, from which the paths
+    of synthesis.worlds and synthesis.manifests count; None: the current folder. opened: with
+    synthesis.level_unlock_success, the highest level of training tasks by suite; a suite that is absent (None: all) has
+    its lowest. The same arguments give the same tasks. Instructions that pages give are "".
 
     Train tasks are drawn anew in each iteration; synthesis.fixed_template_fraction of a suite's have the same templates
     and levels in each, so that iterations can be compared. Eval tasks are the same in all iterations; no train task has
@@ -55,7 +56,7 @@ def make_tasks(
     suite with none of synthesis.levels or nothing left to train on, a page whose domain the settings do not have,
     nothing to draw from, too few different tasks of a template for train or eval, synthesis.shares that name nothing or
     do not add up (train), pages that are not fetched and whose manifest gives no checksum, or a wrong manifest;
-    DataError where a suite finds no level that can be won.
+    DataError where a suite finds no task that can be solved.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
@@ -76,13 +77,14 @@ def draw_training_tasks(
     opened: Mapping[str, int] | None = None,
     wanted: Wanted | None = None,
 ) -> list[tuple[Task, str]]:
-    """Draw an iteration's training tasks, each with the reason why: `even`, or one of `wanted`.
+    """Draw an iteration's training tasks; returns each with the reason for which it was drawn.
 
-    Domains and worlds have the shares of synthesis.shares, at any time of the draw. The share synthesis.refresh of the
-    tasks, the last ones, is of the templates and levels in `wanted`, within each domain: its reasons take turns, and
-    those of a reason come by their weight. Where a domain has none, or no content of them is left, the task is drawn
-    evenly. wanted: (world, template, level) -> (reason, weight above 0); None: none. The others, and what is raised, as
-    in `make_tasks`.
+    The reason is `even`, or one out of `wanted`. Domains and worlds have the shares of synthesis.shares from the first
+    task on. Of the tasks the last ones, the share synthesis.refresh, are of the templates and levels in `wanted`,
+    within each domain: the reasons take turns, and the templates and levels of one reason come in proportion to their
+    weights. Where a domain has none, or no content of them is left, the task is drawn evenly. wanted: (world, template,
+    level) -> (reason, weight above 0); None: none. The others, and what is raised (BadInput, DataError), as in
+    `make_tasks`.
     """
     fit, chosen, turn = training_filter(settings, root), settings.synthesis, max(iteration - 1, 0)
     above = (opened or {}) if chosen.level_unlock_success else None
@@ -93,10 +95,10 @@ def draw_training_tasks(
 
 
 def training_filter(settings: Settings, root: Path | None = None) -> Callable[[Task], bool]:
-    """Return the rule that tells whether a task's content may be trained on: no eval task has it, and it is not
-    reserved for gates.
+    """Return a function that tells whether a task may be trained on: neither eval tasks nor gates may have its content.
 
-    Draws the eval tasks once. root: as in `make_tasks`. Raises BadInput and DataError as that for the split eval.
+    Draws the eval tasks once. root: as in `make_tasks`. Raises BadInput and DataError as `make_tasks` does for the
+    split eval.
     """
     held = {task_content(task) for task in make_tasks(settings, 0, "eval", root)}
 
@@ -107,18 +109,19 @@ def training_filter(settings: Settings, root: Path | None = None) -> Callable[[T
 
 
 class ContentDrawer:
-    """Draw fresh contents for training tasks that are there, by the code that `make_tasks` draws them with. `fit` tells
-    whether a task may be trained on (`training_filter`)."""
+    """Draw training tasks like given ones, but of fresh content, with the code that `make_tasks` draws them with.
+
+    stream: text that the seeds derive from, beside `settings.seed`. root, and what is raised: as in `make_tasks`. fit:
+    tells whether a task may be trained on (`training_filter`).
+    """
 
     def __init__(self, settings: Settings, stream: str, root: Path | None = None) -> None:
-        """Begin a stream of draws. stream: text that the seeds derive from, beside `settings.seed`. root, and what is
-        raised: as in `make_tasks`."""
         self._settings, self._stream = settings, stream
         self.fit = training_filter(settings, root)
         self._pages = load_page_manifests(settings.synthesis.manifests, root or Path())
 
     def draw(self, like: Task, number: int) -> Task:
-        """Draw a training task of the world, template, level and domain of `like`, with content and id of its own.
+        """Draw a training task of the world, template, level and domain of the task `like`, with content of its own.
 
         number: of the draw; the same arguments give the same task. Returns `like` itself where its world has the same
         task for all seeds (`once`, a page without seeds), where the page gives the instruction once it is opened, and
@@ -139,7 +142,7 @@ class ContentDrawer:
 
 
 def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:
-    """Draw at most `count` tasks that had no part in making or choosing an iteration's model; fewer where no more fit.
+    """Draw at most `count` tasks that had no part in training or choosing an iteration's model; fewer if no more fit.
 
     They are drawn as its gate tasks are, the same at each call, none with the content of a gate or eval task. root: the
     workspace, for synthesis.worlds and synthesis.manifests; None: the current folder. Raises BadInput and DataError as
@@ -337,7 +340,7 @@ def _turns(
 def group_by_domain(
     settings: Settings, manifests: Mapping[str, PageManifest]
 ) -> dict[str, tuple[list[TaskSuite], list[PageManifest]]]:
-    """Group suites and third-party pages by domain: each domain of the settings -> (suites, pages).
+    """Group suites and third-party pages by domain; returns for each domain of the settings its (suites, pages).
 
     manifests: by name. A page that no domain names belongs to its manifest's own domain. Suites of `synthesis.worlds`
     must be loaded. Raises BadInput for a name of neither a suite nor a page, and for a page whose domain the settings
@@ -411,12 +414,14 @@ def make_task(
     domain: str = "",
     threshold: float = 1.0,
 ) -> Task:
-    """Make one task. Its id is a hash of suite, template, level, seed and params; of a page, without its params.
+    """Make the task that a suite or page has for a template, level and seed.
 
-    world: a suite, or a third-party page's manifest. template: for a page, its variant, not checked. level: not used
-    for a page. seed: any integer. split: train or eval. domain: by default the suite's or the manifest's.
-    threshold: for a template that names none; not used for a page. Raises BadInput for a template or a level that the
-    suite does not have, DataError where it finds no level that can be won; for a page what `make_page_task` raises.
+    Its id is a hash of suite, template, level, seed and params; of a page, without its params. world: a suite, or a
+    third-party page's manifest. template: for a page, its variant, not checked. level: not used for a page. seed: any
+    integer. split: train or eval. domain: "" for the suite's or the manifest's. threshold: score, in (0, 1], from which
+    the task counts as solved, for a template that names none; not used for a page. Raises BadInput for a template or a
+    level that the suite does not have, and for an instruction that names a param which `draw` does not give; DataError
+    where it finds no task that can be solved; for a page BadInput and OSError as `make_page_task`.
     """
     if isinstance(world, PageManifest):
         return make_page_task(world, template, seed, split, domain)
@@ -428,7 +433,7 @@ def make_task(
         hash_task_id(*slot, params),
         domain or world.domain,
         *slot,
-        spec.instruction.format(**params),
+        _fill_instruction(world.name, template, spec.instruction, params),
         params=params,
         max_steps=budget,
         split=split,
@@ -441,9 +446,20 @@ def make_task(
     )
 
 
+def _fill_instruction(world: str, template: str, instruction: str, params: Mapping[str, Any]) -> str:
+    try:
+        return instruction.format(**params)
+    except (LookupError, ValueError, AttributeError) as error:  # no such param; a brace alone
+        what = f"the instruction {instruction[:100]!r} cannot be filled in: {type(error).__name__} {error}"
+        fix = f"`draw` gives {', '.join(params) or 'no params'}; a brace itself is written twice"
+        raise BadInput(what, where=f"world {world}, template {template}", fix=fix) from None
+
+
 def task_content(task: Task) -> str:
-    """Return what makes two tasks the same, as JSON text: suite, template, level and params, without seed and split.
-    The params of a third-party page's task hold its seed."""
+    """Return a text that is equal for tasks of the same content: suite, template, level and params, as JSON.
+
+    Seed and split are left out; but the params of a third-party page's task hold its seed.
+    """
     return json.dumps([task.world, task.template, task.level, task.params], sort_keys=True)
 
 
@@ -458,7 +474,8 @@ def task_from_row(row: Mapping[str, Any]) -> Task:
     Raises KeyError for a column that is missing, but for `source` and `verifier_kill_rate`, which came late; ValueError
     or TypeError for `params` that are not JSON text.
     """
-    late = {"source": row.get("source") or "templates", "verifier_kill_rate": row.get("verifier_kill_rate")}
+    source = row.get("source")
+    late = {"source": "templates" if source is None else source, "verifier_kill_rate": row.get("verifier_kill_rate")}
     fields = {name: row[name] for name in Task.__dataclass_fields__ if name not in late} | late
     return Task(**{**fields, "params": json.loads(row["params"])})
 
@@ -478,9 +495,9 @@ def check_task_settings(
 
     With `synthesis.level_unlock_success`, only the lowest level of each suite is drawn for training, as before any is
     unlocked. Loads the suites of `synthesis.worlds`; nothing is written, fetched or started. root: the workspace.
-    check: called with the tasks of each split, without the instructions that pages give; what it raises passes. Raises
+    check: called with the tasks of each split, without the instructions that pages give; its errors pass. Raises
     BadInput naming the parameter, such as for pages that are not fetched, a domain without a task, levels or templates
-    that no suite has, or too few different tasks; DataError where a suite finds no level that can be won.
+    that no suite has, or too few different tasks; DataError where a suite finds no task that can be solved.
     """
     chosen = settings.synthesis
     with errors_of_setting("synthesis.worlds"):

@@ -1,4 +1,4 @@
-"""List a suite's templates, and choose those that are held out of training."""
+"""Choose the templates of a suite that are excluded from all tasks, or held out of training for evaluation alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIN_TEMPLATES = 4  # templates that a suite must have before a share of them is
 
 
 def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTemplate]:
-    """Return the templates of the suite `world` that tasks are made of, by name: all but synthesis.excluded_templates.
+    """Return the templates, by name, of which tasks of a suite are made: all but synthesis.excluded_templates.
 
     Raises BadInput for a name in that setting that no suite has, and where two back-ends have a suite of the same name.
     """
@@ -27,7 +27,7 @@ def list_templates(settings: Settings, world: TaskSuite) -> Mapping[str, TaskTem
 
 
 def held_out_templates(settings: Settings, world: TaskSuite) -> frozenset[str]:
-    """Return the templates of the suite `world` that only evaluation draws.
+    """Return the names of the templates of the suite `world` of which only evaluation draws tasks.
 
     They are those that `synthesis.held_out` names. Where that is a share, they are that share (one at least) of the
     templates that have one of `synthesis.levels`, the same for all seeds; none where the share is 0 or there are fewer

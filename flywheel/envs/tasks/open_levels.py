@@ -1,4 +1,4 @@
-"""Keep which levels of each suite are open, and how the rollouts of the last iterations ended."""
+"""Keep which levels of each suite are open to training tasks, and how the rollouts of the last iterations ended."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _FEWEST = 4  # trajectories of a level that must be judged before the next level
 
 
 def read_open_levels(ws: Workspace, iteration: int) -> dict[str, int]:
-    """Read the highest open level of each suite after `iteration`; a suite that is absent begins with its lowest.
+    """Read, by suite, the highest level that training tasks may have after `iteration`.
 
-    ws: the workspace. Raises DataError for a file that is missing or damaged.
+    A suite that is absent begins with its lowest level. Raises DataError for a file that is missing or damaged.
     """
     with _levels_errors(ws, iteration) as record:
         return {str(world): int(level) for world, level in record["open"].items()}
 
 
 def read_outcomes(ws: Workspace, iteration: int) -> dict[int, dict[Kind, tuple[int, int]]]:
-    """Read how the rollouts of `iteration` and the two before it ended: (verified, scored) by iteration and kind; {}
-    where its record does not say.
+    """Read how many rollouts of `iteration` and the two before it were verified, and how many were scored.
 
-    ws: the workspace. Raises DataError for a file that is missing or damaged.
+    Returns by iteration, then by (world, template, level): (verified, scored); {} where the record of `iteration`,
+    `levels.json`, has no outcomes. Raises DataError where that file is missing or damaged.
     """
     found: dict[int, dict[Kind, tuple[int, int]]] = {}
     with _levels_errors(ws, iteration) as record:
@@ -67,15 +67,15 @@ def _levels_errors(ws: Workspace, iteration: int) -> Iterator[dict[str, Any]]:
 def write_open_levels(
     ws: Workspace, iteration: int, found: Mapping[str, int], outcomes: Outcomes | None = None
 ) -> None:
-    """Write the highest open level of each suite after `iteration` to its `levels.json`, which is replaced.
+    """Write the highest open level of each suite after `iteration` to the iteration's `levels.json`, which is replaced.
 
-    ws: the workspace. found: level by suite. outcomes: of this and earlier iterations, of which the newest three are
-    kept. Raises DiskFull, OSError where the file cannot be written.
+    ws: the workspace. found: level by suite. outcomes: of this and earlier iterations, as `read_outcomes` returns them;
+    the newest three are kept. Raises DiskFull, OSError where the file cannot be written.
     """
     kept = sorted((outcomes or {}).items())[-_OUTCOMES:]
     told = {
         str(k): {
-            f"{world}/{template}/{level}": f"{won:g}/{n:g}" for (world, template, level), (won, n) in ended.items()
+            f"{world}/{template}/{level}": f"{won:.0f}/{n:.0f}" for (world, template, level), (won, n) in ended.items()
         }
         for k, ended in kept
     }
@@ -83,7 +83,7 @@ def write_open_levels(
 
 
 def lowest_level(settings: Settings, world: str) -> int:
-    """Return the lowest of `synthesis.levels` that a suite has; where it has none of them, the lowest of its own.
+    """Return the lowest level of a suite that `synthesis.levels` names; where that names none, its lowest of all.
 
     Raises BadInput where there is no suite `world`, or it is not loaded (`registry.get_task_suite`).
     """
@@ -95,8 +95,8 @@ def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Tas
     """Tell whether a task is of a level that is not open yet in its suite.
 
     False where all are open (`synthesis.level_unlock_success` is 0), and for a task of no suite, such as a third-party
-    page's. opened: highest open level by suite; absent: its lowest. Raises BadInput where two back-ends have a suite of
-    the same name.
+    page's. opened: highest open level by suite; absent: its lowest of synthesis.levels. Raises BadInput where two
+    back-ends have a suite of the same name, or the task's suite is damaged.
     """
     if not settings.synthesis.level_unlock_success or task.world not in registry.list_task_suites():
         return False
@@ -106,12 +106,13 @@ def is_above_open_level(settings: Settings, opened: Mapping[str, int], task: Tas
 def raise_open_levels(
     settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]
 ) -> dict[str, int]:
-    """Return the highest open level of each suite after an iteration; it rises by one level at most.
+    """Return, by suite, the highest level that training tasks may have after an iteration.
 
-    before: those with which the iteration's tasks were made; suites without outcomes keep theirs. outcomes: (task, V)
-    of each judged trajectory of the iteration. The next level opens where four or more trajectories of the highest open
-    one were judged, and at least the share synthesis.level_unlock_success of them solved their task; where that is 0
-    all are open. Raises BadInput where two back-ends have a suite of the same name.
+    before: the levels with which the iteration's tasks were made, by suite; suites without outcomes keep theirs.
+    outcomes: (task, whether it was solved) of each judged trajectory of the iteration. The next of synthesis.levels,
+    one at most, opens where four or more trajectories of the highest open one were judged, and at least the share
+    synthesis.level_unlock_success of them solved their task; where that is 0, a suite with outcomes has all open.
+    Raises BadInput where two back-ends have a suite of the same name, or a suite is damaged.
     """
     judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for task, solved in outcomes:

@@ -6,24 +6,25 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.actions import Hotkey
+from flywheel.agent.actions import Action, Finished, Hotkey, ParseError
+from flywheel.agent.parsing.parser import parse_response
 from flywheel.envs.base import Task
 from flywheel.envs.browser.pages import packages
 from flywheel.envs.browser.pages.manifest import ANSWER_VERIFIER, PAGE_VERIFIER, PageManifest
 from flywheel.envs.tasks.verification import parse_page_kill_rate
-from flywheel.utils.errors import EnvError
+from flywheel.utils.errors import BadInput, EnvError
 
 # Tasks of third-party pages: one for each variant and seed of a manifest. An instruction that the page itself gives is
 # known only once the page has been opened (`fetch_page_instructions`).
 
 
 def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
-    """Make one task of a manifest. Its instruction is "" where the page gives it.
+    """Make the task of a third-party page for a variant and seed; its instruction is "" where the page gives it.
 
     Its id is a hash of the manifest's name, variant, level and seed. variant: of the page; not checked against the
     manifest. seed: any integer. split: train or eval. domain: by default the one that the manifest names. Raises
@@ -51,11 +52,12 @@ def make_page_task(manifest: PageManifest, variant: str, seed: int, split: str, 
 
 
 def hash_task_id(*content: Any) -> str:
+    """Return a task's id: "k" and 15 hexadecimal digits of the hash of `content`, JSON values that tell tasks apart."""
     return "k" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:15]
 
 
 def page_checksum(manifest: PageManifest) -> str:
-    """Hash what a page's task was made for: the manifest, the files of its page where we serve them, and its scripts.
+    """Hash all that a page's task depends on: the manifest, the page's files where we serve them, and its scripts.
 
     Returns sha256 in hexadecimal digits, independent of the manifest's path. Raises BadInput for packages that are not
     fetched, where the manifest gives no checksum of them; OSError for a file that cannot be read.
@@ -83,11 +85,11 @@ def _hash_path(path: Path) -> str:
 async def fetch_page_instructions(
     tasks: Iterable[Task], lease: Callable[[Task], AbstractAsyncContextManager[Any]]
 ) -> list[Task]:
-    """Return the tasks, in their order, with the instructions that their pages give.
+    """Open the page of each task that has no instruction yet, and return all tasks, in their order, with instructions.
 
-    A task with an instruction stays unchanged. Pages are opened all at once, as far as `lease` lends environments.
-    lease: lends one (`EnvProvider.env`). Raises EnvError where a page cannot be opened or read, or opens dialogs
-    without end, and what `lease`, and `reset` and `step` of an `Env`, raise.
+    Pages are opened all at once, as far as `lease` lends environments. lease: lends one (`EnvProvider.env`). Raises
+    EnvError where a page cannot be opened or read, or opens dialogs without end, and what `lease`, and `reset` and
+    `step` of an `Env`, raise.
     """
 
     async def one(task: Task) -> Task:
@@ -102,6 +104,33 @@ async def fetch_page_instructions(
         return dataclasses.replace(task, instruction=" ".join(result.info["state"]["instruction"].split()))
 
     return list(await asyncio.gather(*(one(task) for task in tasks)))
+
+
+def list_proof_steps(task: Task, proof: Mapping[str, Any]) -> list[tuple[str, Action]]:
+    """Return the solution that a page's task carries, as thoughts and actions: the `actions` of its proof, then its
+    answer; [] where it has neither.
+
+    proof: of the task in its manifest; its actions are texts in the grammar of demonstrations, its `thoughts`, one for
+    each action, may be missing: then they are "". Raises BadInput for a text that is no action.
+    """
+    from flywheel.store.interop.demonstration import DEMONSTRATION_GRAMMAR  # imports pyarrow
+
+    actions = proof.get("actions")
+    texts = [text for text in actions if isinstance(text, str)] if isinstance(actions, list) else []
+    answer = next(iter(task.params.get("answer", ())), None)
+    if not texts and answer is None:
+        return []
+    steps = [parse_response(f"Action: {text}", DEMONSTRATION_GRAMMAR).action for text in texts]
+    for text, step in zip(texts, steps, strict=True):
+        if isinstance(step, ParseError):
+            raise BadInput(
+                f"no action: {text!r}", where=f"proof.actions of {task.template}", fix="see docs/verifiers.md"
+            )
+    said = proof.get("thoughts")
+    told = isinstance(said, list) and len(said) == len(texts) == len(actions or ())
+    thoughts = [str(thought) for thought in said] if told else [""] * len(steps)
+    last = f"The answer is {answer}." if answer else "I am done."
+    return [*zip(thoughts, steps, strict=True), (last, Finished(answer or ""))]
 
 
 def list_page_slots(manifests: Iterable[PageManifest], split: str) -> list[tuple[PageManifest, list[tuple[str, int]]]]:

@@ -1,4 +1,4 @@
-"""Keep how verifiers of shipped suites and of pages' tasks withstood attack, as `flywheel tasks attack` counted it."""
+"""Keep how well the verifiers of shipped suites and of pages' tasks withstood `flywheel tasks attack`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ COUNTS = ("runs", "gold", "start", "mutations", "killed", "ways", "accepted")
 
 @functools.cache
 def read_verification(world: str) -> Mapping[str, Any]:
-    """Read the file of a suite: the `checksum` attacked, and `templates` with COUNTS; {} where there is none."""
+    """Read what attacks on a suite's verifiers counted; {} where the suite was never attacked.
+
+    Returns `checksum`, of the suite as it was attacked, and `templates`: by name, numbers in the order of COUNTS.
+    """
     path = VERIFICATION_FOLDER / f"{world}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def write_verification(suite: TaskSuite, counts: Mapping[str, Sequence[int]]) -> Path:
-    """Write how a suite's verifiers withstood attack to its file among the shipped suites, which is replaced. Returns
-    its path.
+    """Write what attacks on a suite's verifiers counted to the suite's file in VERIFICATION_FOLDER; return its path.
 
-    counts: by template, its numbers in the order of COUNTS. Raises DiskFull, OSError where the installed package cannot
-    be written.
+    An existing file is replaced. counts: by name of the template, its numbers in the order of COUNTS. Raises DiskFull,
+    OSError where the installed package cannot be written.
     """
     rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(list(row))}" for name, row in sorted(counts.items()))
     head = f'{{"checksum": "{suite.checksum}", "counts": {json.dumps(COUNTS)}, "templates": {{\n'
@@ -44,7 +46,7 @@ def write_verification(suite: TaskSuite, counts: Mapping[str, Sequence[int]]) ->
 def find_kill_rate(world: str, template: str, checksum: str) -> float | None:
     """Return the share of mutated end states that a template's verifier refused; None where it was never attacked.
 
-    None also where the suite was attacked with another checksum, and where known solutions failed or starts passed:
+    None also where the suite was attacked with another `checksum`, and where known solutions failed or starts passed:
     then mutations say nothing.
     """
     found = read_verification(world)
@@ -54,15 +56,22 @@ def find_kill_rate(world: str, template: str, checksum: str) -> float | None:
 
 
 def compute_kill_rate(counts: Mapping[str, int]) -> float | None:
-    """Compute killed / mutations from counts, named as in COUNTS; None behind a gold gate that is not passed."""
+    """Compute the share of mutated end states that were refused, from counts named as in COUNTS.
+
+    None without mutations, and where a known solution failed or a start was accepted.
+    """
     if counts["gold"] < counts["runs"] or counts["start"] or not counts["mutations"]:
         return None
     return counts["killed"] / counts["mutations"]
 
 
 def format_verification(counts: Mapping[str, int], checksum: str) -> dict[str, Any]:
-    """Return the entry `verification` of a page's task, JSON values by name. counts: numbers named as in COUNTS.
-    checksum: of the task attacked. Raises KeyError for a missing number."""
+    """Make the entry `verification` of a page's task in its manifest, from what attacks on its verifier counted.
+
+    counts: all numbers named in COUNTS. checksum: of the task attacked. Returns a mapping that JSON can hold: `gold`
+    ("gold/runs") and `other_ways` ("accepted/ways") as text, `start`, `mutations` and `killed` as they are, `checksum`.
+    Raises KeyError for a missing number.
+    """
     told = {"gold": f"{counts['gold']}/{counts['runs']}", "start": counts["start"], "mutations": counts["mutations"]}
     return told | {
         "killed": counts["killed"],
@@ -72,8 +81,10 @@ def format_verification(counts: Mapping[str, int], checksum: str) -> dict[str, A
 
 
 def parse_page_kill_rate(entry: Mapping[str, Any], checksum: str) -> float | None:
-    """Return the kill rate that the entry `verification` of a page's task tells; None as `find_kill_rate` says, and for
-    an entry of another form."""
+    """Return the kill rate out of the entry `verification` of a page's task; None for an entry of another form.
+
+    None also as `compute_kill_rate`, and where the task was attacked with another `checksum`.
+    """
     try:
         gold, runs = map(int, entry["gold"].split("/"))
         counts = {"gold": gold, "runs": runs} | {name: int(entry[name]) for name in ("start", "mutations", "killed")}

@@ -1,1 +1,3 @@
-"""Adapt public benchmarks: their task files, actions and recorded results, in their own forms, and their scores."""
+"""Adapt public benchmarks: load their tasks, convert their actions, and score the results that they recorded."""
+
+__all__ = ["benchmark", "catalogue", "container_recipe", "result_table", "terminal_bench", "terminal_bench_machine"]

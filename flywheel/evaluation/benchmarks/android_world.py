@@ -1,4 +1,4 @@
-"""Adapt AndroidWorld: its list of tasks, JSON actions, and checkpoints of its runs.
+"""Adapt AndroidWorld: load its list of tasks, convert its JSON actions, and score the checkpoints of its runs.
 
 https://github.com/google-research/android_world. Its points are pixels of the phone's screen.
 """
@@ -81,7 +81,7 @@ class AndroidWorld:
             yield BenchmarkTask(task.task_name, task.task_template, task.difficulty, unplayable, said, path)
 
     def parse_action(self, written: Any, screen: tuple[int, int] | None = None) -> AdaptedActions:
-        """Parse a JSON action. One at an element's index, and a swipe from edge to edge, has no action of ours."""
+        """Parse a JSON action; one at an element's index, and a swipe, has no counterpart among our actions."""
         if not isinstance(written, Mapping):
             raise ValueError("an action of AndroidWorld is an object")
         kind = require_text(written.get("action_type"), "action_type")

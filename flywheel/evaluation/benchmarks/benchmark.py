@@ -41,7 +41,7 @@ class BenchmarkTask:
 
 @dataclass(frozen=True)
 class RefusedTask:
-    """Name a task file that cannot be read. path: the file. why: what is wrong with it."""
+    """Hold a task file that cannot be read. path: the file, or the task's folder. why: what is wrong with it."""
 
     path: Path
     why: str
@@ -61,11 +61,12 @@ class AdaptedActions:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """Hold the result of one episode: a row a (task, seed, budget).
+    """Hold the result of one episode, which task, seed and budget identify.
 
-    seed: or the number of the attempt, from 0. budget: steps that the episode might take; 0 where nobody said. score:
-    by the benchmark's own rule; None for a fault. fault: what failed in the environment or the harness; "" for none.
-    category: of the task. parts: further numbers of the result, such as its tests by name. seconds: that it took.
+    seed: or the number of the attempt. budget: steps that the episode might take; 0 where nobody said. score: by the
+    benchmark's own rule; None for a fault. fault: what failed in the environment or the harness; "" for none. category:
+    of the task. parts: further numbers of the result by name, such as those of its tests. seconds: that it took; 0
+    where that was not recorded. Raises ValueError for both or neither of score and fault, or an infinite score.
     """
 
     task: str
@@ -85,13 +86,13 @@ class TaskResult:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Return what the row is found by."""
+        """Return what identifies the result: (task, seed, budget)."""
         return self.task, self.seed, self.budget
 
 
 @dataclass(frozen=True)
 class OfficialScore:
-    """Hold a benchmark's own figures. score: the one that it reports first. figures: all, by the benchmark's names."""
+    """Hold the figures that a benchmark's own harness reports. score: its main one. figures: all, by its names."""
 
     score: float
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -99,10 +100,10 @@ class OfficialScore:
 
 @dataclass(frozen=True)
 class MaskedScore:
-    """Hold the mean over tasks, faults left out.
+    """Hold the mean score over tasks, with faults left out.
 
     mean: of each task's mean over its scored episodes; None where no episode has a score. low, high: 95% bootstrap
-    interval over tasks. tasks: that have a score. episodes: scored ones. faults: episodes left out.
+    interval over tasks. tasks, episodes: numbers of those with a score. faults: number of episodes left out.
     """
 
     mean: float | None
@@ -114,10 +115,10 @@ class MaskedScore:
 
 
 class BenchmarkAdapter(Protocol):
-    """Adapt one benchmark.
+    """Load the tasks of one benchmark, convert its actions to ours and back, and score its recorded results.
 
-    name: as commands take it. title: as its authors write it. source: where its files are. space: what the numbers of a
-    point in its actions count. ran: what of it was run for real here.
+    name: as commands take it. title: as its authors write it. source: where its files are. space: what the coordinates
+    in its actions count, such as pixels. ran: which part of it flywheel has really played, in words.
     """
 
     name: str
@@ -149,7 +150,11 @@ class BenchmarkAdapter(Protocol):
 
 
 def mask_faults(results: Iterable[TaskResult]) -> MaskedScore:
-    """Compute the mean over tasks without faults."""
+    """Compute the mean score over tasks and its 95% interval, with episodes that have no score (faults) left out.
+
+    results: one per episode, several a task. The mean is of each task's mean. Without any score it is None, and the
+    interval (-inf, inf).
+    """
     scores: dict[str, list[float]] = defaultdict(list)
     faults = 0
     for result in results:
@@ -164,8 +169,10 @@ def mask_faults(results: Iterable[TaskResult]) -> MaskedScore:
 
 
 def compute_advantages(results: Sequence[TaskResult]) -> list[float | None]:
-    """Compute each result's score minus the mean of its task's scored episodes, as GRPO's baseline is: None for a
-    fault, which no baseline counts either."""
+    """Compute each result's advantage as GRPO does: its score minus its task's mean score; None for a fault.
+
+    No fault counts in a mean.
+    """
     scores: dict[str, list[float]] = defaultdict(list)
     for result in results:
         if result.score is not None:
@@ -174,7 +181,7 @@ def compute_advantages(results: Sequence[TaskResult]) -> list[float | None]:
 
 
 def require_results(results: Sequence[TaskResult], title: str) -> None:
-    """Raise BadInput where there are no results to score."""
+    """Raise BadInput where there are no results to score. title: of the benchmark, for the error."""
     if not results:
         raise BadInput(f"there are no results of {title} to score", fix="name the folder that its harness wrote")
 
@@ -201,7 +208,7 @@ def write_pixel(point: Point, screen: tuple[int, int] | None) -> tuple[int, int]
 
 
 def require_text(value: Any, name: str) -> str:
-    """Return `value` where it is a text. Raises ValueError that names the field."""
+    """Return `value` where it is a text. name: of the field, which the ValueError for another value names."""
     if not isinstance(value, str):
         raise ValueError(f"{name} is no text: {value!r}"[:200])
     return value

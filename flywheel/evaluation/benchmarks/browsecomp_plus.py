@@ -1,4 +1,4 @@
-"""Adapt BrowseComp-Plus: decrypted queries, calls of its two tools, and judged runs.
+"""Adapt BrowseComp-Plus: load its decrypted queries, convert calls of its tools, and score its judged runs.
 
 https://github.com/texttron/BrowseComp-Plus
 """
@@ -90,8 +90,10 @@ class BrowseCompPlus:
         return [_read_judged(path) for path in paths]
 
     def score_results(self, results: Sequence[TaskResult]) -> OfficialScore:
-        """Score as `evaluate_run.py` does: accuracy over all runs (one that was not judged counts as wrong), mean
-        recall of evidence documents, and calibration error. All are fractions here."""
+        """Score as `evaluate_run.py` does: accuracy, calibration error and recall of evidence documents, as fractions.
+
+        A run that was not judged counts as wrong.
+        """
         require_results(results, self.title)
         accuracy = fmean(one.score or 0.0 for one in results)
         recalls = [one.parts["recall"] for one in results if "recall" in one.parts]
@@ -112,11 +114,11 @@ def parse_judgement(text: str) -> dict[str, Any]:
 
 
 def calibration_error(confidences: Sequence[float], correct: Sequence[float]) -> float:
-    """Compute the calibration error as `evaluate_run.py` does: root of the weighted mean square, over bins of 100 by
-    confidence, of mean confidence less accuracy.
+    """Compute the calibration error of judged answers as `evaluate_run.py` does, as a fraction.
 
-    confidences: 0 to 100. correct: 0 or 1 of each. Returns a fraction; 0 for fewer than 100. The last bin does not
-    count there, so that fewer than 200 give 0 too.
+    It is the root of the weighted mean square, over bins of 100 answers by confidence, of mean confidence less
+    accuracy. confidences: 0 to 100. correct: 0 or 1 of each. The last bin does not count there, so that fewer than 200
+    answers give 0.
     """
     if len(confidences) < _BIN:
         return 0.0

@@ -1,4 +1,4 @@
-"""List the adapters of public benchmarks by name."""
+"""Map names of public benchmarks to their adapters, which load tasks, convert actions and score results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ BENCHMARKS: dict[str, BenchmarkAdapter] = {one.name: one for one in _ADAPTERS}
 
 
 def choose_benchmark(name: str) -> BenchmarkAdapter:
-    """Return the adapter of that name. Raises BadInput that names the nearest for an unknown one."""
+    """Return the adapter that loads and scores the benchmark `name`, such as `swe-bench` (the keys of `BENCHMARKS`).
+
+    Raises BadInput for an unknown name, with the nearest one.
+    """
     if name not in BENCHMARKS:
         raise BadInput(f"no benchmark {name!r}", fix=did_you_mean(name, BENCHMARKS))
     return BENCHMARKS[name]

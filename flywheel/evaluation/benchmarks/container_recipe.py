@@ -1,4 +1,4 @@
-"""Read Dockerfiles, and find what they and shell scripts take from registries and the internet.
+"""Read Dockerfiles, and find what they and shell scripts install or fetch that this machine lacks.
 
 No daemon builds images here: a recipe is carried out in a sandbox that sees this machine's programs. So what a recipe
 installs must be installed on this machine already, in the version that it names.
@@ -57,21 +57,21 @@ _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)(\[[^]]*\])?(?:==([\w.!+*-]+))?")
 
 @dataclass(frozen=True)
 class InstalledPackages:
-    """Hold what is installed here. system: Debian's packages and versions. python: packages of the Python that tasks
-    get, by normalised name. interpreter: that Python."""
+    """Hold the packages that this machine has. system: Debian's, name -> version. python: those of the Python that
+    tasks get, normalised name -> version. interpreter: that Python's path."""
 
     system: Mapping[str, str]
     python: Mapping[str, str] = field(default_factory=dict)
     interpreter: Path = Path(sys.executable)
 
     def missing_system(self, asked: str) -> str:
-        """Return a package asked for, such as `gcc` or `gcc=4:12.2`, that is not installed; "" where it is."""
+        """Return `asked`, such as `gcc` or `gcc=4:12.2`, where that Debian package is not installed; "" where it is."""
         name, _, version = asked.partition("=")
         name = name.partition(":")[0]
         return "" if name in self.system and version in ("", self.system[name]) else asked
 
     def missing_python(self, asked: str) -> str:
-        """Return a package asked for, such as `pytest==8.4.1`, that is not installed so; "" where it is."""
+        """Return `asked`, such as `pytest==8.4.1`, where that Python package is not installed; "" where it is."""
         found = _PINNED.fullmatch(asked.strip())
         if not found:
             return asked
@@ -85,9 +85,10 @@ def normalise_name(name: str) -> str:
 
 
 def list_installed_packages(interpreter: Path | None = None) -> InstalledPackages:
-    """List this machine's packages. interpreter: the Python that tasks get; None for the one that runs this.
+    """List the Debian and Python packages of this machine, with their versions.
 
-    A system without Debian's packages has none of them.
+    interpreter: the Python that tasks get, whose packages are listed; None: the one that runs this. Where dpkg does not
+    run, no Debian packages are listed. Raises OSError or subprocess.SubprocessError where the interpreter does not run.
     """
     chosen = interpreter or Path(sys.executable)
     system: dict[str, str] = {}
@@ -138,7 +139,10 @@ def parse_recipe(text: str) -> list[RecipeStep]:
 
 
 def explain_unbuildable(recipe: str, context: Path, installed: InstalledPackages) -> str:
-    """Say what a recipe needs that is not here; "" where nothing is known to be missing. context: its folder."""
+    """Say in a phrase what a Dockerfile needs that is not here; "" where nothing is known to be missing.
+
+    recipe: its text. context: the folder that it is built from.
+    """
     steps = parse_recipe(recipe)
     images = [_image_name(step.text) for step in steps if step.name == "FROM"]
     if len(images) != 1:
@@ -183,8 +187,10 @@ def split_copy(text: str) -> tuple[list[str], str, str]:
 
 
 def find_copied(context: Path, source: str) -> list[Path]:
-    """List the files and folders of a recipe's folder that a COPY's source names. Raises ValueError for a source that
-    leads out of the folder."""
+    """List the files and folders in the folder `context` that a COPY's `source` names; [] where none is there.
+
+    Raises ValueError for a source that leads out of the folder.
+    """
     relative = PurePosixPath(source.lstrip("/"))
     if ".." in relative.parts:
         raise ValueError(f"{source} leads out of the recipe's folder")
@@ -209,7 +215,7 @@ def _explain_copy(text: str, context: Path) -> str:
 
 
 def explain_script(text: str, installed: InstalledPackages) -> str:
-    """Say what a shell script installs or fetches that is not here; "" where nothing is known to be missing."""
+    """Say in a phrase what a shell script installs or fetches that is not here; "" where nothing known is missing."""
     for words in split_commands(text):
         if why := _explain_command(words, installed):
             return why

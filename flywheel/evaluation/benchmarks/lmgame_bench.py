@@ -22,6 +22,7 @@ from flywheel.evaluation.benchmarks.benchmark import (
     require_results,
     require_text,
 )
+from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
 
 _SUMMARY, _TABLE, _CONFIG = "gym_run_summary.json", "model_perf_rank.json", "config.yaml"
@@ -47,7 +48,7 @@ class LmgameBench:
             raise BadInput("no game's config.yaml", where=folder, fix="name its folder gamingagent/configs")
         for path in paths:
             try:
-                said = yaml.safe_load(path.read_text(encoding="utf-8"))
+                said = yaml_text.load_yaml(path.read_text(encoding="utf-8"))
                 game = said["game_env"]
                 name = require_text(game["name"], "name")
                 instruction = require_text(game.get("description", f"Play {name}."), "description")
@@ -77,18 +78,25 @@ class LmgameBench:
         raise ValueError("LMGame-Bench has no name for it")
 
     def read_results(self, folder: Path) -> list[TaskResult]:
-        """Read runs' summaries (gym_run_summary.json, at any depth), or the table of rewards by model
-        (model_perf_rank.json). The category is the player: model, and with or without harness. A run that a summary's
-        settings ask for and that is not in it is a fault."""
+        """Read the runs' summaries (gym_run_summary.json, at any depth), or else the table model_perf_rank.json.
+
+        The category is the player: the model, with or without harness. A run that a summary's settings ask for and that
+        is not in it is a fault.
+        """
         tables = sorted(folder.rglob(_TABLE))
         paths = sorted(folder.rglob(_SUMMARY))
-        if not paths and not tables:
-            raise BadInput(f"no {_SUMMARY} and no {_TABLE}", where=folder, fix="name a folder of runs")
-        return [one for path in paths for one in _read_summary(path)] or _read_table(tables[0])
+        found = [one for path in paths for one in _read_summary(path)]
+        found = found or [one for path in tables[:1] for one in _read_table(path)]
+        if not found:
+            raise BadInput(f"no runs in any {_SUMMARY}, and no {_TABLE}", where=folder, fix="name a folder of runs")
+        return found
 
     def score_results(self, results: Sequence[TaskResult]) -> OfficialScore:
-        """Score as its evaluation does: each player's mean reward in a game (of 2048, ten times its binary logarithm),
-        normalised over players to 1 to 100; then the mean over games, and players. `raw/...` are before normalising."""
+        """Score as its evaluation does: rewards are normalised over players, and averaged over games, then players.
+
+        A player's reward in a game is the mean over its runs (`transform_reward`, `normalise_rewards`). Figures are
+        `player/game`, and `raw/player/game` before normalising.
+        """
         require_results(results, self.title)
         rewards: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for one in results:
@@ -106,13 +114,12 @@ class LmgameBench:
 
 
 def transform_reward(game: str, reward: float) -> float:
-    """Transform a game's mean reward as LMGame-Bench's evaluation does. A reward of 2048 below 1 counts 0."""
+    """Return a game's mean reward as LMGame-Bench counts it: of 2048 ten times its binary logarithm (0 below 1)."""
     return (10 * math.log2(reward) if reward >= 1 else 0.0) if game == _LOG_GAME else reward
 
 
 def normalise_rewards(rewards: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Normalise rewards (player -> game -> reward): within each game the lowest is 1 and the highest 100; all are 1
-    where they are equal."""
+    """Normalise rewards (player -> game -> reward) in each game: the lowest is 1, the highest 100; equal ones are 1."""
     columns: dict[str, list[float]] = defaultdict(list)
     for games in rewards.values():
         for game, value in games.items():

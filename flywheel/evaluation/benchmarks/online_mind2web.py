@@ -1,4 +1,4 @@
-"""Adapt Online-Mind2Web: its tasks on live web sites, histories of actions, and judged runs.
+"""Adapt Online-Mind2Web: load its tasks on live web sites, convert lines of its histories, and score judged runs.
 
 https://github.com/OSU-NLP-Group/Online-Mind2Web. Its histories are texts, in which agents that act by points name CSS
 pixels of the viewport.
@@ -78,7 +78,7 @@ class OnlineMind2Web:
             yield BenchmarkTask(task.task_id, task.confirmed_task, task.level, unplayable, said, path)
 
     def parse_action(self, written: Any, screen: tuple[int, int] | None = None) -> AdaptedActions:
-        """Parse a line of a history. One that names an element, or an amount of a scroll, has no action of ours."""
+        """Parse a line of a history; one that names an element, or an amount of a scroll, has no counterpart here."""
         line = require_text(written, "an action")
         action = _parse(line, screen)
         if action is not None:
@@ -112,8 +112,10 @@ class OnlineMind2Web:
         raise ValueError(f"Online-Mind2Web's histories have no line for {action.actions[0]}")
 
     def read_results(self, folder: Path) -> list[TaskResult]:
-        """Read judged runs, JSON lines with `task_id` and `predicted_label` (*auto_eval_results.json*). Runs that
-        nobody judged (`<task>/result.json`) are faults."""
+        """Read judged runs, JSON lines with `task_id` and `predicted_label`, of files *auto_eval_results.json*.
+
+        Runs that nobody judged (`<task>/result.json`) are faults.
+        """
         judged = [one for path in sorted(folder.rglob("*auto_eval_results.json*")) for one in _read_judged(path)]
         known = {one.task for one in judged}
         runs = sorted(path.parent.name for path in folder.rglob("result.json"))

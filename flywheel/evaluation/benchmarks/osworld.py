@@ -1,4 +1,4 @@
-"""Adapt OSWorld, and what OSWorld 2.0 records: task files, both action spaces, result folders.
+"""Adapt OSWorld: load its task files, convert both its action spaces, and score result folders, of OSWorld 2.0 too.
 
 https://github.com/xlang-ai/OSWorld, https://osworld-v2.xlang.ai. Playing is in `flywheel.envs.computer.osworld`.
 """
@@ -101,7 +101,7 @@ class OsworldBenchmark:
             yield BenchmarkTask(task, said.instruction, path.parent.name, unplayable, declared, path)
 
     def explain_unplayable(self, path: Path) -> str:
-        """Say why a task cannot be played on a machine here; "" where it can."""
+        """Say why the task file `path` cannot be played here; "" where it can."""
         try:
             example = read_example(path)
             convert_example(example, DownloadCopies(None, example.id), True, _SECONDS)
@@ -112,7 +112,7 @@ class OsworldBenchmark:
         return ""
 
     def parse_action(self, written: Any, screen: tuple[int, int] | None = None) -> AdaptedActions:
-        """Parse an object of computer_13, code of PyAutoGUI, or one of the words."""
+        """Parse an object of computer_13, code of PyAutoGUI, or DONE, FAIL or WAIT."""
         if isinstance(written, Mapping):
             return _parse_computer_13(written, screen)
         code = require_text(written, "an action").strip()
@@ -124,7 +124,7 @@ class OsworldBenchmark:
         )
 
     def format_action(self, action: AdaptedActions, screen: tuple[int, int] | None = None) -> Any:
-        """Write the form that the action was parsed from; PyAutoGUI's code where it was not."""
+        """Write an action in the form that it was parsed from; as PyAutoGUI's code where it was not parsed."""
         if "code" in action.extras:
             return action.extras["code"]
         if "action_type" in action.extras:
@@ -132,8 +132,10 @@ class OsworldBenchmark:
         return _format_code(action.actions, screen)
 
     def read_results(self, folder: Path) -> list[TaskResult]:
-        """Read results: `<domain>/<task>/result.txt` at any depth. A task without one is a fault: the harness broke
-        off, and its `traj.jsonl` may say why. OSWorld 2.0's scores are in the same place, with partial credit."""
+        """Read results: `<domain>/<task>/result.txt` at any depth, OSWorld 2.0's with partial credit too.
+
+        A task with a `traj.jsonl` alone is a fault: the harness broke off, and that file may say why.
+        """
         runs = sorted({path.parent for name in ("result.txt", "traj.jsonl") for path in folder.rglob(name)})
         if not runs:
             raise BadInput("no result.txt", where=folder, fix="name a folder of results")

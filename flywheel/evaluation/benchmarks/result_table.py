@@ -1,4 +1,4 @@
-"""Keep an evaluation's results in a Parquet file, a row a (task, seed, budget), so that a killed evaluation goes on."""
+"""Keep a benchmark's results in a Parquet file, a row for each episode, so that a killed evaluation can go on."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ class ResultTable:
                 pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), temporary)
 
     def list_missing(self, keys: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-        """List the (task, seed, budget) among `keys` that have no score yet, in their order."""
+        """List those of `keys` (task, seed, budget) that have no score yet, in order. Raises BadInput as `read`."""
         done = {one.key for one in self.read() if not one.fault}
         return [key for key in dict.fromkeys(keys) if key not in done]

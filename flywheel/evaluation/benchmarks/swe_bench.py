@@ -77,7 +77,7 @@ class SweBench:
             raise BadInput("no instances of SWE-bench", where=folder, fix="name its Parquet or JSON files")
 
     def parse_action(self, written: Any, screen: tuple[int, int] | None = None) -> AdaptedActions:
-        """Parse a prediction: the patch is the answer with which the agent ends. One without a patch has no action."""
+        """Parse a prediction: its patch is the answer with which the agent ends; a null one gives no action."""
         if not isinstance(written, Mapping) or _PATCH not in written:
             raise ValueError(f"a prediction has a field {_PATCH}")
         rest = {name: value for name, value in written.items() if name != _PATCH}
@@ -120,7 +120,7 @@ class SweBench:
 
 
 def read_tests(said: list[str] | str) -> list[str]:
-    """Read FAIL_TO_PASS or PASS_TO_PASS, which is a list, or a list as JSON text. Raises ValueError for others."""
+    """Return the tests that FAIL_TO_PASS or PASS_TO_PASS names, a list or JSON text. Raises ValueError for others."""
     found = parse_foreign_json(said.encode()) if isinstance(said, str) else said
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise ValueError("its tests are no list of names")

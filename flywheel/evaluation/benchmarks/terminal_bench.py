@@ -1,5 +1,7 @@
-"""Adapt Terminal-Bench: tasks of version 1 (`task.yaml`) and of version 2 (Harbor's `task.toml`), Terminus's actions,
-and results of both harnesses. https://www.tbench.ai, https://github.com/harbor-framework/harbor
+"""Adapt Terminal-Bench: load tasks of versions 1 and 2, convert its agent Terminus's actions, and score results.
+
+Version 1 has `task.yaml`, version 2 (Harbor) `task.toml`. https://www.tbench.ai,
+https://github.com/harbor-framework/harbor
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from flywheel.evaluation.benchmarks.benchmark import (
 )
 from flywheel.evaluation.benchmarks.container_recipe import InstalledPackages
 from flywheel.evaluation.headroom import pass_at_k
+from flywheel.utils import yaml_text
 from flywheel.utils.errors import BadInput
 from flywheel.utils.json_text import describe_first_fault, parse_foreign_json
 
@@ -81,12 +84,12 @@ class _TaskToml(BaseModel):
 
 
 class TaskFolder(BaseModel):
-    """Describe the folder of one task, of either version, by what its phases need.
+    """Hold what is needed to build, play and judge one task, of either version.
 
     folder: of the task. version: 1 or 2. instruction, category: of the task. context: folder that the image is built
-    from. recipe: its Dockerfile. services: containers that the task needs. tests: folder of tests. test_script: that
-    runs them. solution: its reference solution; None for none. parser: of the tests' output (version 1).
-    build_s, agent_s, test_s: time limits of its phases. variables: for each phase, environment variables.
+    from. recipe: its Dockerfile. services: containers that the task needs. tests: folder of tests. test_script: runs
+    them. solution: path of the reference solution; None for none. parser: of the tests' output (version 1). build_s,
+    agent_s, test_s: time limits of its phases. variables: environment variables of the phases `test` and `solution`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -109,7 +112,10 @@ class TaskFolder(BaseModel):
 
 
 def read_task_folder(folder: Path) -> TaskFolder:
-    """Read a task's folder of either version. Raises ValueError that says what is wrong with it."""
+    """Read the folder of a Terminal-Bench task, of version 2 where it has a task.toml, else of version 1 (task.yaml).
+
+    Raises ValueError, which says what is wrong, for a folder that cannot be read or is no such task.
+    """
     try:
         if (folder / "task.toml").is_file():
             return _read_version_2(folder)
@@ -118,15 +124,19 @@ def read_task_folder(folder: Path) -> TaskFolder:
         raise ValueError(describe_first_fault(error)) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
         raise ValueError(" ".join(str(error).split())[:200]) from None
+    except (KeyError, TypeError, AttributeError) as error:  # of a docker-compose.yaml of another form
+        raise ValueError(f"docker-compose.yaml does not hold: {error!r}"[:200]) from None
 
 
 def _read_version_1(folder: Path) -> TaskFolder:
-    declared = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
+    declared = yaml_text.load_yaml((folder / "task.yaml").read_text(encoding="utf-8"))
     if not isinstance(declared, dict):
         raise ValueError("task.yaml holds no fields")
     said = _TaskYaml.model_validate(declared)
     compose = folder / "docker-compose.yaml"
-    services = yaml.safe_load(compose.read_text(encoding="utf-8"))["services"] if compose.is_file() else {"client": {}}
+    services = {"client": {}}
+    if compose.is_file():
+        services = yaml_text.load_yaml(compose.read_text(encoding="utf-8"))["services"]
     build = services.get("client", {}).get("build", {})
     context = folder / build.get("context", ".") if isinstance(build, dict) else folder / build
     recipe = context / (build.get("dockerfile", "Dockerfile") if isinstance(build, dict) else "Dockerfile")
@@ -183,7 +193,7 @@ def list_task_folders(folder: Path) -> list[Path]:
 
 
 def parse_test_output(text: str, parser: str = "pytest") -> dict[str, bool]:
-    """Parse what a task's tests printed, as the parser of version 1 of that name does: test -> whether it passed.
+    """Parse what a task's tests printed: test -> whether it passed. parser: a name of version 1's parsers.
 
     Raises ValueError where the output has no summary, so that nothing is known of the tests, and for another parser.
     """
@@ -214,9 +224,9 @@ def _read_summary_line(line: str) -> tuple[str, bool] | None:
 
 
 def read_reward(folder: Path) -> dict[str, float]:
-    """Read the reward that a task's verifier of version 2 left in `folder`: reward.json, else reward.txt.
+    """Read the rewards, by name, that a task's verifier of version 2 left in `folder`: reward.json, else reward.txt.
 
-    Raises ValueError where there is none, or it is no number: the reward then does not count.
+    A single number is `reward`. Raises ValueError where there is none, or one is no number: none counts then.
     """
     as_json, as_text = folder / "reward.json", folder / "reward.txt"
     if as_json.is_file():
@@ -238,7 +248,7 @@ def read_reward(folder: Path) -> dict[str, float]:
 
 
 class TerminalBench:
-    """Adapt Terminal-Bench 1 and 2. installed: packages of this machine, by which tasks are called playable."""
+    """Adapt Terminal-Bench 1 and 2. installed: packages by which tasks are called playable; None: this machine's."""
 
     name, title = "terminal-bench", "Terminal-Bench"
     source = "github.com/harbor-framework/terminal-bench-2, or terminal-bench for version 1: a folder a task"
@@ -322,8 +332,10 @@ class TerminalBench:
         return found
 
     def score_results(self, results: Sequence[TaskResult]) -> OfficialScore:
-        """Score as both harnesses do: the mean over all trials, in which one without a result counts 0; pass@k over the
-        tasks with k trials or more, for k = 2, 4, 5, 8, 10 and so on as version 1 prints it."""
+        """Score as both harnesses do: the mean over all trials, where a fault counts 0, and pass@k as version 1 has it.
+
+        k is 2, 4, 5, 8, 10 and so on, up to the least number of trials that a task has.
+        """
         require_results(results, self.title)
         figures = {"accuracy": fmean(one.score or 0.0 for one in results), "trials": float(len(results))}
         tasks: dict[str, list[bool]] = {}
@@ -337,7 +349,7 @@ class TerminalBench:
 
 
 def explain_unplayable(task: TaskFolder, installed: InstalledPackages) -> str:
-    """Say what a task needs to be built, and judged, that this machine lacks; "" where it lacks nothing known."""
+    """Say in a clause why a task cannot be built or judged here; "" where nothing is known to be in the way."""
     if task.needs:
         return f"it needs {task.needs}"
     if task.services > 1:
@@ -359,7 +371,10 @@ def explain_unplayable(task: TaskFolder, installed: InstalledPackages) -> str:
 
 
 def explain_unsolvable(task: TaskFolder, installed: InstalledPackages) -> str:
-    """Say what the reference solution needs that this machine lacks; "" where it lacks nothing known."""
+    """Say in a clause why a task's reference solution cannot be run here; "" where nothing is known to be in the way.
+
+    Reasons: there is no solution, it is no shell script, or it needs something that is not among `installed`.
+    """
     if task.solution is None:
         return "there is no reference solution"
     if task.solution.suffix != ".sh":

@@ -18,6 +18,7 @@ _LOCAL_CURL = "/usr/bin/curl"
 
 
 def main(argv: list[str]) -> int:
+    """Do what the program of the name `argv[0]` would do here, and return its exit status."""
     name, rest = Path(argv[0]).stem, argv[1:]
     told = json.loads(Path(__file__).with_name("installed.json").read_text(encoding="utf-8"))
     interpreter = Path(told["interpreter"])

@@ -1,4 +1,4 @@
-"""Play tasks of Terminal-Bench in a bubblewrap sandbox: carry out the image's recipe, an agent, and the task's tests.
+"""Play tasks of Terminal-Bench in a bubblewrap sandbox: carry out the Dockerfile, run an agent, then the tests.
 
 A sandbox has a root folder of its own, this machine's programs read-only in /usr, and no network. As in the
 benchmark's own harnesses, tests run in the same place as the agent did, after it, so that services that it started
@@ -52,8 +52,8 @@ _ARCHIVE_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """Limit a sandbox. memory_mb, processes: of all in it, where this user may make cgroups. most_s: the longest that
-    any phase may take, whatever the task allows it; 0 for what the task allows."""
+    """Hold the limits of a sandbox. memory_mb, processes: of all in it, where this user may make cgroups. most_s: the
+    longest that any phase may take, whatever the task allows it; 0 for what the task allows."""
 
     memory_mb: int = 4096
     processes: int = 512
@@ -77,8 +77,11 @@ class TaskSandbox:
         self._process, self.variables, self.folder = process, variables, "/"
 
     def run(self, command: str, seconds: float, variables: Mapping[str, str] = {}) -> CommandOutcome:
-        """Run a command in bash, in the sandbox's folder. Raises EnvError where the sandbox is gone, EnvTimeout where
-        it does not answer."""
+        """Run a command in bash, in the sandbox's working folder.
+
+        seconds: after which it is killed (`late`). variables: of its environment, beside the sandbox's. Raises EnvError
+        where the sandbox is gone, EnvTimeout where it does not answer.
+        """
         asked = {
             "command": ["bash", "-c", command],
             "folder": self.folder,
@@ -89,8 +92,10 @@ class TaskSandbox:
         return CommandOutcome(**self._ask(asked, seconds))
 
     def put(self, folder: Path, place: str, *, fresh: bool = False) -> None:
-        """Copy a folder of this machine, or a file, to the folder `place`. fresh: what was there is removed first.
-        Raises EnvError where it cannot be done."""
+        """Copy a file, or what a folder holds, from this machine into the sandbox's folder `place`.
+
+        fresh: what was there is removed first. Raises EnvError where it cannot be done.
+        """
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for path in [folder] if folder.is_file() else sorted(folder.iterdir()):
@@ -103,7 +108,7 @@ class TaskSandbox:
             raise EnvError(f"files cannot be put at {place}: {done['output'][:200]}", where=str(folder))
 
     def read_answer(self, seconds: float) -> dict[str, Any]:
-        """Read one answer of the server. Raises EnvError, EnvTimeout."""
+        """Read one answer of the sandbox's server, a JSON object. Raises EnvTimeout after `seconds`, EnvError."""
         line = b""
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as waiting:
@@ -235,7 +240,10 @@ def _build_command(root: Path, installed: InstalledPackages, rules: int) -> list
 
 
 def build_image(sandbox: TaskSandbox, task: TaskFolder, most_s: float = 0.0) -> None:
-    """Carry out a task's recipe in an empty sandbox. most_s: at most this long. Raises EnvError where a step fails."""
+    """Carry out a task's Dockerfile in an empty sandbox.
+
+    most_s: limit in seconds beside the task's own; 0: that alone. Raises EnvError where a step fails, EnvTimeout.
+    """
     deadline = time.monotonic() + (min(task.build_s, most_s) if most_s else task.build_s)
     sandbox.folder = "/"
     for step in container_recipe.parse_recipe(task.recipe.read_text(encoding="utf-8")):
@@ -323,8 +331,14 @@ def play_task(
     task: TaskFolder, agent: TaskAgent, installed: InstalledPackages, *, name: str, seed: int = 0,
     limits: SandboxLimits = SandboxLimits(),
 ) -> TaskResult:  # fmt: skip
-    """Play one task and judge it by its own tests. name: the task's id. Returns a fault where the image is not built,
-    the sandbox is gone, or the tests give no reward. Raises BadInput where bubblewrap does not work here."""
+    """Play one task of Terminal-Bench in a sandbox of its own, and judge it by its own tests.
+
+    agent: acts in the sandbox once the task's image is built in it, such as one of `AGENTS`. installed: this machine's
+    packages, which the sandbox has. name, seed: the task's id, and the number of the attempt, in the result. Returns
+    the result; it is a fault where the image is not built, the sandbox does not start or is gone, or the tests give no
+    reward. Raises BadInput where bubblewrap does not work here, ValueError for a Dockerfile that cannot be parsed or
+    copies from outside of its folder, and what `agent` raises but EnvError.
+    """
     began = time.monotonic()
     result = TaskResult(name, seed, 0, None, "not played", task.category)
     try:
@@ -340,8 +354,11 @@ def play_task(
 
 
 def run_tests(sandbox: TaskSandbox, task: TaskFolder, most_s: float = 0.0) -> dict[str, float]:
-    """Run a task's tests; returns its rewards: version 2's by name, of version 1 each test's, and `reward`, which is 1
-    where all of them passed. Raises EnvError where they give none."""
+    """Run a task's tests in its sandbox, and return the rewards by name.
+
+    Version 2 names its own. Of version 1 they are 1 or 0 for each test, and `reward`, 1 where all passed; past the time
+    limit `reward` alone, 0. most_s: as for `build_image`. Raises EnvError where the tests give no reward.
+    """
     seconds = min(task.test_s, most_s) if most_s else task.test_s
     sandbox.run(f"rm -rf {_VERIFIER_FOLDER}; mkdir -p {_VERIFIER_FOLDER}", _COPY_S)
     sandbox.put(task.tests, _TESTS, fresh=True)

@@ -17,6 +17,7 @@ _FILE_BYTES = 4 * 2**30  # that any file may have: the root folder is on the mac
 
 
 def main() -> None:
+    """Answer requests, a JSON line each, from standard input until it ends."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

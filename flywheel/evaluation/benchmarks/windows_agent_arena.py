@@ -1,4 +1,4 @@
-"""Adapt WindowsAgentArena: task files in OSWorld's form, code that calls a `computer` object, result folders.
+"""Adapt WindowsAgentArena: load task files in OSWorld's form, convert calls of `computer`, and score result folders.
 
 https://github.com/microsoft/WindowsAgentArena. Its points are fractions of the window that its screenshots show, which
 by default is the whole screen.
@@ -36,12 +36,15 @@ class WindowsAgentArena(OsworldBenchmark):
     examples = ("examples", "examples_noctxt")
 
     def explain_unplayable(self, path: Path) -> str:
-        """Say why a task cannot be played on a machine here: each needs Windows."""
+        """Say why a task cannot be played here: each needs Windows."""
         return "it needs Windows"
 
     def parse_action(self, written: Any, screen: tuple[int, int] | None = None) -> AdaptedActions:
-        """Parse a block of code, a statement a call. A call that clicks or drags does it where an earlier call of the
-        block moved the pointer; a block with another call has no action of ours."""
+        """Parse a block of code, in which each statement is a call.
+
+        A call that clicks or drags does it where an earlier call moved the pointer; a block with a call that none of
+        our actions can do has no actions.
+        """
         code = require_text(written, "an action")
         if code.strip() in _SPOKEN:
             return AdaptedActions((_SPOKEN[code.strip()],), {} if code.strip() == code else {"code": code})

@@ -1,4 +1,4 @@
-"""Train continually on general data, people's steps and all unverified trajectories so far (stage `ct`, section 2.3).
+"""Train continually on general data, people's steps and unverified trajectories (stage `ct`; UI-TARS-2, section 2.3).
 
 It trains in every `ct.every`-th iteration. In the others it copies a model: the newest, or the last that CT trained
 (`ct.sft_init`).

@@ -1,5 +1,4 @@
-"""Evaluate the merged model on held-out tasks, and against the models that it may replace (stage `evaluate`, section
-3).
+"""Evaluate the merged model on held-out tasks, and against the models that it may replace (stage `evaluate`).
 
 Two questions need two sets of tasks. How good is the model? It plays the same held-out tasks in every iteration, so
 that the results form a curve. The predecessor's results come from its own evaluation; it plays only where they are
@@ -208,7 +207,7 @@ def _success_metrics(
 def success_by_template(
     domain: str, apart: set[str], before: list[gate.EvalResult], after: list[gate.EvalResult]
 ) -> list[dict[str, Any]]:
-    """Compute success on tasks of seen and of unseen templates, as metric rows; [] without tasks of unseen templates.
+    """Compute success on tasks of templates that training draws and of others, as metric rows; [] without the latter.
 
     domain: of the rows. apart: ids of the tasks whose templates training never draws. before, after: results of the
     predecessor and of the merged model.
@@ -226,11 +225,12 @@ def success_by_template(
 async def play_and_stage(
     ctx: StageContext, name: str, model: Path, tasks: Sequence[Task], environments: EnvProvider, folder: Path
 ) -> dict[str, Any]:
-    """Play evaluation.n_trials episodes of each task and stage them in `folder`.
+    """Play evaluation.n_trials episodes of each task with one model, and write them and their scores into `folder`.
 
     ctx: of the stage. name: of the player, for progress lines. model: folder of its checkpoint. tasks: held-out or
-    fresh ones. environments: lends an environment for each task. Returns `results`, one row per episode, and `around`,
-    the counts of crashes and retries. Raises what `open_policy`, `evaluate_policy` and `write_episode_shard` do.
+    fresh ones. environments: lends an environment for each task. Returns `results`, one row per episode (the fields of
+    `EvalResult`), and `around`, the counts of crashes and retries (`RolloutStats`). Raises as `open_policy`,
+    `evaluate_policy` and `write_episode_shard`.
     """
     total, stats = len(tasks) * ctx.settings.evaluation.n_trials, RolloutStats()
     policy = open_policy(model, ctx.settings.policy)
@@ -258,13 +258,13 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalRes
 async def run_sequential_eval(
     ctx: StageContext, candidate: Path, rivals: Mapping[str, Path], folder: Path
 ) -> dict[str, Any]:
-    """Let the candidate and its rivals play fresh tasks until the gate decides on each rival, or no task is left.
+    """Let the candidate and its rivals play fresh tasks until it fails against one, all are decided or no task is left.
 
     ctx: of the stage. candidate: folder of its checkpoint. rivals: name (`before`, `best`) -> folder of its checkpoint.
     folder: gets one subfolder per look (one player on one batch of tasks), so that a killed run resumes after the last
     finished look. Returns `looks`, the names of the subfolders, and `results`, the episode rows by player, the
-    candidate as `after`. Raises what `make_tasks`, `demonstrated_tasks`, `open_environments`,
-    `fetch_page_instructions`, `play_and_stage` and `judge_results` do, and DiskFull.
+    candidate as `after`. Raises as `make_tasks`, `demonstrated_tasks`, `open_environments`, `fetch_page_instructions`,
+    `play_and_stage` and `judge_results`, and DiskFull.
     """
     rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
     results: dict[str, list[dict]] = {name: [] for name in players}
@@ -289,11 +289,10 @@ async def run_sequential_eval(
 
 
 def judge_results(results: Results, rule: PromotionSettings) -> dict[str, gate.GateJudgement]:
-    """Judge the candidate against each rival on the fresh tasks; return the judgements by rival, {} for empty
-    `results`.
+    """Judge the candidate against each rival on the fresh tasks; return the gate's judgements by rival.
 
-    results: episode rows by player; the candidate is `after`. rule: block `promotion`. Raises DataError where a rival
-    played other tasks than the candidate, or none.
+    results: episode rows by player; the candidate is `after`; empty ones give {}. rule: block `promotion`. Raises
+    DataError where a rival played other tasks than the candidate, or none.
     """
     played = {name: [gate.EvalResult(**row) for row in rows] for name, rows in results.items()}
     new = played.pop("after", [])
@@ -317,7 +316,7 @@ def _read_look(folder: Path) -> dict[str, Any]:
 
 
 def demonstrated_tasks(ws: Workspace, iteration: int) -> list[Task]:
-    """List the tasks of all recordings ingested up to `iteration`: fresh tasks must not repeat them.
+    """List the tasks of all recordings ingested up to `iteration`, which fresh tasks must not repeat.
 
     Oldest iteration first; a task may be there more than once. Raises DataError for a missing or damaged file.
     """

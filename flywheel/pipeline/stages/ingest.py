@@ -1,4 +1,4 @@
-"""Turn think-aloud recordings into trajectories, with thoughts aligned with actions (stage `ingest`, section 2.4.1)."""
+"""Turn recorded sessions into trajectories, each thought at its action (stage `ingest`; UI-TARS-2, section 2.4.1)."""
 
 from __future__ import annotations
 
@@ -42,13 +42,12 @@ def _sessions(ctx: StageContext) -> list[SessionFolder]:
 
 
 def deferral_rule(ws: Workspace, settings: Settings, iteration: int) -> selection.DeferSession | None:
-    """Return the rule that defers recordings of tasks that are still too hard: the model learns the levels that it
-    plays.
+    """Return a rule by which recordings of tasks above the unlocked levels of difficulty are chosen last.
 
-    The rule takes a session's folder. It is true where the session's task has a level that the training tasks of
-    `iteration` have not reached (`synthesis.level_unlock_success` of `settings`), and false for a folder that cannot be
-    read. Returns None where all levels are open, so that no recording need be read to be chosen. Raises DataError where
-    the record of open levels is missing or damaged.
+    None where none is locked (`synthesis.level_unlock_success` is 0). `begin_iteration` takes it. The rule takes a
+    session's folder. It is true where the session's task has a level that the training tasks of `iteration` have not
+    unlocked, and false for a folder that cannot be read. Raises DataError where the record of open levels is missing or
+    damaged; the rule raises as `is_above_open_level`.
     """
     if not settings.synthesis.level_unlock_success:
         return None

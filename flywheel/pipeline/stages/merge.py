@@ -1,4 +1,4 @@
-"""Merge the domains' specialists by interpolation in parameter space (stage `merge`, section 2.6)."""
+"""Merge the domains' specialists into one model by a weighted mean (stage `merge`; UI-TARS-2, section 2.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide by the gate whether the merged model is promoted, from what `evaluate` measured (stage `promote`)."""
+"""Decide by the gate, or a reviewer, whether the merged model becomes the newest one (stage `promote`)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
     merged = ctx.ws.model(ctx.iteration, "merged")
     made = {"model": ctx.ws.relative(merged), "digest": checkpoint_digest(merged)}
     newest = made if result["promoted"] else before
-    outcomes = gate.read_outcomes(ctx.ws, ctx.iteration)
+    outcomes = gate.read_held_out_outcomes(ctx.ws, ctx.iteration)
     best = gate.choose_best_model(before, made, result["promoted"], outcomes)
     write_json(
         ctx.ws.promotion(ctx.iteration),

@@ -1,5 +1,7 @@
-"""Train a specialist by RL in one domain's environments, from the SFT checkpoint (stage `rl-<domain>`, sections 2.5.3
-and 2.5.4)."""
+"""Train a specialist by RL in one domain's environments, from the SFT checkpoint (stage `rl-<domain>`).
+
+UI-TARS-2 report, sections 2.5.3 and 2.5.4.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ class EpisodeArchive:
     """Store the episodes of RL and their scores for people to look at, one file each; no training store takes them.
 
     folder: of the shard; the files lie in its subfolder `episodes`, those of tasks that are drawn for RL alone in
-    `tasks`. Each is written as its episode ends, since a resumed run does not report finished episodes again. every:
-    screens are kept of each `every`-th episode of a task (rl.group_size: one per group).
+    `tasks`. Each is written as its episode ends, since a resumed run does not report finished episodes again. run_id:
+    of the Prefect flow run; "": none. every: screens are kept of each `every`-th episode of a task (rl.group_size: one
+    per group).
     """
 
     def __init__(self, folder: Path, run_id: str, every: int) -> None:
@@ -77,7 +80,7 @@ class EpisodeArchive:
         return self._folder / f"{episode.id}.json"
 
     def stage(self, folder: Path) -> None:
-        """Stage the archived rows in the shard's `folder`, by trajectory id.
+        """Write all archived episodes, scores and tasks as rows into the shard's `folder`, by trajectory id.
 
         Raises DataError for a damaged file, and as `write_episode_shard`.
         """
@@ -172,10 +175,10 @@ def _finish(ctx: StageContext, folder: Path, result: dict[str, Any]) -> StageRes
 
 
 def explain_skip(ctx: StageContext, tasks: Mapping[str, Task], prior: PastOutcomes) -> str:
-    """Say in one line why the domain's RL is skipped (`rl.min_live_groups`, or no scorer can tell); "" where it is not.
+    """Explain in one line why a domain's RL is skipped: too few live groups, or no scorer can tell; "" if it is not.
 
-    ctx: of the stage. tasks: of all domains, by id. prior: `count_past_outcomes` of them. A domain without a task of
-    two scored rollouts is trained: what its groups are like is not known.
+    ctx: of the stage, whose domain counts. tasks: of all domains, by id. prior: `count_past_outcomes` of them. A domain
+    without a task of two scored rollouts is trained, as nothing is known of its groups.
     """
     rl = ctx.settings.rl
     own = (counts for name, counts in prior.tasks.items() if tasks[name].domain == ctx.domain)
@@ -197,10 +200,9 @@ def _can_nobody_tell(ctx: StageContext) -> bool:
 
 
 def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOutcomes:
-    """Count how often the rollouts of the iteration of `ctx` solved each task of `tasks`, by id: the curriculum begins
-    from these counts.
+    """Count how often the iteration's rollouts solved each task, from which the curriculum begins.
 
-    Raises DataError as `StageContext.read_rows`.
+    ctx: of the stage. tasks: by id. Solvers' corrections do not count. Raises DataError as `StageContext.read_rows`.
     """
     played = ctx.read_rows("trajectories", "rollout", columns=["trajectory_id", "task_id", "source"])
     task_of = {row["trajectory_id"]: row["task_id"] for row in played if row["source"] != CORRECTION_SOURCE}
@@ -213,11 +215,12 @@ def count_past_outcomes(ctx: StageContext, tasks: Mapping[str, Task]) -> PastOut
 
 
 def find_successes(ctx: StageContext) -> list[KnownSuccess]:
-    """Read the successes that RL's episodes of the domain can begin within: verified rollouts of this iteration, and
-    people's verified recordings of it and, for fresh contents, of earlier ones. [] where no episode does.
+    """Read the successful trajectories within which RL's episodes of the domain can begin (restored starts).
 
-    All are of tasks that may be trained on: none has a held-out template or the content of a held-out task. ctx: of the
-    stage. Raises DataError as `StageContext.read_rows`.
+    They are verified rollouts of the iteration of `ctx`, solvers' verified corrections of them, and people's verified
+    recordings of it and, for fresh contents, of earlier ones, all of tasks that may be trained on: none has a held-out
+    template or the content of a held-out task. Returns [] where all episodes begin at their task's beginning
+    (`rl.restored_start_fraction` 0). Raises DataError as `StageContext.read_rows`.
     """
     rl = ctx.settings.rl
     if not rl.restored_start_fraction:
@@ -226,10 +229,16 @@ def find_successes(ctx: StageContext) -> list[KnownSuccess]:
     verdicts = verdicts_from_rows(ctx.read_rows("scores", "score", columns=_JUDGED))
     won = {name for name, verdict in verdicts.items() if verdict.v}
     found: list[KnownSuccess] = []
-    for source, stage, tasks in (("rollouts", "rollout", {}), ("recordings", "ingest", ctx.read_tasks("ingest"))):
+    shown = ctx.read_tasks("ingest")
+    for source, stage, tasks in (
+        ("rollouts", "rollout", {}),
+        ("corrections", "rollout", {}),
+        ("recordings", "ingest", shown),
+    ):
         if source in rl.start_sources:
             played = ctx.read_rows("trajectories", stage, columns=["trajectory_id", "task_id", "source"])
-            played = [row for row in played if row["source"] != CORRECTION_SOURCE]  # a solver's success
+            corrected = source == "corrections"  # a solver's success, none of the model's own
+            played = [row for row in played if (row["source"] == CORRECTION_SOURCE) == corrected]
             rows = ctx.read_rows("steps", stage, columns=[*STORED_FIELDS])
             task_of = {row["trajectory_id"]: row["task_id"] for row in played if row["trajectory_id"] in won}
             found += _collect_successes(ctx, source, task_of, tasks | trained, rows)
@@ -283,8 +292,11 @@ def _collect_successes(
 
 
 def rl_metric_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield rows of `metrics` for a training curve. The figures of a suite get the domain `domain/world`, those of an
-    interface `domain/gui`. curve: one mapping per step. worlds: names of the suites."""
+    """Yield the figures of a training curve as rows of the table `metrics`.
+
+    curve: one mapping per step, `step` and figures by name. worlds: names of the domain's suites. Figures of one suite
+    get the domain `domain/world`, those of one interface `domain/gui` and the like.
+    """
     parts = {*worlds, *INTERFACES}
     for point in curve:
         for name, value in point.items():

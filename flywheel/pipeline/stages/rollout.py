@@ -1,4 +1,4 @@
-"""Play the iteration's tasks with the newest model, several samples each (stage `rollout`: rejection sampling, 2.3)."""
+"""Play the iteration's tasks with the newest model, several times each (stage `rollout`; UI-TARS-2, section 2.3)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from flywheel.policy.protocol import PolicyBackend
 from flywheel.rollout.corrections import SOURCE as CORRECTION_SOURCE
 from flywheel.rollout.corrections import choose_failures, correct_failures
 from flywheel.rollout.episode import RolloutStats, RolloutWorker, open_rollout_worker, run_rollout
+from flywheel.rollout.solvers import load_solvers
 from flywheel.store import partitions
 from flywheel.store.schema import fraction_metric_row, metric_row
 
@@ -66,11 +67,12 @@ async def _act(
     result = {"seconds": seconds, **vars(stats)}
     if settings.rollout.corrections_per_task:
         by_id = {task.task_id: task for task in tasks}
-        failed = choose_failures(by_id, episodes, settings.rollout.corrections_per_task)
+        solvers = load_solvers(tasks, settings, ctx.ws.root)
+        failed = choose_failures(by_id, episodes, settings.rollout.corrections_per_task, solvers)
         ctx.report(f"{shard}: {len(failed)} failed trajectories are corrected by solvers")
         seed = ctx.seed("corrections")
         corrected, counts = await correct_failures(
-            by_id, failed, environments, settings, iteration=ctx.iteration, seed=seed
+            by_id, failed, environments, settings, solvers, iteration=ctx.iteration, seed=seed
         )
         episodes, result = [*episodes, *corrected], {**result, "corrections": vars(counts)}
     write_episode_shard(folder, episodes)

@@ -1,4 +1,7 @@
-"""Route V = 1 to the SFT store, the rest to CT, broken contracts to quarantine (stage `route`, section 2.3)."""
+"""Route verified rollouts to SFT, failed ones and demonstrations to CT, unusable ones to quarantine (stage `route`).
+
+UI-TARS-2 report, section 2.3.
+"""
 
 from __future__ import annotations
 

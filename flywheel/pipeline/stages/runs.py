@@ -1,4 +1,4 @@
-"""Write the iteration's flow and task runs, as Prefect reported them, to the table `runs` (stage `runs`).
+"""Write the iteration's flow runs and task runs, as Prefect reported them, to the table `runs` (stage `runs`).
 
 Without an orchestrator (`dvc repro` alone) the table has no rows.
 """

@@ -1,7 +1,7 @@
-"""Score trajectories by their domain's scorers, measure P(V=1) and headroom, open levels (UI-TARS-2, 2.3, 2.5).
+"""Score trajectories by their domain's scorers, measure success and headroom, open levels of tasks (stage `score`).
 
 Scores depend on stored data only, so old trajectories can be scored again when a scorer is corrected. A scorer that
-fails on a trajectory gives it no score, with the reason; the other scorers go on.
+fails on a trajectory gives it no score, with the reason; the other scorers go on. UI-TARS-2 report, sections 2.3, 2.5.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def _work(ctx: StageContext, folder: Path) -> dict:
 def score_trajectories(
     ctx: StageContext, rule: routing_decisions.RoutingRule, which: Set[str] | None = None, *, reuse: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Score every trajectory that ended; yield rows of `scores`. Crashed, invalid, imported and reworded ones get none.
+    """Score every trajectory that ended, except imported and reworded ones, and yield rows of the table `scores`.
 
-    There is one row per scorer; where the task is not in `tasks`, one row without scorer, score and success. ctx: of
-    the iteration's stage `score`. rule: its scorers and threshold, where not None, replace the iteration's own. which:
-    ids of the trajectories to score; None: all. reuse: whether what a scorer's present version has said already stands;
+    Crashed, invalid, imported and reworded trajectories get none. There is one row per scorer that was asked (of a
+    cascade, up to the one that decides); where the task is not in `tasks`, one row without scorer, score and success.
+    ctx: of the iteration's stage `score`. rule: its scorers and threshold, where not None, replace the iteration's own.
+    which: ids of the trajectories to score; None: all. reuse: whether stored scores of a scorer's present version stay;
     it is asked again where it failed. It is a generator: errors come as it is read. Raises BadInput for a scorer that
     is unknown or refuses its settings, DataError for a missing or damaged partition, or a missing screen.
     """
@@ -184,7 +185,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
 def build_rollout_metrics(
     counts: Collection[tuple[str, int, int]], domains: Iterable[str], group_size: int
 ) -> list[dict[str, Any]]:
-    """Build the rows of `metrics` that tell how the newest model's rollouts ended: `p_v1`, `headroom`, `live_groups`.
+    """Build the rows of `metrics` about how the newest model's rollouts ended: `p_v1`, `headroom`, `live_groups`.
 
     counts: (domain, verified, scored rollouts) of each task. domains: of the rows, besides `all`, which comes first.
     group_size: `rl.group_size`. Each value is a fraction with its 95% interval; null where the domain has no case.

@@ -1,4 +1,4 @@
-"""Fine-tune on the newest verified window, most of the mix agent data (stage `sft`, section 2.3).
+"""Fine-tune on the newest verified trajectories, with general data (stage `sft`; UI-TARS-2, section 2.3).
 
 The stage `ct` also trains by `train_checkpoint`.
 """
@@ -36,12 +36,12 @@ def train_checkpoint(
     ctx: of the stage. store_name: `ct` or `sft`. begin: folder of the checkpoint to start from. folder: of the shard,
     for the training state and the screens. settings: block `ct` or `sft`. weights: weight of a step in the mix, by the
     source of its trajectory; None: 1 for all. demonstrations: share of the agent steps that are people's, from the
-    store `ct`. preference: its block, to train on pairs too. Returns JSON values: `losses` per step, `trained`
-    (trajectory id -> samples and pairs drawn from it), `begin` (name of the start model), `used` (agent samples),
-    `samples` (all), `left_out` (too long), `pairs` (draws of pairs), `preference_pairs` (pairs that there are; None
-    where no preference loss is asked for). Raises DataError for a missing or damaged manifest
-    or promotion, what `MixtureDataset.draw`, `load_preference_pairs`, `Encoder.from_folder`, `put_servers_to_sleep` and
-    `train_supervised` do.
+    store `ct`. preference: block `preference`, to train on pairs too; None: no pairs. Returns JSON values: `losses` per
+    step, `trained` (trajectory id -> samples and pairs drawn from it), `begin` (name of the start model), `used` (agent
+    samples), `samples` (all), `left_out` (too long), `pairs` (draws of pairs), `preference_pairs` (available pairs;
+    None where no preference loss is asked for). Raises DataError for a missing or damaged manifest or promotion, and as
+    `MixtureDataset.draw`, `load_preference_pairs`, `Encoder.from_folder`, `put_servers_to_sleep` and
+    `train_supervised`.
     """
     # Imported here because they import torch, which reading the pipeline does not need.
     from flywheel.policy.client.publishers import put_servers_to_sleep

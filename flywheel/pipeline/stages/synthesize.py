@@ -1,5 +1,7 @@
-"""Make the iteration's training and held-out tasks, and general screens for training (stage `synthesize`, section
-2.5.1)."""
+"""Make the iteration's training and held-out tasks, and general screens for training (stage `synthesize`).
+
+UI-TARS-2 report, section 2.5.1.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ from flywheel.envs.browser.pages.manifest import load_page_manifests
 from flywheel.envs.registry import open_environments
 from flywheel.envs.tasks import open_levels, page_tasks
 from flywheel.envs.tasks.drawing import draw_training_tasks, make_tasks, task_to_row
-from flywheel.envs.tasks.grounding import make_grounding_examples
+from flywheel.envs.tasks.grounding import GroundingExample, make_grounding_examples
 from flywheel.pipeline.stage import Record, StageContext, StageResult, single_shard_stage, write_shard
 from flywheel.store import images
 from flywheel.store.schema import metric_row
+from flywheel.synthesis import page_grounding
 from flywheel.training.refresh import find_wanted
 from flywheel.utils import processes
 
@@ -42,9 +45,11 @@ def _work(ctx: StageContext, folder: Path) -> dict:
         ctx.report("reading the instructions that pages tell")
         tasks = processes.run_until_sigterm(_instruct(ctx, tasks))
     ctx.report(f"{len(tasks)} tasks made; rendering general screens")
-    general = make_grounding_examples(ctx.settings.synthesis.num_grounding_examples, ctx.seed("general"), ctx.settings)
+    pages = _ask_about_pages(ctx, [task for task, _ in train])
+    count = ctx.settings.synthesis.num_grounding_examples - len(pages)
+    general = make_grounding_examples(count, ctx.seed("general"), ctx.settings)
     pictures, rows = {}, []
-    for sample in general:
+    for sample in [*general, *pages]:
         name = images.image_digest(sample.png)
         pictures[name] = sample.png
         told = {field: getattr(sample, field) for field in ("sample_id", "kind", "instruction", "response")}
@@ -52,7 +57,19 @@ def _work(ctx: StageContext, folder: Path) -> dict:
     write_shard(folder, "tasks", (task_to_row(task) | {"drawn_for": reasons.get(task.task_id)} for task in tasks))
     write_shard(folder, "grounding_examples", rows)
     write_shard(folder, "images", images.image_rows(pictures))
-    return {}
+    return {"pages": len(pages)}
+
+
+def _ask_about_pages(ctx: StageContext, train: list[Task]) -> list[GroundingExample]:
+    count = page_grounding.count_page_examples(ctx.settings)
+    if not count:
+        return []
+    ctx.report("asking about the pages of the tasks")
+    making = page_grounding.make_page_examples(count, ctx.seed("pages"), ctx.settings, train, ctx.ws.root)
+    made = processes.run_until_sigterm(making)
+    if len(made) < count:
+        ctx.report(f"the pages have {len(made)} of {count} examples; general screens take the place of the others")
+    return made
 
 
 async def _instruct(ctx: StageContext, tasks: list[Task]) -> list[Task]:
@@ -78,6 +95,7 @@ def _finish(ctx: StageContext, folder: Path, result: dict) -> StageResult:
         "held out": len(tasks) - len(train),
         "worlds": len({task["world"] for task in tasks}),
         "general screens": manifests["grounding_examples"].rows,
+        **({"of pages": result["pages"]} if result["pages"] else {}),
     }
     return StageResult(tuple(manifests.values()), tuple(figures), summary)
 

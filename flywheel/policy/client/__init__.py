@@ -1,0 +1,1 @@
+"""Talk to model servers: answers, publication of weights, chat with other language models."""

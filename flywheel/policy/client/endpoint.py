@@ -32,7 +32,7 @@ class _Transient(Exception):
 
 
 class ChatEndpoint:
-    """Call one OpenAI-compatible server; the policy and the language model each have a subclass.
+    """Call one OpenAI-compatible server, with retries; the policy and the language model each have a subclass.
 
     settings: block with the address. seed: of the random pauses. A call is retried, its block's `retries` times, after
     a temporary fault (no connection, a broken connection, a status in `passing`): it waits for the server's
@@ -116,7 +116,7 @@ class ChatEndpoint:
             raise self.timeout(f"no answer in {timeout_s:g} s{fault}", where=url, fix=self._slow) from None
 
     def pause(self, number: int) -> float:
-        """Return the seconds to wait after the `number`th try, counted from 0."""
+        """Return the seconds to wait after a failed try, drawn at random. number: of the try, from 0."""
         return self._random.uniform(0, min(LONGEST_PAUSE_S, PAUSE_S * 2**number))
 
     async def _once(self, client: httpx.AsyncClient, method: str, url: str, body: Any, reads_json: bool) -> Any:
@@ -202,7 +202,7 @@ PROBE_TIMEOUT_S = 10.0  # deadline of the request for a server's list of models
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Describe one model that a server lists.
+    """Hold what a server tells of one model that it serves.
 
     name: its id. owner: the serving program, such as flywheel or vllm. root: its folder or Hugging Face name.
     weight_version: digest of its weights; "" where the server does not report it. parent: the base model of an adapter;
@@ -225,7 +225,7 @@ class PolicyUnreachable(PolicyError):
 
 
 class PolicyEndpoint(ChatEndpoint):
-    """Call one policy server: the one at `policy.endpoint`, or one of `policy.servers` where there are several.
+    """Call one policy server: that of `policy.endpoint`, or one of `policy.servers` where there are several.
 
     `call` raises PolicyTimeout, PolicyUnreachable, PolicyBusy, RouteNotFound and BadInput (a refused request) so, and
     PolicyError for all else.
@@ -241,7 +241,11 @@ class PolicyEndpoint(ChatEndpoint):
         self.limits = httpx.Limits(max_connections=None, max_keepalive_connections=policy.max_num_seqs)
 
     def key(self) -> str:
-        """Return the API key of the server that this user runs at the address, else that in policy.key_variable."""
+        """Return the API key of the policy server.
+
+        It is that of the server that this user runs at the address, else that in the variable of policy.key_variable;
+        "" for none.
+        """
         return server_process.find_server_key(self.url) or super().key()
 
     async def models(self, client: httpx.AsyncClient, timeout_s: float) -> list[ServedModel]:

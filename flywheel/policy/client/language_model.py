@@ -37,7 +37,7 @@ class LanguageModelEndpoint(ChatEndpoint):
 
 
 class OpenAIChatModel:
-    """Ask a server of chat completions, such as `vllm serve`.
+    """Ask a language model behind a server of chat completions, such as `vllm serve`.
 
     settings: block `language_model`. The attribute `name` is the model's name. Raises BadInput for an endpoint that is
     not an address.
@@ -63,11 +63,11 @@ class OpenAIChatModel:
     def complete_all(
         self, prompts: Sequence[tuple[str, str]], temperatures: Sequence[float]
     ) -> list[str | LanguageModelError]:
-        """Return the model's answer (256 tokens at most) to each of `prompts`, all asked at once, in their order; in
-        place of one that failed, its LanguageModelError (LanguageModelTimeout after `language_model.timeout_s`).
+        """Return the model's answers (256 tokens at most each) to `prompts`, all asked at once, in their order.
 
-        prompts: (system, user) messages. temperatures: one for each; 0 is greedy. Blocks; must not be called from a
-        running event loop (RuntimeError).
+        In place of an answer that failed is its LanguageModelError (LanguageModelTimeout after
+        `language_model.timeout_s`). prompts: (system, user) messages. temperatures: one for each; 0 is greedy. Blocks;
+        must not be called from a running event loop (RuntimeError).
         """
         return processes.run_until_sigterm(self._complete_all(prompts, temperatures))
 
@@ -110,12 +110,12 @@ _CACHE = 4096  # most digests that a process caches
 
 
 class ModelSummarizer:
-    """Summarise old steps by a language model, once for each `every` steps of a trajectory. characters: limit of a
-    digest.
+    """Summarise old steps of a trajectory by a language model, once for each `every` steps.
 
-    Answers are cached by prompt, so samples of one task with equal first steps get the same digest. Where the model
-    fails or answers nothing, rules write this digest, which the log and the digest's `by` report; the model is asked
-    again for the next digest. Each digest is stored with the step that showed it, so training does not ask again.
+    model: asked for digests. characters: limit of a digest. Answers are cached by prompt, so samples of one task with
+    equal first steps get the same digest. Where the model fails or answers nothing, rules write this digest, which the
+    log and the digest's `by` report; the model is asked again for the next digest. Each digest is stored with the step
+    that showed it, so training does not ask again.
     """
 
     every = 8
@@ -127,8 +127,10 @@ class ModelSummarizer:
         self._lock = threading.Lock()
 
     def digest(self, before: history.HistorySummary, aged: Sequence[history.PastStep]) -> history.HistorySummary:
-        """Return a digest of the digest `before` and of the `aged` steps since; blocks while the model answers, so it
-        must not be called from a running event loop (RuntimeError)."""
+        """Return a digest of the digest `before` and of the steps `aged` since.
+
+        It blocks while the model answers, so it must not be called from a running event loop (RuntimeError).
+        """
         ruled = self._rules.digest(before, aged)
         try:
             text = self._ask(before, aged)
@@ -169,10 +171,11 @@ Steps since:
 
 
 def open_summarizer(settings: config.Settings) -> history.Summarizer:
-    """Open the summarizer that `policy.summarizer` names; it calls no server yet, and there is nothing to close.
+    """Open what summarises an episode's old steps for the prompt, by rules or a language model (`policy.summarizer`).
 
-    settings: blocks `policy` and `language_model` are read. All callers in a process share a model's answers. Raises
-    BadInput for a `language_model.endpoint` that is needed and is not an address.
+    No server is called yet, and there is nothing to close. settings: blocks `policy` and `language_model` are read. All
+    callers in a process share a model's answers. Raises BadInput for a `language_model.endpoint` that is needed and is
+    not an address.
     """
     policy = settings.policy
     if policy.summarizer == "rules":

@@ -35,8 +35,8 @@ class CannotPublish(PolicyError):
 class ServePublisher:
     """Make the `flywheel model serve` at `endpoint` answer with the weights of a checkpoint or an adapter.
 
-    Each request ends on the weights that it began with. The attribute `adapter` is the model name that requests must
-    have to get what was published last; "": the name of the server's model.
+    Requests that run end on the weights that they began with. The attribute `adapter` is the model name that requests
+    must have to get what was published last; "": the name of the server's model.
     """
 
     def __init__(self, endpoint: PolicyEndpoint) -> None:
@@ -53,13 +53,13 @@ class ServePublisher:
         return models[0].weight_version if models else ""
 
     async def publish(self, checkpoint: Path) -> str:
-        """Swap the server's weights; return their digest once they answer. checkpoint: a checkpoint's folder, or an
-        adapter's.
+        """Swap the server's weights for those of `checkpoint`; return their digest once they answer.
 
-        Raises ModelError for a folder without weights, CannotPublish for a vLLM without the routes, or one that refuses
-        an adapter for its base, its rank or lack of room, PolicyTimeout after `PUBLISH_S`, PolicyBusy and PolicyError
-        for a server that fails to swap, or cannot be reached. The old weights then continue to answer, except where
-        vLLM failed in the middle of the swap, or a server goes on after a timeout: then publish again.
+        checkpoint: a checkpoint's folder, or an adapter's. Raises ModelError for a folder without weights,
+        CannotPublish for a vLLM without the routes, or one that refuses an adapter for its base, its rank or lack of
+        room, PolicyTimeout after `PUBLISH_S`, PolicyBusy and PolicyError for a server that fails to swap, or cannot be
+        reached. The old weights then continue to answer, except where vLLM failed in the middle of the swap, or a
+        server goes on after a timeout: then publish again.
         """
         url = f"{self._endpoint.url}/weights"
         path, version = await asyncio.to_thread(_identity, checkpoint)
@@ -115,6 +115,7 @@ class VllmPublisher(ServePublisher):
         self._publishing = asyncio.Lock()
 
     async def version(self) -> str:
+        """Return the digest of the weights that answer at present, as `ServePublisher.version`."""
         async with self._endpoint.client() as client:
             return await self._version(client)
 
@@ -126,6 +127,7 @@ class VllmPublisher(ServePublisher):
         return ""
 
     async def publish(self, checkpoint: Path) -> str:
+        """Load the adapter, or swap the weights, as `ServePublisher.publish`; return the digest."""
         path, version = await asyncio.to_thread(_identity, checkpoint)
         async with self._publishing, self._endpoint.client() as client:
             if is_adapter(checkpoint):
@@ -253,11 +255,11 @@ class VllmPublisher(ServePublisher):
         return {name: found.get(name) or {} for name in ("lora_config", "model_config", "cache_config", "vllm_env")}
 
     async def sleep(self) -> None:
-        """Let the server finish its requests and free the GPU's memory (vLLM's sleep mode, level 1: the weights move to
-        the CPU's memory, keys and values are dropped).
+        """Let the server finish its requests and free the GPU's memory.
 
-        Raises CannotPublish for a server that was started without sleep mode, PolicyTimeout after `PUBLISH_S`,
-        PolicyError where it does not sleep, or cannot be reached.
+        It is vLLM's sleep mode, level 1: the weights move to the CPU's memory, keys and values are dropped. Raises
+        CannotPublish for a server that was started without sleep mode, PolicyTimeout after `PUBLISH_S`, PolicyError
+        where it does not sleep, or cannot be reached.
         """
         async with self._endpoint.client() as client:
             told = await self._configuration(client, _SLEEP)
@@ -302,24 +304,25 @@ class VllmPublisher(ServePublisher):
 
 
 async def put_servers_to_sleep(policy: PolicySettings) -> None:
-    """Put each server of `policy.endpoint` to sleep where `policy.sleeps_while_training` is set, so that training can
-    use its GPU; opening a policy or publishing weights wakes it.
+    """Put the policy's servers to sleep if `policy.sleeps_while_training` is set, so that training can use their GPU.
 
-    policy: block `policy`. All servers at once; each finishes its requests first. Raises CannotPublish for a server
-    that was started without sleep mode, PolicyTimeout after 600 seconds of one request, PolicyError where one does not
-    sleep or cannot be reached, BadInput for an endpoint that is no address; the other servers may then sleep or not.
+    Opening a policy or publishing weights wakes them. policy: block `policy`. All servers at once; each finishes its
+    requests first. Raises CannotPublish for a server that was started without sleep mode, PolicyTimeout after 600
+    seconds of one request, PolicyError where one does not sleep or cannot be reached, BadInput for an endpoint that is
+    no address, or a request that a server refuses; the other servers may then sleep or not.
     """
     if policy.sleeps_while_training:
         await asyncio.gather(*(VllmPublisher(PolicyEndpoint(server)).sleep() for server in policy.servers))
 
 
 def check_adapter_server(policy: PolicySettings, adapter: AdapterSettings, largest_share: float | None) -> None:
-    """Check, before anything is trained, that the server at `policy.endpoint`, if it is a vLLM, was started to take
-    adapters and to sleep as the settings want; the server `flywheel model serve` needs neither.
+    """Check, before anything is trained, that the policy's vLLM server was started to take adapters and to sleep.
 
-    policy: block `policy`, with one server. adapter: block `adapter`. largest_share: of the GPU's memory that the
-    server may take; None: it need not sleep. Must not be called from a running event loop (RuntimeError). Raises
-    CannotPublish with the flag to start it with, RouteNotFound where it lacks the model, PolicyTimeout after 600
+    It must take adapters, and sleep, only as the settings want; `flywheel model serve` passes where
+    `policy.sleeps_while_training` is not set. policy: block `policy`, with one server. adapter: block `adapter`.
+    largest_share: of the GPU's memory that the server may take, 0 to 1; None: it need not sleep, and a server without
+    VLLM_SERVER_DEV_MODE, which does not tell, passes. Must not be called from a running event loop (RuntimeError).
+    Raises CannotPublish with the flag to start it with, RouteNotFound where it lacks the model, PolicyTimeout after 600
     seconds of one request, PolicyError where it cannot be reached, BadInput for an endpoint that is no address, or a
     request that the server refuses.
     """
@@ -328,8 +331,11 @@ def check_adapter_server(policy: PolicySettings, adapter: AdapterSettings, large
     async def ask() -> None:
         async with endpoint.client() as client:
             model = await endpoint.find(client, PUBLISH_S)
-        if model.owner != "flywheel" or policy.sleeps_while_training:
+        if model.owner != "flywheel":
             await VllmPublisher(endpoint).check_start(adapter, largest_share)
+        elif policy.sleeps_while_training:
+            fix = "set policy.sleeps_while_training to false, or start vllm in its place"
+            raise CannotPublish("`flywheel model serve` does not sleep", where=endpoint.root, fix=fix)
 
     asyncio.run(ask())
 

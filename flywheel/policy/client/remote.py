@@ -28,7 +28,7 @@ from flywheel.utils.progress import announce
 
 
 class RequestSlots:
-    """Limit the concurrent requests to a server to `at_once` slots, first come, first served; for one event loop.
+    """Limit the concurrent requests to a server to `at_once`, first come, first served; for one event loop.
 
     During a swap of weights no slot is taken (`hold_empty`).
     """
@@ -97,7 +97,10 @@ class RequestSlots:
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """Describe a checkpoint to publish. version: digest of its weights. encoder: the encoder that training uses."""
+    """Hold a checkpoint that is to be published to servers.
+
+    version: digest of its weights. encoder: the encoder that training uses.
+    """
 
     folder: Path
     version: str
@@ -105,8 +108,10 @@ class CheckpointWeights:
 
     @classmethod
     def read(cls, folder: Path, max_image_side: int) -> CheckpointWeights:
-        """Read the digest and the encoder of the checkpoint in `folder`. max_image_side: as in `Encoder`. Raises
-        ModelError without a tokeniser or weights."""
+        """Read the digest and the encoder of the checkpoint in `folder`.
+
+        max_image_side: as in `Encoder`. Raises ModelError without a tokeniser or weights.
+        """
         return cls(folder, checkpoint_digest(folder), Encoder.from_folder(folder, max_image_side=max_image_side))
 
 
@@ -114,8 +119,11 @@ _OWN_SERVER = "give each run a server of its own"
 
 
 class ServerConnection:
-    """Send requests to the server at `policy.endpoint`, from one event loop; `open` comes before `load` and `complete`.
-    The attribute `under_way` counts the requests that are not answered yet, waiting ones included."""
+    """Send requests to one policy server, from one event loop; call `open` before `load` and `complete`.
+
+    policy: block `policy`, with one server. The attribute `under_way` counts the requests that are not answered yet,
+    waiting ones included.
+    """
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._policy = policy
@@ -165,8 +173,10 @@ class ServerConnection:
 
     async def complete(self, context: Context, sampling: SamplingParams, timeout_s: float) -> Completion:
         """Answer one context with the weights that were published last, or newer ones if they arrive meanwhile.
+
         timeout_s: seconds for the wait for a slot, all tries and the pauses between them. Raises as
-        `RemotePolicy.complete`, and PolicyError for an answer of other weights or with a prompt other than ours."""
+        `RemotePolicy.complete`, and PolicyError for an answer of other weights or with a prompt other than ours.
+        """
         deadline = time.monotonic() + timeout_s
         self.under_way += 1
         try:
@@ -274,8 +284,11 @@ MAX_SESSIONS = 65_536  # remembered sessions; a forgotten one may go to a server
 
 
 class SessionAffinity(Generic[Key]):
-    """Assign sessions to servers. A session moves only if its server is not available, and then stays with the new
-    one. kept: how many sessions are remembered."""
+    """Assign sessions (trajectories) to servers, so that all requests of one go to the server that caches its prompts.
+
+    A session moves only if its server is not available, and then stays with the new one. kept: how many sessions are
+    remembered.
+    """
 
     def __init__(self, kept: int = MAX_SESSIONS) -> None:
         self._kept, self._given = kept, 0
@@ -308,8 +321,11 @@ LONGEST = 1.9  # limit of a request over all servers, as a multiple of policy.ti
 
 
 class ServerPool:
-    """Distribute requests over several servers, in one event loop, once `open` was called. A server that fails is left
-    out until it answers with the newest weights. A single server is never left out: its errors go to the caller."""
+    """Distribute requests over several servers, in one event loop; call `open` first.
+
+    A server that fails is left out until it answers with the newest weights. A single server is never left out: its
+    errors go to the caller.
+    """
 
     def __init__(self, policy: config.PolicySettings) -> None:
         self._timeout_s = policy.timeout_s
@@ -345,8 +361,11 @@ class ServerPool:
             await self._wait_for_return(deadline, {})
 
     async def complete(self, context: Context, sampling: SamplingParams) -> Completion:
-        """Answer one context. When a server fails, ask another one; if all are left out, wait for one to come back,
-        until `policy.timeout_s` after the beginning. Raises as `RemotePolicy.complete`."""
+        """Answer one context; when a server fails, ask another one.
+
+        If all are left out, wait for one to come back, until `policy.timeout_s` after the beginning. Raises as
+        `RemotePolicy.complete`.
+        """
         if self._alone:
             return await self._all[0].complete(context, sampling, self._timeout_s)
         began, deadline = _now(), _now() + self._timeout_s
@@ -462,14 +481,13 @@ T = TypeVar("T")
 
 
 class RemotePolicy:
-    """Answer by the server or servers that `policy.endpoint` names, as a `PolicyBackend`, with the checkpoint in
-    `folder`.
+    """Answer contexts by the OpenAI-compatible servers that `policy.endpoint` names (a `PolicyBackend`).
 
-    A thread with its own event loop owns the connections, so callers may use any event loop, and a busy caller does not
-    delay a request's timeout. The constructor publishes the checkpoint to servers that have other weights. At most
-    `policy.max_num_seqs` requests run at a server and `policy.max_queue_size` wait for it. `policy.timeout_s` limits a
-    request to one server: the wait for a slot, every try and the pauses between them; over several servers the limit is
-    1.9 times that. Raises BadInput for an endpoint that is not an address or a request that a server refuses,
+    The constructor publishes the checkpoint in `folder` to servers that have other weights. A thread with its own event
+    loop owns the connections, so callers may use any event loop, and a busy caller does not delay a request's timeout.
+    At most `policy.max_num_seqs` requests run at a server and `policy.max_queue_size` wait for it. `policy.timeout_s`
+    limits a request to one server: the wait for a slot, every try and the pauses between them; over several servers the
+    limit is 1.9 times that. Raises BadInput for an endpoint that is not an address or a request that a server refuses,
     ModelError for a folder without a tokeniser or weights, PolicyError (or its PolicyTimeout and PolicyBusy) where no
     server can be reached, has the model and can take the weights.
     """
@@ -490,6 +508,7 @@ class RemotePolicy:
 
     @property
     def weight_version(self) -> str:
+        """Return the digest of the weights that were published last."""
         return self._weights.version
 
     @property
@@ -513,12 +532,11 @@ class RemotePolicy:
         return await asyncio.wrap_future(self._submit(self._servers.complete(context, sampling)))
 
     async def load(self, checkpoint: Path) -> None:
-        """Publish the checkpoint in the folder `checkpoint` to the servers; running requests end on the weights that
-        they began with.
+        """Publish a checkpoint to the servers; running requests end on the weights that they began with.
 
-        Raises ModelError for a folder without tokeniser or weights, PolicyError where no server takes the weights
-        (PolicyTimeout after 600 seconds) or the policy is closed, BadInput for a request that a server refuses. After
-        an error of a server, some may have the new weights: load again.
+        checkpoint: its folder. Raises ModelError for a folder without tokeniser or weights, PolicyError where no server
+        takes the weights (PolicyTimeout after 600 seconds) or the policy is closed, BadInput for a request that a
+        server refuses. After an error of a server, some may have the new weights: load again.
         """
         await asyncio.wrap_future(self._submit(self._load(Path(checkpoint))))
 

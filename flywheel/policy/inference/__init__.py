@@ -1,0 +1,3 @@
+"""Answer with a checkpoint in this process: batching, caches, compiled kernels."""
+
+__all__ = ["cache", "embedded", "engine"]

@@ -38,7 +38,7 @@ class AdapterSlot:
 
     @property
     def vision_digest(self) -> str:
-        """Return a digest of the present adapter's part in the vision tower and its mergers: "" where it has none."""
+        """Return a digest of the present adapter's part in the vision tower and its mergers; "" where it has none."""
         seen = sorted((name, one) for name, one in (self._merged or {}).items() if ".visual." in f".{name}")
         sha = hashlib.sha256()
         for name, one in seen:
@@ -49,11 +49,11 @@ class AdapterSlot:
 
     @torch.no_grad()
     def put(self, folder: Path | None) -> bool:
-        """Merge the adapter in `folder` into the base, in place of the present one; None: restore the base.
+        """Merge the adapter in `folder` into the base, in place of the present one; return whether it is merged.
 
-        Return whether it is merged: not, with nothing changed, if something was put in before, and some of its layers
-        have no copy of their base weights, nor room for one; then load the base again. Raises ModelError as
-        `read_layer_updates`. After any error the present adapter is still merged.
+        folder: None restores the base. It is not merged, and nothing is changed, if something was put in before, and
+        some of its layers have no copy of their base weights, nor room for one; then load the base again. Raises
+        ModelError as `read_layer_updates`. After any error the present adapter is still merged.
         """
         shapes = {name: layer.weight.shape for name, layer in self._layers.items()}
         updates = read_layer_updates(folder, shapes) if folder else {}

@@ -28,29 +28,31 @@ BLOCK = 64  # buffers grow by multiples of this number of tokens
 
 
 class KVCache:
-    """Hold keys and values of a batch in one buffer, [layers, 2, rows, heads, length, head size]; the library's layers
-    take it as `past_key_values`.
+    """Hold keys and values of a batch in one buffer; the library's layers take it as `past_key_values`.
 
-    `at` sets where the next forward pass writes; then each layer calls `update` once. Beyond a row's end the buffer
-    holds old, finite numbers, which a mask must hide.
+    The buffer is [layers, 2, rows, heads, length, head size]. `at` sets where the next forward pass writes; then each
+    layer calls `update` once. Beyond a row's end the buffer holds old, finite numbers, which a mask must hide.
     """
 
     is_compileable = False  # read by the library
 
     def __init__(self, rows: int, length: int, layers: int, *, spare_masks: bool = False) -> None:
-        """Begin with no buffer. rows, length, layers: its size. spare_masks: `at` returns no mask where the causal one
-        is enough, as flash kernels need."""
+        """Begin with no buffer.
+
+        rows, length, layers: its size. spare_masks: `at` returns no mask where the causal one is enough, as flash
+        kernels need.
+        """
         self.rows, self.length, self._layers, self._spare_masks = rows, length, layers, spare_masks
         self._held: Tensor | None = None  # allocated with heads, head size, dtype and device of the first keys
         self._where: tuple[Any, ...] = ()
         self._start = self._seen = self._count = 0
 
     def at(self, starts: list[int], width: int, seen: int, device: torch.device) -> Tensor | None:
-        """Prepare the next pass, which writes `width` tokens to each of the first len(starts) rows, from starts[row]
-        on. seen: length of the keys and values that `update` returns.
+        """Prepare the next pass, which writes `width` tokens to each of the first rows; return the attention mask.
 
-        Returns the attention mask, bool [rows, 1, width, seen]: a token attends to its row up to itself. None with
-        `spare_masks`, where all rows start at the same position, end at `seen`, and start at 0 or get one token.
+        starts: where each row's tokens are written. seen: length of the keys and values that `update` returns. The mask
+        is bool [rows, 1, width, seen]: a token attends to its row up to itself. None with `spare_masks`, where all rows
+        start at the same position, end at `seen`, and start at 0 or get one token.
         """
         self._count, self._start, self._seen = len(starts), starts[0], seen
         level = min(starts) == max(starts)
@@ -64,8 +66,10 @@ class KVCache:
         return (torch.arange(seen, device=device) <= places[:, :, None])[:, None]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values, [rows, heads, width, head size]; return those of all tokens so far,
-        [rows, heads, seen, head size] each."""
+        """Store a layer's new keys and values; return those of all tokens so far.
+
+        keys, values: [rows, heads, width, head size]; the result's are [rows, heads, seen, head size].
+        """
         pair = self.buffer(keys.shape[1], keys.shape[-1], keys)[layer]
         for buffer, new in zip(pair, (keys, values), strict=True):
             buffer.transpose(1, 2)[self._where] = new.transpose(1, 2)
@@ -73,8 +77,10 @@ class KVCache:
         return keys, values
 
     def buffer(self, heads: int, size: int, like: Tensor | None = None) -> Tensor:
-        """Return the buffer, allocated at the first call. heads: of keys. size: of a head. like: has its dtype and
-        device; None: float32 on the CPU."""
+        """Return the buffer, allocated at the first call.
+
+        heads: of keys. size: of a head. like: has its dtype and device; None: float32 on the CPU.
+        """
         if self._held is None:  # zeros: a number that is not finite would spoil a row even behind the mask
             shape = (self._layers, 2, self.rows, heads, self.length, size)
             self._held = torch.zeros(shape) if like is None else like.new_zeros(shape)
@@ -99,11 +105,14 @@ class KVCache:
         self.buffer(held.shape[2], held.shape[4], held)[:, :, row, :, : held.shape[3]] = held
 
     def take(self, row: int, other: KVCache, other_row: int, tokens: int) -> None:
-        """Copy the first `tokens` tokens of row `other_row` of `other` (another cache, or this one) into a row."""
+        """Copy the first `tokens` tokens of another row into `row`.
+
+        other, other_row: the cache, which may be this one, and the row to copy from.
+        """
         self.write(row, other._held[:, :, other_row, :, :tokens])
 
     def wipe(self, row: int) -> None:
-        """Set a row to zero, as it may hold numbers that are not finite."""
+        """Set a row to zero, since it may hold numbers that are not finite."""
         if self._held is not None:
             self._held[:, :, row] = 0
 
@@ -121,7 +130,7 @@ class KVCache:
 
 
 class LruCache(Generic[V]):
-    """Cache the most recently used values, up to `limit` bytes. Not safe for concurrent threads."""
+    """Hold the most recently used values, up to `limit` bytes. Not safe for concurrent threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
@@ -142,8 +151,10 @@ class LruCache(Generic[V]):
         return found[0]
 
     def put(self, key: Hashable, value: V, size: int) -> list[V]:
-        """Store a value of `size` bytes, unless it is larger than the limit or `key` is present. Return the evicted
-        values."""
+        """Store a value of `size` bytes; return the values that are evicted for it.
+
+        It is not stored if it is larger than the limit, or `key` is present.
+        """
         if size > self.limit or key in self._held:
             return []
         self._held[key] = (value, size)
@@ -165,8 +176,11 @@ PREFIX_STRIDE = 32  # text may be cut after every multiple of this number of tok
 
 @dataclass(frozen=True)
 class EncodedScreen:
-    """Hold an image of a prompt. key: digest of its content. start, stop: range of its tokens in the prompt. grid:
-    (frames, rows, columns) of patches. pixels: float32 [patches, values per patch]."""
+    """Hold an image of a prompt.
+
+    key: digest of its content. start, stop: range of its tokens in the prompt. grid: (frames, rows, columns) of
+    patches. pixels: float32 [patches, values per patch].
+    """
 
     key: bytes
     start: int
@@ -177,10 +191,11 @@ class EncodedScreen:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPrompt:
-    """Hold a prompt in the engine's form. following: position of the first new token.
+    """Hold a prompt in the engine's form.
 
-    ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column). cuts: (tokens, digest) of the prefixes that
-    may be shared, shortest first; the last is the whole prompt. Equal digests mean equal tokens and equal screens.
+    ids: int64 [tokens]. positions: int64 [3, tokens] (time, row, column). following: position of the first new token.
+    cuts: (tokens, digest) of the prefixes that may be shared, shortest first; the last is the whole prompt. Equal
+    digests mean equal tokens and equal screens.
     """
 
     ids: Tensor
@@ -203,7 +218,7 @@ class EncodedPrompt:
         return self.ids.nbytes + self.positions.nbytes + sum(screen.pixels.nbytes for screen in self.screens)
 
     def showing(self, pixels: Sequence[np.ndarray]) -> EncodedPrompt:
-        """Return this prompt with the pixels of its screens, in order."""
+        """Return this prompt with other pixels of its screens. pixels: of each screen, in order."""
         shown = (replace(screen, pixels=one) for screen, one in zip(self.screens, pixels, strict=True))
         return replace(self, screens=tuple(shown))
 
@@ -212,8 +227,8 @@ def make_prompt(model: PreTrainedModel, encoded: EncodedSequence, end_id: int, k
     """Prepare a prompt for the engine: positions, screens and the places where its prefix may be cut.
 
     model: only its rule for positions is used. encoded: the prompt. end_id: the token that ends a message. keys: one
-    per screen, in order, not empty; equal keys mean equal screens. Raises ValueError where keys and screens differ in
-    number.
+    per screen, in order, none of them b""; equal keys mean equal screens. Raises ValueError where keys and screens
+    differ in number.
     """
     ids, positions = torch.from_numpy(encoded.input_ids), find_positions(model, encoded)
     screens = _screens(encoded, keys)
@@ -226,11 +241,11 @@ _positions: WeakKeyDictionary[torch.nn.Module, dict[tuple[bytes, bytes], Tensor]
 
 
 def find_positions(model: PreTrainedModel, encoded: EncodedSequence) -> Tensor:
-    """Return the positions of a prompt's tokens (multimodal RoPE), as the library's rule for `model` has them: int64
-    [3, tokens] (time, row, column).
+    """Return the positions of a prompt's tokens by the model's rule (multimodal RoPE): int64 [3, tokens].
 
-    The library's rule takes half of the time of preparing a prompt. So its result up to the last screen is kept for
-    all prompts of the same form; the text behind counts on, each token one more.
+    The rows are time, row and column. model: whose rule in the library is used. That rule takes half of the time of
+    preparing a prompt. So its result up to the last screen is kept for all prompts of the same form; the text behind
+    counts on, each token one more.
     """
     kinds, grid = encoded.mm_token_type_ids, encoded.image_grid_thw
     places = np.flatnonzero(kinds)
@@ -290,8 +305,11 @@ def find_prefix_cuts(ids: np.ndarray, screens: Sequence[EncodedScreen], end_id: 
 
 @dataclass(frozen=True, eq=False)
 class CachedPrefix:
-    """Hold a computed prompt. cuts: as in `EncodedPrompt`. held: its keys and values, [layers, 2, heads, tokens, head
-    size]. hidden: [size], at its last token."""
+    """Hold a prompt whose keys and values are computed.
+
+    cuts: as in `EncodedPrompt`. held: its keys and values, [layers, 2, heads, tokens, head size]. hidden: [size], at
+    its last token.
+    """
 
     cuts: tuple[tuple[int, bytes], ...]
     held: Tensor
@@ -304,7 +322,7 @@ class CachedPrefix:
 
 
 class PrefixCache:
-    """Cache the most recently used prompts, up to `limit` bytes; any of their prefixes can be found."""
+    """Hold the most recently used prompts, computed, up to `limit` bytes; any of their prefixes can be found."""
 
     def __init__(self, limit: int) -> None:
         self._held: LruCache[CachedPrefix] = LruCache(limit)
@@ -312,13 +330,15 @@ class PrefixCache:
 
     @property
     def limit(self) -> int:
-        """Return the most bytes that it may hold."""
+        """Return how many bytes the cache may hold at most."""
         return self._held.limit
 
     def find_longest(self, prompt: EncodedPrompt) -> tuple[CachedPrefix | None, int]:
-        """Return a cached prompt with the longest common prefix, and that prefix's tokens; (None, 0) where there is
-        none. The prefix is the whole prompt only where that prompt itself is cached: the first new token's logits need
-        the hidden state of the last token, which is kept for whole prompts only."""
+        """Return the cached prompt with the longest common prefix, and how many tokens that has; (None, 0) for none.
+
+        The prefix is the whole prompt only where that prompt itself is cached: the first new token's logits need the
+        hidden state of the last token, which is kept for whole prompts only.
+        """
         if (whole := self._held.get(prompt.name)) is not None:
             return whole, len(prompt)
         for tokens, cut in reversed(prompt.cuts[:-1]):
@@ -327,7 +347,7 @@ class PrefixCache:
         return None, 0
 
     def put(self, prefix: CachedPrefix) -> None:
-        """Add a computed prompt; the least recently used make room. One above the limit is not kept."""
+        """Add a computed prompt; the least recently used prompts make room. One above the limit is not kept."""
         size = prefix.held.nbytes + prefix.hidden.nbytes
         if size > self._held.limit:
             return
@@ -357,10 +377,13 @@ class VisionEncoder:
         one_by_one: bool = False,
         before: VisionEncoder | None = None,
     ) -> None:
-        """Use the vision tower of `model`. beside: a pool of `threads` threads for parallel passes; None: all run on
-        the caller's thread. one_by_one: one pass per screen, so that its features do not depend, to the last bit, on
+        """Use the vision tower of `model`.
+
+        limit: bytes of features that are cached. beside: a pool of `threads` threads for parallel passes; None: all run
+        on the caller's thread. one_by_one: one pass per screen, so that its features do not depend, to the last bit, on
         the screens computed with it. before: an encoder that is no longer used, with equal weights of the tower, equal
-        image settings and the same limit: its cache is taken over."""
+        image settings and the same limit: its cache is taken over.
+        """
         self._model, self._held = model, before._held if before else LruCache[ScreenFeatures](limit)
         device = next(model.parameters()).device
         self._patches = 1 if one_by_one else PATCHES_CUDA if device.type == "cuda" else PATCHES
@@ -369,11 +392,10 @@ class VisionEncoder:
         self.encoded = self.shared = 0  # screens computed, and not computed again, since the start
 
     def features(self, screens: Sequence[EncodedScreen]) -> list[ScreenFeatures]:
-        """Compute the features of `screens`, in their order, without gradients; equal screens are encoded once, cached
-        ones not again.
+        """Compute the features of `screens`, in their order, without gradients.
 
-        Returns for each screen its features at the text model's input, then those that deepstack adds to the first
-        layers, [tokens, size] each, on the model's device.
+        Equal screens are encoded once, cached ones not again. Returns for each screen its features at the text model's
+        input, then those that deepstack adds to the first layers, [tokens, size] each, on the model's device.
         """
         unique = {screen.key: screen for screen in screens}
         known = {key: found for key in unique if (found := self._held.get(key)) is not None}
@@ -427,9 +449,10 @@ def _split_screens(screens: Sequence[EncodedScreen], limit: int, threads: int) -
 
 
 def to_encoder_outputs(features: Sequence[ScreenFeatures]) -> dict[str, Any]:
-    """Return the features of screens in the form of the library's argument `mm_encoder_outputs`.
+    """Return the features of screens as the argument `mm_encoder_outputs` of a transformers model takes them.
 
-    features: one per screen, in order, at least one, as `run_vision_tower` returns them.
+    features: one per screen, in order, at least one, as `run_vision_tower` returns them. Returns one entry, `image`,
+    with `pooler_output` (a tensor per screen) and `deepstack_features` (per level, a tensor per screen).
     """
     first, *deeper = zip(*features, strict=True)
     return {"image": SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])}

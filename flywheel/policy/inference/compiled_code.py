@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 @cache
 def open_kernels() -> ModuleType | None:
-    """Import `cpu_kernels`, which compiles it where this machine has not yet; None where that is impossible."""
+    """Import `cpu_kernels`, which compiles it if this machine has not done so yet; None where that is impossible."""
     try:
         from flywheel.policy.inference import cpu_kernels
     except Exception as error:  # numba is missing or switched off; what it kept is damaged, or cannot be kept

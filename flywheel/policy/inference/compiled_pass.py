@@ -1,4 +1,4 @@
-"""Run a small language model by the compiled code of `cpu_kernels.py`, where a model and a machine allow it."""
+"""Run a small language model on a CPU by kernels that numba compiles (`cpu_kernels*.py`), where both allow it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TABLE = 512  # positions that the table of rotary angles grows by
 
 
 class CompiledPass:
-    """Run the language model over new tokens of several rows, each token as if it were alone.
+    """Run the language model over new tokens of several rows; what else is in the batch changes no row's results.
 
     The weights are copied as they are when this is made: make another after they have changed.
     """
@@ -77,9 +77,11 @@ class CompiledPass:
 
     @classmethod
     def open(cls, model: PreTrainedModel, text_pass: TextPass | None) -> CompiledPass | None:
-        """Return the pass of `model`, with its present weights; None where compiled code does not know or does not
-        help it: a large model, an output layer with a bias, angles that depend on a prompt's length, 8-bit integers on
-        a processor without AVX-512 VNNI. text_pass: of `optimise_for_inference`."""
+        """Return the pass of `model`, with its present weights; None where compiled code cannot run it, or is no help.
+
+        That is for a large model, an output layer with a bias, angles that depend on a prompt's length, 8-bit integers
+        on a processor without AVX-512 VNNI, a machine that cannot compile. text_pass: of `optimise_for_inference`.
+        """
         if text_pass is None or not is_small_model(model) or not text_pass.static_positions:
             return None
         head = model.get_output_embeddings()
@@ -104,9 +106,9 @@ class CompiledPass:
     ) -> Tensor:
         """Run the model over the new tokens of prompts, and append to the KV cache.
 
-        ids: of each row [tokens]. positions: of each row [3, tokens]. starts: tokens of each row in the cache. screens:
-        features for the image tokens of `ids`, row after row. Returns the hidden states after the last layer at each
-        row's last token, [rows, size].
+        ids: of each row [tokens]. positions: of each row [3, tokens]. starts: tokens of each row in the cache. held:
+        the cache. screens: features for the image tokens of `ids`, row after row. Returns the hidden states after the
+        last layer at each row's last token, [rows, size].
         """
         every, shown, deeper = torch.cat(tuple(ids)), *self._none
         x = self._embed[every.numpy()]
@@ -128,9 +130,11 @@ class CompiledPass:
         held: KVCache,
         wanted: Sequence[int],
     ) -> Tensor:
-        """Run the model over the newest tokens of answers. ids: of each row, at least one. positions: of each row's
-        first. wanted: of how many of each row's last tokens the hidden states are returned, row after row. The rest as
-        in `prefill`."""
+        """Run the model over the newest tokens of answers, and append to the KV cache.
+
+        ids: of each row, at least one. positions: of each row's first. wanted: of how many of each row's last tokens
+        the hidden states are returned, row after row. The rest as in `prefill`.
+        """
         counts = [len(one) for one in ids]
         at = [position + n for position, count in zip(positions, counts, strict=True) for n in range(count)]
         if (most := max(at)) >= len(self._cos):
@@ -151,7 +155,7 @@ class CompiledPass:
         temperatures: Sequence[float],
         random: Sequence[float],
     ) -> list[tuple[int, float, float]]:
-        """Sample a token for each row: token, log-probability at temperature 1 and at the row's.
+        """Sample a token for each row; return (token, log-probability at temperature 1, and at the row's) of each.
 
         logits: of this class. allowed: `AnswerState.allowed`, or None where all tokens are. temperatures: 0 is greedy.
         random: in [0, 1).

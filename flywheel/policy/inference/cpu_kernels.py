@@ -37,10 +37,10 @@ _INT = ir.IntType(64)
 
 
 def make_block_product(rows: int, *, bfloat16: bool = False) -> Any:
-    """Make the function that multiplies `rows` rows with one block of weights. bfloat16: of the block's numbers, each
-    widened to float32 where it is used; the rest is float32.
+    """Make the compiled function that multiplies `rows` rows with one block of weights.
 
-    Its arguments are addresses and lengths in numbers: x, and from one row of it to the next; the block; inputs; y, and
+    bfloat16: of the block's numbers, each widened to float32 where it is used; the rest is float32. The function's
+    arguments are addresses and lengths in numbers: x, and from one row of it to the next; the block; inputs; y, and
     from one row of it to the next.
     """
     word, half = ir.IntType(32), ir.IntType(16)
@@ -157,11 +157,11 @@ def _product(x, weights, y):
 
 
 def product(x, weights, layer, y):
-    """y[row] = the weights of a layer times x[row]. What is compiled for it goes by the type of `weights`."""
+    """Compute y[row] = the weights of a layer times x[row]; what is compiled depends on the type of `weights`."""
 
 
 def width(weights):
-    """Return how many numbers a row of a product with `weights` has, whole blocks."""
+    """Return how many numbers a row of a product with `weights` has: those of whole blocks."""
 
 
 @overload(product, inline="never")
@@ -259,7 +259,7 @@ def _attend(query, keys, values, seen, scale, scores, y):
 
 
 def layers_signature(matrices: types.Type) -> Any:
-    """Return the signature of `compute_layers` for matrices of a type."""
+    """Return numba's signature of `compute_layers` for matrices of the type `matrices`."""
     of_layers = (_F2, matrices, _F2, _F3, types.boolean, matrices, _F2, matrices, matrices, _I, _F)
     return types.void(*(_F2, _I1, _I1, _F2, _F2, _F6), *of_layers, *(_I1, _F3))
 
@@ -333,14 +333,14 @@ run_layers = njit(layers_signature(_F4), **KEPT)(compute_layers)
 
 @njit(types.void(_F2, _I1, _F1, _F, _F2), **KEPT)
 def norm_rows(x, chosen, weight, epsilon, y):
-    """RMSNorm of chosen rows. x: [tokens, size]. chosen: [rows]. weight: [size]. y: [rows, size]."""
+    """Compute RMSNorm of chosen rows into y. x: [tokens, size]. chosen: [rows]. weight: [size]. y: [rows, size]."""
     for row in range(len(chosen)):
         _normed(x[chosen[row] : chosen[row] + 1], weight, epsilon, y[row : row + 1])
 
 
 @njit(types.void(_F2, _F3, _F2), **KEPT)
 def multiply(x, weights, y):
-    """y[row] = weights x[row]. weights: as `pack_blocks` returns them. y: [rows, blocks x BLOCK]."""
+    """Compute y[row] = weights x[row]. weights: as `pack_blocks` returns them. y: [rows, blocks x BLOCK]."""
     _product(x, weights, y)
 
 

@@ -17,8 +17,10 @@ _one, _two, _three, _four = (make_block_product(rows, bfloat16=True) for rows in
 
 @njit(types.void(_F2, _H3, _F2, _I, _I), **KEPT)
 def multiply(x, weights, y, first, last):
-    """Compute the blocks from `first` up to `last` of y[row] = weights x[row]. x: [rows, in]. weights: as `pack_blocks`
-    returns them. y: [rows, blocks x BLOCK]."""
+    """Compute the blocks from `first` up to `last` of y[row] = weights x[row].
+
+    x: [rows, in]. weights: as `pack_blocks` returns them. y: [rows, blocks x BLOCK].
+    """
     rows, inputs = x.shape
     width = y.shape[1]
     x_at, y_at, at = x.ctypes.data, y.ctypes.data, weights.ctypes.data
@@ -40,8 +42,10 @@ def multiply(x, weights, y, first, last):
 
 
 def pack_blocks(weight: np.ndarray) -> np.ndarray | None:
-    """Cut a float32 matrix [out, in] into blocks of bfloat16, the bits as uint16 [blocks, in, BLOCK], the last filled
-    up with zeros; None where bfloat16 cannot hold a number of it."""
+    """Cut a float32 matrix [out, in] into blocks of bfloat16; None where bfloat16 cannot hold one of its numbers.
+
+    Returns the bits as uint16 [blocks, in, BLOCK], the last block filled up with zeros.
+    """
     outputs, inputs = weight.shape
     bits = weight.view(np.uint32)
     packed = np.zeros((-(-outputs // BLOCK), inputs, BLOCK), np.uint16)

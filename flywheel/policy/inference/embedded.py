@@ -30,7 +30,7 @@ from flywheel.policy.checkpoint import (
     is_adapter,
     resolve_checkpoint,
 )
-from flywheel.policy.devices import is_small_model, use_one_core_in_thread
+from flywheel.policy.devices import is_small_model
 from flywheel.policy.encoding import CutScreen, Encoder
 from flywheel.policy.guided_decoding import AnswerConstraint, BegunConstraint, open_constraint
 from flywheel.policy.inference.adapter_slot import AdapterSlot
@@ -40,6 +40,7 @@ from flywheel.policy.inference.fused_layers import TextPass, optimise_for_infere
 from flywheel.policy.inference.int8_layers import quantize_for_inference
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Completion, SamplingParams
+from flywheel.policy.torch_threads import use_one_core_in_thread
 from flywheel.utils.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 
 _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # the files that an encoder is made from
@@ -69,10 +70,12 @@ class LoadedCheckpoint:
     def open(
         cls, folder: Path, policy: config.PolicySettings, version: str = "", before: LoadedCheckpoint | None = None
     ) -> LoadedCheckpoint:
-        """Load the checkpoint in `folder`. policy: block `policy`. version: digest of its weights, if known. before: a
-        loaded checkpoint that no longer answers: its encoder is used again if it is equal, and its model if the base is
-        the same. Raises ModelError for a folder that cannot be loaded, and as `open_constraint`; `before` can then
-        still answer."""
+        """Load the checkpoint in `folder`.
+
+        policy: block `policy`. version: digest of its weights, if known. before: a loaded checkpoint that no longer
+        answers: its encoder is used again if it is equal, and its model if the base is the same. Raises ModelError for
+        a folder that cannot be loaded, and as `open_constraint`; `before` can then still answer.
+        """
         check_checkpoint(folder)
         text, place = _text_digest(folder), find_base_checkpoint(folder)
         version, adapter = version or checkpoint_digest(folder), Path(folder) if is_adapter(folder) else None
@@ -97,8 +100,11 @@ class LoadedCheckpoint:
     def engine(
         self, policy: config.PolicySettings, threads: int = 0, vision: VisionEncoder | None = None
     ) -> InferenceEngine:
-        """Return a new inference engine with empty caches. threads: as in `InferenceEngine`. vision: of an engine whose
-        checkpoint had the same `vision`: the screens that it knows stay known."""
+        """Return a new inference engine of the checkpoint, with empty caches.
+
+        policy: block `policy`. threads: as in `InferenceEngine`. vision: of an engine whose checkpoint had the same
+        `vision`: the screens that it knows stay known.
+        """
         room = policy.cache_mb << 20
         return InferenceEngine(
             self.model,
@@ -112,7 +118,7 @@ class LoadedCheckpoint:
         )
 
     def completion(self, row: BatchRow) -> Completion:
-        """Return the completion of a row that has ended."""
+        """Return the completion of a row of the batch that has ended."""
         end = self.encoder.end_id
         text = self.encoder.decode([token for token in row.token_ids if token != end])
         at = _find_stop(text, row.sampling.stop)
@@ -173,7 +179,7 @@ class _Swap:
 
 
 class EmbeddedPolicy:
-    """Answer with the checkpoint in `folder` in this process (a `PolicyBackend`).
+    """Answer with a checkpoint that is loaded into this process (a `PolicyBackend`).
 
     folder: a checkpoint's folder, or a Hugging Face name. policy: block `policy`. At most policy.max_num_seqs requests
     run and policy.max_queue_size wait. policy.cache_mb bounds the caches: half of it is for keys and values of prompt
@@ -201,6 +207,7 @@ class EmbeddedPolicy:
 
     @property
     def weight_version(self) -> str:
+        """Return the digest of the weights that answer at present."""
         return self._loaded.version
 
     @property
@@ -247,10 +254,12 @@ class EmbeddedPolicy:
             raise PolicyTimeout(f"no {what} in {limit:g} s", where=_WHERE, fix=fix) from None
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights once the running batch has ended; waiting requests get the new weights. checkpoint: its
-        folder. Raises ModelError for a folder that cannot be loaded, PolicyTimeout after `LOAD_S`, PolicyError where
-        memory runs out, and once the policy is closed; the old weights then continue to answer, after a timeout until
-        a swap that has begun ends."""
+        """Swap the weights once the running batch has ended; waiting requests get the new weights.
+
+        checkpoint: its folder. Raises ModelError for a folder that cannot be loaded, PolicyTimeout after `LOAD_S`,
+        PolicyError where memory runs out, and once the policy is closed; the old weights then continue to answer, after
+        a timeout until a swap that has begun ends.
+        """
         folder, answer = Path(checkpoint), Future[None]()
         await asyncio.to_thread(check_checkpoint, folder)
         version = await asyncio.to_thread(checkpoint_digest, folder)
@@ -264,8 +273,10 @@ class EmbeddedPolicy:
             raise PolicyError("the policy is closed", where=_WHERE)
 
     async def close(self) -> None:
-        """End the worker once all its requests are answered; return after `policy.timeout_s` at the latest. May be
-        called twice."""
+        """End the worker once all its requests are answered; return after `policy.timeout_s` at the latest.
+
+        May be called twice.
+        """
         with self._lock:
             first, self._closed = not self._closed, True
             if first:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from flywheel.policy.devices import open_pass_pool, supports_flash_attention
+from flywheel.policy.devices import supports_flash_attention
 from flywheel.policy.encoding import EncodedSequence
 from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint, AnswerState, BegunConstraint
 from flywheel.policy.inference import cache
 from flywheel.policy.inference.compiled_pass import CompiledPass
 from flywheel.policy.inference.fused_layers import PaddedPass, TextPass, make_library_pass
 from flywheel.policy.protocol import SamplingParams
+from flywheel.policy.torch_threads import open_pass_pool
 from flywheel.utils.errors import PolicyError
 
 # A token is drawn by inverse transform sampling, from one random number of the request's own generator. So it depends
@@ -83,12 +84,13 @@ PREFILL_TOKENS = 8192  # most tokens of one prefill pass, with padding: bounds i
 
 @dataclass(eq=False)
 class BatchRow:
-    """Hold a request in the batch. owner: the caller's object, which the engine does not use. error: why it failed.
-    constraint: the grammar of its answer, if any; form: its state in that grammar. stopped: tells whether a text of
-    `sampling.stop` ends the answer, given its token ids so far; None without stop texts.
+    """Hold a request in the batch, with its answer so far.
 
-    logprobs, tempered: of each sampled token, at temperature 1 and at the request's temperature (empty if greedy).
-    pending: the newest tokens, at least one, that the KV cache does not have yet.
+    owner: the caller's object, which the engine does not use. error: why it failed. constraint: the grammar of its
+    answer, if any; form: its state in that grammar. stopped: tells whether a text of `sampling.stop` ends the answer,
+    given its token ids so far; None without stop texts. logprobs, tempered: of each sampled token, at temperature 1 and
+    at the request's temperature (empty if greedy). pending: the newest tokens, at least one, that the KV cache does not
+    have yet.
     """
 
     prompt: cache.EncodedPrompt
@@ -118,8 +120,10 @@ class BatchRow:
         return len(self.prompt) + len(self.token_ids) - self.pending
 
     def random(self, ahead: int = 0) -> float | None:
-        """Return the random number, in [0, 1), of the token that comes `ahead` tokens behind the next; None for a
-        greedy answer."""
+        """Return the random number, in [0, 1), that a token of the answer is drawn by; None for a greedy answer.
+
+        ahead: how many tokens behind the next one it comes.
+        """
         if self.sampling.temperature == 0:
             return None
         number = len(self.token_ids) + ahead
@@ -128,7 +132,11 @@ class BatchRow:
         return self._random[number]
 
     def add(self, token: int, logprob: float, tempered: float) -> None:
-        """Append a sampled token. Raises PolicyError where its grammar does not allow it."""
+        """Append a sampled token.
+
+        logprob, tempered: its log-probability at temperature 1, and at the request's. Raises PolicyError where the
+        row's grammar does not allow it.
+        """
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         if self.sampling.temperature > 0:
@@ -143,14 +151,19 @@ class BatchRow:
         return self.token_ids[-self.pending :]  # of a grammar, which has no image token
 
     def next_input(self, image_id: int) -> int:
-        """Return the newest token, the model's next input. A sampled image token stands for no image, so the token
-        before it takes its place, as in the trainer's pass (`training/modeling/policy_forward.py`)."""
+        """Return the newest token, the model's next input.
+
+        A sampled image token stands for no image, so the token before it takes its place, as in the trainer's pass
+        (`training/modeling/policy_forward.py`).
+        """
         newest = next((token for token in reversed(self.token_ids) if token != image_id), None)
         return int(self.prompt.ids[-1]) if newest is None else newest
 
     def ended(self, end_id: int) -> bool:
-        """Tell whether the answer has ended: by an error, its length, the token `end_id` or a stop text. It has a
-        token, or an error."""
+        """Tell whether the answer has ended: by an error, its length, the token `end_id` or a stop text.
+
+        It must have a token, or an error.
+        """
         return (
             self.error is not None
             or len(self.token_ids) >= self.sampling.max_new_tokens
@@ -166,8 +179,11 @@ _Drawn = tuple[int, float, float]  # token, log-probability at temperature 1 and
 
 @dataclass
 class EngineCounts:
-    """Count an engine's work since its start. steps: passes over the batch. tokens: sampled tokens. prompts: admitted
-    prompts. prefilled, shared: prompt tokens that were computed, and that were reused from an equal prefix."""
+    """Hold how much an engine has done since its start.
+
+    steps: passes over the batch. tokens: sampled tokens. prompts: admitted prompts. prefilled, shared: prompt tokens
+    that were computed, and that were reused from an equal prefix.
+    """
 
     steps: int = 0
     tokens: int = 0
@@ -204,13 +220,13 @@ class _Computed:
 
 
 class InferenceEngine:
-    """Sample with any model of the Qwen-VL family. end_id: the token that ends a response. text_pass: runs the language
-    model; None: the library's layers do. threads: parallel prefill passes on a CPU, one core each; 0: as many as the
-    calling thread has torch threads.
+    """Sample answers in a continuous batch, with any model of the Qwen-VL family; for one thread.
 
-    prefix_bytes, vision_bytes: size of the caches of prompt prefixes and of screen features; 0: no cache. share:
-    whether new rows with equal prompts are computed once. vision: of an engine that is no longer used, as `before` of
-    `VisionEncoder`; None: no screen is known yet.
+    end_id: the token that ends a response. text_pass: runs the language model; None: the library's layers do. threads:
+    parallel prefill passes on a CPU, one core each; 0: as many as the calling thread has torch threads. prefix_bytes,
+    vision_bytes: size of the caches of prompt prefixes and of screen features; 0: no cache. share: whether new rows
+    with equal prompts are computed once. vision: of an engine that is no longer used, as `before` of `VisionEncoder`;
+    None: no screen is known yet.
     """
 
     def __init__(
@@ -241,7 +257,7 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def admit(self, newcomers: Sequence[BatchRow]) -> list[BatchRow]:
-        """Add rows to the batch and sample the first token of each. Return those that ended with it, or by an error."""
+        """Add rows to the batch and sample the first token of each; return those that ended with it, or by an error."""
         groups: dict[Any, list[BatchRow]] = {}
         for row in newcomers:
             groups.setdefault(row.prompt.name if self._share else id(row), []).append(row)
@@ -252,8 +268,10 @@ class InferenceEngine:
 
     @torch.inference_mode()
     def step(self) -> list[BatchRow]:
-        """Sample one token or more for each row. Return the rows that ended; where the model fails, all end with its
-        error."""
+        """Sample one token or more for each row; return the rows that ended.
+
+        Where the model fails, all rows end with its error.
+        """
         try:
             image_id = self._model.config.image_token_id
             guesses = self._guess()

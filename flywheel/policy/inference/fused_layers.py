@@ -23,8 +23,11 @@ _KNOWN = {"Qwen2VLDecoderLayer", "Qwen2_5_VLDecoderLayer", "Qwen3VLTextDecoderLa
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """Hold the weights of a layer, [out, in]; matrices with the same input are joined into one. head_norm: factors of
-    queries and keys after their normalisation, [heads + key heads, head size]; None for a model without it."""
+    """Hold the weights of a layer, [out, in]; matrices with the same input are joined into one.
+
+    head_norm: factors of queries and keys after their normalisation, [heads + key heads, head size]; None for a model
+    without it.
+    """
 
     before: Tensor
     qkv: Tensor
@@ -37,8 +40,10 @@ class LayerWeights:
 
 
 class TextPass:
-    """Run the language model over tokens in float32. It replaces the model's weights by views of joined matrices, so
-    the model can no longer be trained."""
+    """Run the language model over tokens in float32, in few operations.
+
+    It replaces the model's weights by views of joined matrices, so the model can no longer be trained.
+    """
 
     quantized = False
 
@@ -113,8 +118,10 @@ class TextPass:
         return self.product(seen.transpose(1, 2).reshape(rows, width, -1), number, "out")
 
     def product(self, x: Tensor, number: int, name: str) -> Tensor:
-        """Multiply by a matrix of a layer: [..., in] -> [..., out]. number: of the layer. name: of a field of
-        `LayerWeights`; qkv has its bias added."""
+        """Multiply by a matrix of a layer: [..., in] -> [..., out].
+
+        number: of the layer. name: of a field of `LayerWeights`; qkv has its bias added.
+        """
         layer = self.layers[number]
         return linear(x, getattr(layer, name), layer.qkv_bias if name == "qkv" else None)
 
@@ -143,8 +150,11 @@ def make_library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
 
 
 class PaddedPass:
-    """Run `TextPass`, or the library's layers, over new tokens of several rows, padded to one width. run: with the
-    signature of `TextPass`. device: of the model. output: what computes the logits of a few rows; None: the model."""
+    """Run `TextPass`, or the library's layers, over new tokens of several rows, padded to one width.
+
+    run: with the signature of `TextPass`. device: of the model. output: what computes the logits of a few rows; None:
+    the model.
+    """
 
     takes_several = False  # every row gets one token at a step
 
@@ -167,9 +177,9 @@ class PaddedPass:
     ) -> Tensor:
         """Run the model over the new tokens of prompts, and append to the KV cache.
 
-        ids: of each row [tokens]. positions: of each row [3, tokens]. starts: tokens of each row in the cache. screens:
-        features for the image tokens of `ids`, row after row. Returns the hidden states after the last layer at each
-        row's last token, [rows, size].
+        ids: of each row [tokens]. positions: of each row [3, tokens]. starts: tokens of each row in the cache. held:
+        the cache. screens: features for the image tokens of `ids`, row after row. Returns the hidden states after the
+        last layer at each row's last token, [rows, size].
         """
         counts = [len(one) for one in ids]
         width = max(counts)
@@ -190,8 +200,11 @@ class PaddedPass:
         held: KVCache,
         wanted: Sequence[int],
     ) -> Tensor:
-        """Run the model over the newest token of each answer. ids: of each row, one. positions: of each row. wanted: of
-        how many tokens of each row the hidden states are returned, which is one. The rest as in `prefill`."""
+        """Run the model over the newest token of each answer, and append to the KV cache.
+
+        ids: of each row, one. positions: of each row. wanted: of how many tokens of each row the hidden states are
+        returned, which is one. The rest as in `prefill`.
+        """
         mask = held.at(list(starts), 1, max(starts) + 1, self._device)
         at = torch.tensor([positions], device=self._device).mT.expand(3, -1, -1)
         return self._run(torch.tensor(ids, device=self._device), at, mask, held)[:, -1]
@@ -233,7 +246,7 @@ ROWS = 512  # number of rows that oneDNN chooses the weights' layout for; produc
 
 
 class StillPatchEmbedding(nn.Module):
-    """Compute the patch projection of still pictures as one matrix product.
+    """Embed the patches of still pictures by one matrix product, in place of a convolution.
 
     The frames of a still picture are equal, so the kernel can be summed over them; and kernel and stride are equal, so
     the convolution is a matrix product. On a CPU it takes a third of the library's time and rounds no worse.
@@ -273,8 +286,10 @@ class PackedLinear(nn.Module):
 
 
 def optimise_for_inference(model: PreTrainedModel) -> TextPass | None:
-    """Replace the layers of `model` by those above, in place; it can then only infer. Return the `TextPass` that runs
-    its language model; None where `TextPass` does not know the model."""
+    """Replace the layers of `model` by faster ones, in place, so that it can only infer; return its `TextPass`.
+
+    That runs its language model; None where `TextPass` does not know the model.
+    """
     replace_patch_embedding(model)
     first = next(model.parameters())
     if is_cuda(first.device):
@@ -294,8 +309,10 @@ def replace_patch_embedding(model: PreTrainedModel) -> None:
 
 
 def replace_linear_layers(module: nn.Module, kind: Callable[..., nn.Module], but: Collection[nn.Module]) -> None:
-    """Replace the linear layers in `module` by layers of a `kind`, each fused with the GELU that follows it; but for
-    the modules in `but`."""
+    """Replace the linear layers in `module`, each fused with the GELU that follows it.
+
+    kind: makes the new layer of a linear layer and the GELU's approximation ("": none). but: modules whose layers stay.
+    """
     for name, child in list(module.named_children()):
         if child in but:
             continue

@@ -21,8 +21,11 @@ MOST_ROWS = 8  # with more, arithmetic takes longer than reading
 
 
 class BfloatOutputLayer:
-    """Multiply by an output layer without a bias. packed: its weights, as `cpu_kernels_bfloat16.pack_blocks` returns
-    them. outputs: of its rows. threads: that share a product."""
+    """Hold an output layer without a bias in bfloat16, and multiply by it.
+
+    packed: its weights, as `cpu_kernels_bfloat16.pack_blocks` returns them. outputs: of its rows. threads: that share a
+    product.
+    """
 
     def __init__(self, packed: np.ndarray, outputs: int, threads: int) -> None:
         from flywheel.policy.inference import cpu_kernels_bfloat16
@@ -33,9 +36,11 @@ class BfloatOutputLayer:
 
     @classmethod
     def open(cls, model: PreTrainedModel) -> BfloatOutputLayer | None:
-        """Return the output layer of `model`, whose weights are float32 on a CPU, for as many threads as the caller
-        computes with; None where it is no help: a small model, weights that bfloat16 does not hold, a bias, a machine
-        without compiled code."""
+        """Return the output layer of `model` in bfloat16; None where that is no help.
+
+        model: with weights in float32 on a CPU. It is no help for a small model, weights that bfloat16 does not hold, a
+        bias, a machine without compiled code. A product is shared by as many threads as the caller computes with.
+        """
         head = model.get_output_embeddings()
         if is_small_model(model) or type(head) is not nn.Linear or head.bias is not None or open_kernels() is None:
             return None

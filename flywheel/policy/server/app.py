@@ -37,8 +37,11 @@ _RETRY_AFTER_S = "1"
 _GONE = 499  # status for a client that has disconnected; it is never sent
 
 
-class RequestRefused(Exception):
-    """Signal a refused request. status: HTTP status. param: field at fault. code: OpenAI's error code."""
+class ApiRequestRefused(Exception):
+    """Signal that the server refuses a request.
+
+    status: HTTP status. param: field at fault. code: OpenAI's error code.
+    """
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -46,10 +49,11 @@ class RequestRefused(Exception):
 
 
 class PolicyService:
-    """Hold the state that the routes share. name: name of the model. folder: its checkpoint. key: API key that clients
-    must send. settings: block `policy`. The attribute `cut` is an event that ends the running requests when set.
+    """Hold the state that the routes of a policy server share.
 
-    Raises ModelError where the checkpoint's config.json is damaged.
+    policy: answers the requests. name: name of the model. folder: its checkpoint. key: API key that clients must send.
+    settings: block `policy`. The attribute `cut` is an event that ends the running requests when set. Raises ModelError
+    where the checkpoint's config.json is damaged.
     """
 
     def __init__(
@@ -78,9 +82,9 @@ class PolicyService:
 
     @contextlib.contextmanager
     def count_request(self) -> Iterator[None]:
-        """Count a request as running within the block. Raises RequestRefused if the server is closing."""
+        """Count a request as running within the block. Raises ApiRequestRefused if the server is closing."""
         if self.closing:
-            raise RequestRefused(503, "the server is closing", code="closing")
+            raise ApiRequestRefused(503, "the server is closing", code="closing")
         self.under_way += 1
         self._idle.clear()
         try:
@@ -91,8 +95,10 @@ class PolicyService:
                 self._idle.set()
 
     async def await_while_connected(self, request: Request, work: Awaitable[T]) -> T:
-        """Await `work` and return its result. If the client of `request` disconnects first, cancel `work` and raise
-        ClientDisconnect; if `cut` is set first, cancel it and raise RequestRefused."""
+        """Await `work` and return its result; cancel it if the client disconnects or the server is cut off.
+
+        Raises ClientDisconnect if the client of `request` disconnects first, ApiRequestRefused if `cut` is set first.
+        """
         task = asyncio.ensure_future(work)
         gone, cut = asyncio.create_task(_disconnected(request)), asyncio.create_task(self.cut.wait())
         try:
@@ -101,7 +107,7 @@ class PolicyService:
                 return task.result()
             if gone.done():
                 raise ClientDisconnect
-            raise RequestRefused(503, "the server closed before the answer was there", code="closing")
+            raise ApiRequestRefused(503, "the server closed before the answer was there", code="closing")
         finally:
             for one in (task, gone, cut):
                 one.cancel()
@@ -174,7 +180,7 @@ def create_policy_app(service: PolicyService) -> Starlette:
             )
             if asked.model != service.name:
                 message = f"The model `{asked.model[:80]}` does not exist; this server has `{service.name}`"
-                raise RequestRefused(404, message, param="model", code="model_not_found")
+                raise ApiRequestRefused(404, message, param="model", code="model_not_found")
             answers, prompt_ids = await service.await_while_connected(request, service.complete(asked))
             head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": service.name}
             spell = service.policy.encoder.tokenizer.decode
@@ -209,11 +215,11 @@ def _guarded(service: PolicyService, handler: Handler) -> Handler:
         try:
             sent = request.headers.get("authorization", "")
             if not hmac.compare_digest(sent.encode(), f"Bearer {service.key}".encode()):
-                raise RequestRefused(401, "Incorrect API key provided", code="invalid_api_key")
+                raise ApiRequestRefused(401, "Incorrect API key provided", code="invalid_api_key")
             return await handler(request)
         except ClientDisconnect:
             return Response(status_code=_GONE)
-        except RequestRefused as refusal:
+        except ApiRequestRefused as refusal:
             return _error(refusal.status, refusal.message, refusal.param, refusal.code)
         except FlywheelError as error:
             return _policy_error(service, error)
@@ -253,7 +259,7 @@ async def _body(request: Request, timeout_s: float) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         found = kind[:80] or "of no type"
-        raise RequestRefused(415, f"the body is {found}: send it with Content-Type: application/json")
+        raise ApiRequestRefused(415, f"the body is {found}: send it with Content-Type: application/json")
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
@@ -261,9 +267,9 @@ async def _body(request: Request, timeout_s: float) -> bytes:
                 body += piece
                 if len(body) > MAX_BODY:
                     what = f"the body is larger than {MAX_BODY >> 20} MiB: send fewer or smaller screens"
-                    raise RequestRefused(413, what)
+                    raise ApiRequestRefused(413, what)
     except TimeoutError:
-        raise RequestRefused(408, f"the body did not arrive within {timeout_s:g} s") from None
+        raise ApiRequestRefused(408, f"the body did not arrive within {timeout_s:g} s") from None
     return bytes(body)
 
 

@@ -33,8 +33,10 @@ def server_key_path(port: int) -> Path:
 
 @contextlib.contextmanager
 def hold_server_key(port: int, key: str) -> Iterator[Path]:
-    """Write the API key of the server at `port` to its key file, and yield the path; the file is locked within the
-    block and removed at its end. Raises DiskFull."""
+    """Keep the API key of the server at `port` in its key file within the block; yield the file's path.
+
+    The file is locked meanwhile, and removed at the end of the block. Raises DiskFull.
+    """
     path = server_key_path(port)
     credentials.write_private_file(path, f"{key}\n")
     with path.open(encoding="utf-8") as held:
@@ -46,8 +48,10 @@ def hold_server_key(port: int, key: str) -> Iterator[Path]:
 
 
 def find_server_key(url: str) -> str:
-    """Return the API key of the server that this user runs at `url`; "" where `url` is not a loopback address, or no
-    such server runs."""
+    """Return the API key of the server that this user runs at `url`; "" where there is no such server.
+
+    "" too where `url` is not a loopback address.
+    """
     try:
         parts = urlsplit(url)
         if parts.hostname != "localhost" and not ipaddress.ip_address(parts.hostname or "").is_loopback:
@@ -68,8 +72,11 @@ _WRITE_S = 5  # seconds to send the last responses
 
 @dataclass(frozen=True)
 class ServerReady:
-    """Describe a running server. url: policy.endpoint of its clients. model: its name in requests. weight_version:
-    digest of its weights. key_file: path of the file with the API key."""
+    """Hold how clients reach a server that runs.
+
+    url: policy.endpoint of its clients. model: its name in requests. weight_version: digest of its weights. key_file:
+    path of the file with the API key.
+    """
 
     url: str
     model: str
@@ -88,16 +95,16 @@ def serve_policy(
     say: Callable[[ServerReady], None],
     grace_s: float = GRACE_S,
 ) -> None:
-    """Serve a checkpoint until SIGTERM or Ctrl-C; return once the server has shut down. Called in the main thread,
-    outside of an event loop.
+    """Serve a checkpoint by HTTP, as OpenAI's chat API, until SIGTERM or Ctrl-C; return once the server has shut down.
 
-    folder: the checkpoint's folder, or a Hugging Face name. policy: block `policy`. host, port: address; port 0 takes a
-    free one. name: name of the model in requests. key: API key that clients must send; it is stored in a file that only
-    this user can read, and removed at the end. say: called once the server answers. grace_s: seconds that running
-    requests get after the first signal; a second signal ends them. Raises, before the server answers, BadInput for an
-    address that cannot be used and an action grammar that guided decoding does not support, ModelError for a folder or
-    name that is no checkpoint or whose tokeniser does not allow guided decoding where that is set to always,
-    PolicyError where the server does not start, DiskFull where its key cannot be stored.
+    Called in the main thread, outside of an event loop. folder: as `base` of `resolve_checkpoint`, without `root`.
+    policy: block `policy`. host, port: address; port 0 takes a free one. name: name of the model in requests. key: API
+    key that clients must send; it is stored in a file that only this user can read, and removed at the end. say: called
+    once the server answers. grace_s: seconds that running requests get after the first signal; a second signal ends
+    them. Raises, before the server answers, BadInput for an address that cannot be used and an action grammar that
+    guided decoding does not support, ModelError for a folder or name that is no checkpoint or whose tokeniser does not
+    allow guided decoding where that is set to always, and for a device that is not there, PolicyError where the server
+    does not start, DiskFull where its key cannot be stored.
     """
 
     async def serve(listener: socket.socket, folder: Path) -> None:

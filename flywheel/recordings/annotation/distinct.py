@@ -1,6 +1,6 @@
-"""Tell which of the model's answers to one screen have the same effect, so that they are one candidate.
+"""Tell which of the model's answers to one screen have the same effect, so that annotators see one candidate for them.
 
-Unlike `does_the_same`, which compares with an expert's point, neither of two answers is known to be right.
+Unlike for `does_the_same`, which compares with an expert's point, neither of two answers is known to be right.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from flywheel.agent.actions import Action, Point
 from flywheel.recordings.annotation.overrides import smallest_element
-from flywheel.rollout.corrections import NEAR
+from flywheel.rollout.solvers import NEAR
 
 _MISS = 0.025  # of the screen, both ways together: a point that misses an element by so little is taken as meant for it
 
@@ -20,9 +20,9 @@ Elements = Sequence[Mapping[str, Any]]
 def have_the_same_effect(one: Action, other: Action, elements: Elements) -> bool:
     """Tell whether two actions have the same effect on the screen: the same verb and words, at the same places.
 
-    elements: named, of the screen, each with x, y, w and h as fractions of it. Two places are the same where both hit
-    the same element (the smallest under each). Where both hit none, they are where they are near; where one hits an
-    element and the other none, where that one misses it by two cells of a grid of 100.
+    elements: named, of the screen, each with name, x, y, w and h, in fractions of it. Two points are the same place
+    where the smallest element under both is the same; where none is under either, if they are near; where one hits an
+    element and the other none, if the other misses it by less than 0.025.
     """
     if type(one) is not type(other):
         return False
@@ -31,7 +31,7 @@ def have_the_same_effect(one: Action, other: Action, elements: Elements) -> bool
 
 
 def hits_an_element(action: Action, elements: Elements) -> bool:
-    """Tell whether each of the action's points hits a named element."""
+    """Tell whether each of the action's points hits a named element. elements: as for `have_the_same_effect`."""
     return all(smallest_element(value, elements) for value in vars(action).values() if isinstance(value, Point))
 
 

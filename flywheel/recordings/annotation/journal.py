@@ -1,9 +1,9 @@
 """Keep the journal of an annotation session on disk: what was seen, proposed and decided, in order.
 
 A line is on the disk before what it says is carried out, so neither a killed server nor a tab that closes loses a
-decision. `AnnotationState` is what the lines come to; a session at work, its resumption and the rows of the tables are
-all made of it. Lines are JSON objects: `do` says which, `begun`, `seen`, `proposed`, `chose`, `undone`, `skipped`,
-`finished`.
+decision. `AnnotationState` is what the lines add up to; a session at work, its resumption and the rows of the tables
+are all made of it. Lines are JSON objects; their kind stands in `do`: `begun`, `seen`, `proposed`, `chose`, `undone`,
+`skipped`, `finished`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ Line = dict[str, Any]
 
 @dataclass
 class AnnotationState:
-    """Hold what a journal's lines come to.
+    """Hold the state of an annotation session that its journal's lines add up to.
 
-    begun: the first line. steps: lines `chose` of the steps that stand. seen: lines `seen`, the one of the reset and
-    one for each of these steps whose result is known. proposed: the candidates for these steps and the next one, each
-    with its step, its number and the samples it was drawn among. counts, samples: candidates and samples so far, by
-    step, those of paths that an undo left too. skipped: the annotator wants no more of it. ended: the line `finished`.
+    begun: the first line. steps: lines `chose` of the steps that were not undone. seen: lines `seen`, the one of the
+    reset and one for each of these steps whose result is known. proposed: the candidates for these steps and the next
+    one, each with its step, its number and the samples it was drawn among. counts, samples: numbers of candidates and
+    samples so far, by step, those of undone paths too. skipped: the annotator does not want to go on with the session.
+    ended: the line `finished`; None before.
     """
 
     begun: Line = field(default_factory=dict)
@@ -54,11 +55,11 @@ class AnnotationState:
 
     @property
     def task(self) -> Task:
-        """Return the session's task."""
+        """Return the task that is annotated."""
         return task_from_row(self.begun["task"])
 
     def apply(self, line: Line) -> None:
-        """Follow a line. Raises KeyError, IndexError or TypeError for one that does not fit."""
+        """Update the state by the journal's next line. Raises KeyError, IndexError or TypeError where it cannot be."""
         match line["do"]:
             case "begun":
                 self.begun = line
@@ -95,7 +96,7 @@ class AnnotationState:
         return [one for one in self.proposed if one["step"] == step]
 
     def step(self, number: int, trajectory_id: str) -> Step:
-        """Return step `number` as a row of `steps`. trajectory_id: of the row."""
+        """Return step `number` as a row of the table `steps`. trajectory_id: the row's."""
         chose, before = self.steps[number], self.seen[number]
         after = self.seen[number + 1] if number + 1 < len(self.seen) else {}
         chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in chose["chosen"].items()}
@@ -118,10 +119,13 @@ class AnnotationState:
 
 
 class AnnotationJournal:
-    """Write the journal of one session, in a folder of its own. One process at a time does, and holds a lock."""
+    """Write the journal of one session, in a folder of its own; a lock keeps other processes from it."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin a journal. folder: new. Raises DataError where the journal is open elsewhere, DiskFull."""
+        """Open the journal in `folder`, which is made where it is missing.
+
+        Raises DataError where the journal is open elsewhere, DiskFull.
+        """
         self.folder, self.state = folder, AnnotationState()
         with disk_full_errors(folder):
             (folder / _SCREENS).mkdir(parents=True, exist_ok=True)
@@ -155,9 +159,10 @@ class AnnotationJournal:
         return journal
 
     def append(self, do: str, **fields: Any) -> None:
-        """Write a line with the time, wait until it is on the disk, and follow it. Nothing is written by halves.
+        """Write a line with the time, wait until it is on the disk, and update `state` by it.
 
-        do: which. fields: JSON values. Raises DiskFull, OSError.
+        do: the line's kind. fields: JSON values. A line that cannot be written whole is taken back. Raises DiskFull,
+        OSError.
         """
         line = {"do": do, **fields, "at": datetime.now(UTC).isoformat()}
         data, before = json.dumps(line, ensure_ascii=True).encode() + b"\n", os.fstat(self._file).st_size
@@ -170,8 +175,7 @@ class AnnotationJournal:
         self.state.apply(json.loads(data))
 
     def append_seen(self, result: StepResult) -> None:
-        """Write what was seen: the result of the reset or of a step. Its screen is stored once, under its sha256.
-        Raises as `append`."""
+        """Write the result of the reset or a step; its screen is stored once, under its sha256. Raises as `append`."""
         seen, info, sha256 = result.observation, result.info, None
         if seen.screenshot is not None:
             sha256 = hashlib.sha256(seen.screenshot).hexdigest()
@@ -192,11 +196,11 @@ class AnnotationJournal:
         )
 
     def screen_path(self, sha256: str) -> Path:
-        """Return the path of a screen's file."""
+        """Return the path of the file of the screen with that sha256, which may not exist."""
         return self.folder / _SCREENS / f"{sha256}.png"
 
     def close(self) -> None:
-        """Close the journal; one that has its end gets its final name, by which the next iteration knows it."""
+        """Close the journal; a finished one is renamed, by which the next iteration knows that it may take it."""
         if self._file < 0:
             return
         os.close(self._file)
@@ -207,12 +211,15 @@ class AnnotationJournal:
 
 
 def is_annotation(folder: Path) -> bool:
-    """Tell whether `folder` is a finished annotation session, by the name of a file in it, which is not read."""
+    """Tell whether `folder` holds a finished annotation session, by the name of its journal, which is not read."""
     return (folder / FINISHED_JOURNAL).is_file()
 
 
 def read_annotation(folder: Path) -> tuple[AnnotationState, dict[str, bytes]]:
-    """Read a finished session, and its screens by sha256. Raises DataError for missing or damaged files."""
+    """Read a finished annotation session, and its screens (PNG) by sha256.
+
+    Raises DataError for missing or damaged files.
+    """
     path = folder / FINISHED_JOURNAL
     lines, whole = _read_lines(path)
     state = _follow(lines, path)
@@ -228,8 +235,10 @@ def read_annotation(folder: Path) -> tuple[AnnotationState, dict[str, bytes]]:
 
 
 def read_unfinished(folder: Path) -> AnnotationState | None:
-    """Read a session that was begun, neither finished nor skipped; None where the folder is none, or its journal is
-    damaged."""
+    """Read an annotation session that was begun, and neither finished nor skipped; it may be at work elsewhere.
+
+    None for another one, for a folder without a journal and for a damaged journal.
+    """
     path = folder / OPEN_JOURNAL
     try:
         state = _follow(_read_lines(path)[0], path)
@@ -288,8 +297,12 @@ def _flush_folder(folder: Path) -> None:
 
 
 def iter_open_sessions(folder: Path) -> Iterator[tuple[str, AnnotationState]]:
-    """Yield name and state of each session in the folder of annotations that is begun, neither finished nor skipped, by
-    name; those with a damaged journal are left out, and a missing folder has none."""
+    """Yield (name, state) of each annotation session that was begun, and neither finished nor skipped.
+
+    One that is at work, here or in another process, is among them; `AnnotationSession.resume` refuses it. folder: of
+    the sessions, in which each has a folder of its name; a missing one has none. They come in order of the names; those
+    with a journal that is damaged or of another version are left out.
+    """
     for one in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (one / OPEN_JOURNAL).is_file() and (state := read_unfinished(one)):
             yield one.name, state

@@ -1,4 +1,4 @@
-"""Read what a person does on the screen as one action of the agent, and word a thought for it by rules."""
+"""Turn what a person does on the screen into one action of the agent, and word a thought for it by rules."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ from flywheel.envs.base import Gesture
 from flywheel.utils.errors import BadInput
 
 _CLICKS = {1: act.Click, 2: act.LeftDouble, 3: act.LeftTriple}
-_KEY_NAMES = {"control": "ctrl", " ": "space"}  # of KeyboardEvent.key in lower case -> as the grammar writes it
+_KEY_NAMES = {
+    "control": "ctrl",
+    "meta": "win",
+    " ": "space",
+    "escape": "esc",
+    "arrowup": "up",
+    "arrowdown": "down",
+    "arrowleft": "left",
+    "arrowright": "right",
+}  # of KeyboardEvent.key in lower case -> as the model's own steps write it
 _MAX_KEYS = 3
 
 
 def action_of_gestures(gestures: Sequence[Gesture], touch: bool) -> Action:
-    """Return the action that a person's gestures are: one click, press, drag, turn of the wheel, text, or chord.
+    """Turn a person's gestures into the one action of the agent that does the same, such as a click, a drag or a text.
 
-    gestures: of one action, in order; a drag is `grab`, `move`s and `drop`, a chord its keys' `press`. touch: the
-    screen takes fingers. Raises BadInput for gestures that are no action.
+    gestures: of that action, in order; a drag is `grab`, `move`s and `drop`, keys held together are a `press` each.
+    touch: whether it is a touch screen. Raises BadInput for gestures that are no action.
     """
     first, last = (gestures[0], gestures[-1]) if gestures else (Gesture(""), Gesture(""))
     match first.kind, len(gestures):
         case "click", 1 if first.button == "right":
             return act.LongPress(first.at) if touch else act.RightSingle(first.at)
-        case "click", 1:
+        case "click", 1 if touch or first.count in _CLICKS:
             return (act.Click if touch else _CLICKS[first.count])(first.at)
         case "long", 1:
             return (act.LongPress if touch else act.RightSingle)(first.at)
@@ -58,7 +67,10 @@ def smallest_element(point: Point, elements: Iterable[Mapping[str, Any]]) -> Map
 
 
 def word_thought(action: Action, elements: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Word a thought of what an action does, by rules. elements: of the screen, as for `smallest_element`."""
+    """Word a thought for an action by rules, such as "Click Save."; "" for an action without a rule.
+
+    elements: of the screen, as for `smallest_element`; a point on none is "here".
+    """
     elements = list(elements)
 
     def at(point: Point) -> str:

@@ -21,10 +21,10 @@ SOURCE = "annotation"  # of the trajectories
 
 
 def annotation_rows(folder: Path, settings: Settings, iteration: int) -> IngestedSession:
-    """Make the rows of the finished session in `folder`, for an iteration with `settings`.
+    """Make the rows of the finished annotation session in `folder`.
 
-    One that cannot be read gives a trajectory of status invalid with the reason. Raises what comes from the settings or
-    the disk rather than from the session.
+    settings, iteration: of the iteration that ingests it. A session that cannot be read gives a trajectory of status
+    invalid with the reason. Raises as `make_invalid_session`.
     """
     try:
         return check_rows(_annotation_rows(folder, settings, iteration), folder)

@@ -1,4 +1,4 @@
-"""Annotate the newest model's own rollout, live (UI-TARS-2 report, section 2.4.2).
+"""Annotate the newest model's rollout while it is played (UI-TARS-2 report, section 2.4.2).
 
 At each step the model proposes a few distinct thoughts and actions; the annotator accepts one, or does something better
 in its place. What is accepted keeps its tokens and log-probabilities as sampled, so that it is on-policy as a rollout's
@@ -29,7 +29,6 @@ from flywheel.recordings.annotation.distinct import have_the_same_effect, hits_a
 from flywheel.recordings.annotation.journal import JOURNAL_VERSION, AnnotationJournal, AnnotationState
 from flywheel.recordings.annotation.overrides import word_thought
 from flywheel.recordings.rows import HUMAN
-from flywheel.rollout.corrections import ReplayDiffers
 from flywheel.rollout.episode import (
     PromptHistory,
     await_within,
@@ -39,7 +38,7 @@ from flywheel.rollout.episode import (
     observation_grammar,
     observation_text,
 )
-from flywheel.utils.errors import BadInput, EnvTimeout, PolicyError, PolicyTimeout
+from flywheel.utils.errors import BadInput, DataError, EnvTimeout, PolicyError, PolicyTimeout
 
 MODEL = "model"  # author of its steps
 _BARREN_ROUNDS = 2  # rounds of answers without another action, after which the model has no other
@@ -51,8 +50,8 @@ T = TypeVar("T")
 class Candidate:
     """Hold one proposal of the model for the next step.
 
-    number: among the proposals for this step. action: parsed. chosen: the fields of the step that it would be. votes:
-    how many of the `samples` that it was drawn among do the same. undone: whether it was accepted here, and taken back.
+    number: among the proposals for this step. action: parsed. chosen: fields of the row of `steps` that it would be.
+    votes: how many of the model's `samples` answers have the same effect. undone: it was accepted, and then undone.
     """
 
     number: int
@@ -64,12 +63,16 @@ class Candidate:
 
     @property
     def thought(self) -> str:
-        """Return its thought; "" where the model gave none."""
+        """Return the proposal's thought; "" where the model gave none."""
         return self.chosen["thought"]
 
 
+class ReplayDiffers(DataError):
+    """Signal that a step that was carried out again does not show the screen that was stored."""
+
+
 class AnnotationSession:
-    """Let a person and a model play one episode together, step by step.
+    """Run one episode that a person and a model play together, step by step.
 
     One call at a time. PolicyError leaves all as it was, but for the steps that `play` has played. After EnvError or
     DiskFull what the journal has stands, and `revive` goes on in a fresh environment: it carries out a decision whose
@@ -77,8 +80,10 @@ class AnnotationSession:
     """
 
     def __init__(self, env: Env, policy: PolicyBackend | None, settings: Settings, journal: AnnotationJournal) -> None:
-        """Use `begin`, `resume` or `take_over`. policy: None: nobody proposes. journal: of the session; its `state` is
-        followed."""
+        """Make a session for `begin`, `resume` and `take_over`, which callers use.
+
+        policy: proposes; None: no model does. journal: of the session, whose `state` is the session's.
+        """
         self._env, self._policy, self._settings, self._journal = env, policy, settings, journal
         self.result: StepResult | None = None  # the newest of the environment
         self._images: dict[str, bytes] = {}
@@ -101,9 +106,9 @@ class AnnotationSession:
     ) -> AnnotationSession:
         """Begin a session of `task` in a fresh environment. It keeps the weights that the policy has now.
 
-        env: leased for the task; the caller keeps it open. folder: of the journal, new. annotator: name, as stored.
-        iteration: whose model proposes. model: its name. drawn_for: why the task was drawn (column of `tasks`). Raises
-        EnvError and BadInput as `reset`, DiskFull.
+        env: leased for the task; the caller keeps it open. folder: of the journal, new. annotator: the person's key, as
+        stored. iteration: that made the proposing model. model: its name. drawn_for: why the task was drawn (column of
+        `tasks`). Raises EnvError and BadInput as `reset`, DiskFull.
         """
         session = cls(env, policy, settings, AnnotationJournal(folder))
         try:
@@ -128,9 +133,9 @@ class AnnotationSession:
 
     @classmethod
     async def resume(cls, env: Env, policy: PolicyBackend, settings: Settings, folder: Path) -> AnnotationSession:
-        """Go on with a session that was left: its steps are carried out again, and their screens compared.
+        """Resume a session that was left: its steps are carried out again, and their screens compared.
 
-        Arguments as of `begin`. Raises DataError for a damaged or finished journal, PolicyError where the policy has
+        Arguments as for `begin`. Raises DataError for a damaged or finished journal, PolicyError where the policy has
         other weights than the session began with (one that was taken over goes on without proposals then),
         ReplayDiffers where an environment with exact state shows another screen, EnvError, DiskFull.
         """
@@ -151,10 +156,12 @@ class AnnotationSession:
     async def take_over(
         cls, env: Env, task: Task, episode: Sequence[PlayedStep], settings: Settings, folder: Path, *, annotator: str
     ) -> AnnotationSession:
-        """Go on by hand with an episode that a model plays in `env`: no model proposes in it.
+        """Take over by hand an episode that a model has begun in `env`; no model proposes before the session is
+        resumed.
 
-        task: that it plays. episode: from the reset on; its steps are journalled as those that a model played alone.
-        Other arguments as of `begin`. Raises BadInput for a task of evaluation, DiskFull.
+        `resume` with a policy of the weights that played the episode lets it propose again. task: the episode's.
+        episode: its steps, the reset first, which are journalled as played by a model alone. Other arguments as for
+        `begin`. Raises BadInput for a task of evaluation, DiskFull.
         """
         refuse_evaluation_task(task)
         session = cls(env, None, settings, AnnotationJournal(folder))
@@ -204,7 +211,7 @@ class AnnotationSession:
     # -- what there is ----------------------------------------------------------------------------------------------
     @property
     def state(self) -> AnnotationState:
-        """Return what the journal's lines come to so far."""
+        """Return the state that the journal's lines add up to."""
         return self._journal.state
 
     @property
@@ -219,28 +226,28 @@ class AnnotationSession:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps that stand."""
+        """Return the number of steps that were taken and not undone."""
         return len(self.state.steps)
 
     @property
     def proposes(self) -> bool:
-        """Tell whether a model proposes in it; in a session that was taken over none does."""
+        """Tell whether a model proposes in the session; after `take_over` none does until it is resumed."""
         return self._policy is not None
 
     @property
     def over(self) -> bool:
-        """Tell whether the episode has ended, or its step budget is spent; it can be undone, or finished."""
+        """Tell whether the episode has ended, or its step budget is spent; `undo` and `finish` still work."""
         return bool(self.result.terminated or self.result.truncated or self.steps >= self.task.max_steps)
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verifier's word on the newest state; without a verifier it has no score."""
+        """Return the verifier's verdict on the newest state; without a verifier it has no score."""
         score = self.result.info.get("score") if self.task.verifier else None
         return Verdict(score, self.task.threshold, self.task.verifier)
 
     @property
     def elements(self) -> Sequence[Mapping[str, Any]]:
-        """Return the named elements of the screen, where the environment tells them."""
+        """Return the named elements of the screen, with their boxes; () where the environment does not tell them."""
         state = self.result.info.get("state")
         return state.get("elements", ()) if isinstance(state, Mapping) else ()
 
@@ -262,13 +269,13 @@ class AnnotationSession:
 
     # -- the model's part -------------------------------------------------------------------------------------------
     async def propose(self, count: int | None = None, *, more: bool = False) -> list[Candidate]:
-        """Let the model propose the next step; a second call returns the same proposals.
+        """Ask the model to propose the next step; a second call returns the same proposals.
 
-        count: of distinct candidates, at most (`annotation.candidates`). Those that have the same effect
+        count: of distinct candidates, at most; None: `annotation.candidates`. Answers that have the same effect
         (`have_the_same_effect`), such as clicks on one element, are one candidate, with the votes of all. The model
         is asked `count` times at once, up to `annotation.max_samples` times a call (`count` times where that is more),
-        and has fewer candidates where it says the same again and again. more: add up to `count` others. Returns the
-        candidates, the most frequent first. Raises PolicyError, BadInput where the episode is over, the step was
+        and there are fewer candidates where it says the same again and again. more: add up to `count` others. Returns
+        the candidates, the most frequent first. Raises PolicyError, BadInput where the episode is over, the step was
         decided meanwhile or the screen cannot be shown, DiskFull.
         """
         self._check_open()
@@ -350,7 +357,7 @@ class AnnotationSession:
         return await self._take(found.chosen, found.action, number, by=self.annotator)
 
     async def override(self, action: Action, thought: str = "") -> StepResult:
-        """Do something else than the model proposes. thought: why; "" is worded by rules (`word_thought`).
+        """Take a step of the person's own. thought: why; "" is worded by rules (`word_thought`).
 
         Points are snapped to what the model could write. Raises BadInput as `read_override`, and where the episode is
         over; EnvError, DiskFull.
@@ -360,7 +367,7 @@ class AnnotationSession:
         return await self._take(chosen, action, None, by=self.annotator)
 
     def read_override(self, action: Action, thought: str = "") -> tuple[dict[str, Any], Action]:
-        """Return the fields of the step that an override would be, and its action as the model would write it.
+        """Return the fields of the step that `override` would take, and the action as the model's grammar writes it.
 
         Raises BadInput where the grammar cannot write it, or it would not be read after the thought.
         """
@@ -405,10 +412,10 @@ class AnnotationSession:
         return self.result
 
     async def finish(self, answer: str = "", thought: str = "", *, ask: bool = False) -> Verdict:
-        """End the session, and close it; it waits for the next iteration. Returns the verifier's word.
+        """End the session, and close it, for the next iteration to take in. Returns the verifier's verdict.
 
         Where the episode is not over, the person says that the task is done, with the `answer` where one is asked for.
-        ask: where the verifier does not hold it for solved then, the session stays open: undo, or call again.
+        ask: where the verifier then calls it unsolved, the session stays open, to undo the end or to call again.
         Raises BadInput for an answer that cannot be written, EnvError, DiskFull.
         """
         if not self.over:
@@ -426,7 +433,7 @@ class AnnotationSession:
         return verdict
 
     def skip(self) -> None:
-        """Write that the annotator wants no more of it: it is not offered for resumption. Raises DiskFull."""
+        """Record that the annotator does not want to go on: the session is not offered again. Raises DiskFull."""
         self._journal.append("skipped")
 
     def close(self) -> None:
@@ -434,7 +441,7 @@ class AnnotationSession:
         self._journal.close()
 
     async def revive(self, env: Env) -> StepResult:
-        """Go on in another environment after one was lost: the steps are carried out again, the last decision too.
+        """Go on in another environment after one was lost: all steps are carried out again, the last decision too.
 
         Raises ReplayDiffers where an environment with exact state shows another screen than before, EnvError, DiskFull.
         """

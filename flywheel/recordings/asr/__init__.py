@@ -1,1 +1,3 @@
-"""Recognize speech as words with times."""
+"""Recognize the speech of recordings as words with times, by PocketSphinx or Whisper."""
+
+__all__ = ["recognizer", "whisper"]

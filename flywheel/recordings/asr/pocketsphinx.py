@@ -1,4 +1,4 @@
-"""Recognize speech with PocketSphinx and a language model of speech about screens; nothing is downloaded."""
+"""Recognize speech with PocketSphinx, helped by a language model of speech about screens; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ _SIGNATURES = yaml.safe_load(Path(__file__).with_name("pocketsphinx.yaml").read_
 
 
 class SphinxDecoder:
-    """Decode with several language models (file -> weight, of sum 1). Not for use by several threads at once.
+    """Decode speech with several language models. Not for use by several threads at once.
 
-    The score of a word w after h is sum_i weight_i p_i(w | h)^LANGUAGE_WEIGHT: the library mixes probabilities after
-    raising them to that power, so a word is about as likely as in the model that expects it most. Raises BadInput where
-    the library or a model cannot be used.
+    models: file -> weight; they sum to 1. dictionary: file of pronunciations. options: of PocketSphinx. The score of a
+    word w after h is sum_i weight_i p_i(w | h)^LANGUAGE_WEIGHT: the library mixes probabilities after raising them to
+    that power, so a word is about as likely as in the model that expects it most. Raises BadInput where the library or
+    a model cannot be used.
     """
 
     def __init__(self, models: Mapping[Path, float], dictionary: Path = PRONUNCIATIONS, **options: int | float) -> None:
@@ -90,7 +91,7 @@ class SphinxDecoder:
                 self._c.ngram_model_free(model)
 
     def decode(self, pcm: bytes) -> tuple[Word, ...]:
-        """Decode one utterance; return the words of the best path. pcm: 16-bit little-endian samples, 16,000 a second.
+        """Decode one utterance to the words of the best path. pcm: 16-bit little-endian samples, 16,000 a second.
 
         The utterance is processed as a whole: so the mean of its own spectrum is subtracted, which cancels microphone
         and room. A stream would begin with the mean of another utterance.
@@ -207,8 +208,10 @@ class TrigramModel:
         self._following = [_following(self._counts[order]) for order in (1, 2)]  # after one word, after two
 
     def probability(self, gram: tuple[str, ...]) -> float:
-        """Return the probability of the last word of `gram` after those before it, up to two; 0 for a word not in the
-        corpus."""
+        """Return the probability of the last word of `gram` after the others; 0 for a word that the corpus lacks.
+
+        gram: one to three words.
+        """
         if len(gram) == 1:
             return self._words.get(gram[0], 0.0)
         total, kinds = self._following[len(gram) - 2].get(gram[:-1], (0, 0))
@@ -263,7 +266,7 @@ _UNKNOWN = 1e-7  # probability of a word that a language model does not have
 
 
 class PocketSphinx:
-    """Recognize with PocketSphinx. Not for use by several threads at once.
+    """Recognize speech with PocketSphinx. Not for use by several threads at once.
 
     adapted: False gives the stock recognizer, with the wheel's language model and search, as a baseline to measure
     against. Raises BadInput where the library or its model cannot be used.

@@ -1,4 +1,4 @@
-"""Define the recognizer interface: audio in, words with times out."""
+"""Define what a speech recognizer is (audio in, words with times out), and open the one that the settings name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RecognitionTimeout(FlywheelError):
 
 @dataclass(frozen=True)
 class Word:
-    """Hold a recognized word.
+    """Hold a recognized word, in lower case.
 
     start_s, end_s: seconds from the first sample. confidence: 0 to 1, the back-end's own estimate.
     """
@@ -32,8 +32,8 @@ class Word:
 
 
 class Recognizer(Protocol):
-    """Recognize speech. name: as it is stored in the data. whole: whether it takes a whole recording at once, rather
-    than one utterance."""
+    """Recognize speech. name: as stored in the table `utterances`. whole: whether it takes a whole recording at once,
+    rather than one utterance."""
 
     name: str
     whole: bool
@@ -48,10 +48,10 @@ class Recognizer(Protocol):
 
 
 def locate_whisper_checkpoint(settings: RecordingSettings, folder: Path) -> RecordingSettings:
-    """Return the settings with the full path of the Whisper checkpoint, where that is a file relative to `folder`.
+    """Return the settings with the full path of the Whisper checkpoint, where they name a file relative to `folder`.
 
-    settings: block `recording`; it is not changed. A relative path would depend on the directory that a process was
-    started in. A name that is no file there, such as a published model's, stays.
+    settings: block `recording`; it is not changed. folder: absolute, the workspace's. A relative path would depend on
+    the directory that a process was started in. A name that is no file there, such as a published model's, stays.
     """
     path = folder / expand_home(settings.whisper_model)
     return settings.model_copy(update={"whisper_model": str(path)}) if path.is_file() else settings
@@ -73,8 +73,7 @@ def open_recognizer(settings: RecordingSettings) -> Recognizer:
 
 
 def check_audio(samples: np.ndarray, rate: int) -> None:
-    """Check a recognizer's input. Raises BadInput unless `samples` is float32 [n] and `rate` is 16,000 samples a
-    second."""
+    """Raise BadInput unless `samples` is float32 [n] and `rate` is 16,000 samples a second, as recognizers want it."""
     if rate != 16_000:
         raise BadInput(f"a recognizer needs 16,000 samples a second, not {rate}", fix="use audio.resample")
     if samples.ndim != 1 or samples.dtype != np.float32:

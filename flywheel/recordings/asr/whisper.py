@@ -26,10 +26,11 @@ Hear = Callable[[float, float, str], Sequence[Word]]
 
 
 def stream_windows(seconds: float, hear: Hear) -> Iterator[Word]:
-    """Yield the words of a recording of `seconds` seconds, each once, in order of time. hear: recognizes one window.
+    """Recognize a long recording window by window, and yield its words, each once, in order of time.
 
-    Words that the end of a window may cut are left to the next window, which begins in the gap before them. A window
-    whose words repeat in a loop is not given to the next as context, which would repeat them too.
+    seconds: length of the recording. hear: recognizes one window. Words that the end of a window may cut are left to
+    the next window, which begins in the gap before them. A window whose words repeat in a loop is not given to the next
+    as context, which would repeat them too.
     """
     at, context = 0.0, ""
     while at < seconds:
@@ -60,7 +61,7 @@ _NOT_WORD = re.compile(r"[^\w']+")
 
 
 class Whisper:
-    """Recognize with one Whisper model, on the GPU where there is one, else on the CPU.
+    """Recognize speech with one Whisper model, on the GPU where there is one, else on the CPU.
 
     model: a checkpoint file, or the name of a published model in Whisper's cache; nothing is downloaded. language: code
     of the spoken language. Raises BadInput as `find_whisper_checkpoint`, for a file that is no checkpoint, and for a

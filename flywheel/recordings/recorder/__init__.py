@@ -1,1 +1,3 @@
-"""Record a person's work on their own desktop as a session (`session.py`): input, screens, speech, on one clock."""
+"""Record a person's work on their own desktop or in a browser as a session (`session.py`): input, screens, speech."""
+
+__all__ = ["accessibility", "browser_recorder", "gestures", "recorder", "review_page"]

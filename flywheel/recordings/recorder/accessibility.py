@@ -19,7 +19,9 @@ from flywheel.utils.errors import BadInput
 _ROOT = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 _SCREEN = 0  # coordinates of the screen (AtspiCoordType)
 _PASSWORD = 40  # AtspiRole
-_SHOWING, _ACTIVE = 25, 1  # AtspiStateType
+_SHOWING, _ACTIVE, _SELECTED = 25, 1, 23  # AtspiStateType
+_MENU_ITEMS = (8, 33, 35, 45)  # AtspiRole of a check menu item, a menu, a menu item, a radio menu item
+_ALL, _ANY = 1, 2  # AtspiCollectionMatchType
 _LABEL_S = 0.25  # for one question of what lies at a point
 _FOCUS_S = 0.1
 _MOST_NODES = 256  # that one question looks at
@@ -32,10 +34,10 @@ Moment = tuple[float, float]  # after which, and before which, something happene
 
 
 class ElementWatch:
-    """Hold two connections to the accessibility bus: `with ElementWatch() as elements:`.
+    """Watch the focus on the accessibility bus, and ask it for elements: `with ElementWatch() as elements:`.
 
-    keep_text: an element that nothing is told of is no password field. Raises BadInput where there is no such bus, or
-    the package jeepney is missing.
+    keep_text: whether text is kept where nothing is known of the focused element; else it counts as a password field.
+    Raises BadInput where there is no such bus, or the package jeepney is missing.
     """
 
     def __init__(self, keep_text: bool = False) -> None:
@@ -66,12 +68,13 @@ class ElementWatch:
     def in_password_field(
         self, window_s: float, start_s: float, end_s: float, process: int
     ) -> tuple[bool, list[Moment]]:
-        """Tell, of a span of time by `time.monotonic`, whether the focus was in a password field when it began, and
-        after when and before when it came into one. What nobody tells, or tells too late, counts as one.
+        """Tell whether the focus was in a password field when a span of time began, and when it came into one later.
 
-        window_s: when the window got the focus: what was told before is of another one. process: of the window's
-        program: that an element is no password field is believed of it alone, since the program that lost the focus may
-        tell of its own only then.
+        start_s, end_s: of the span, by `time.monotonic`. window_s: when the window got the focus; what was told before
+        is of another one. process: number of the window's program: only it is believed that an element is no password
+        field, since the program that lost the focus may tell of its own only then. Returns that, and for each later
+        move into a password field after when and before when it was. An element that no program tells of counts as one
+        unless `keep_text`; where the bus answers too late, (True, []).
         """
         with self._news:
             if not self._news.wait_for(lambda: self._heard_s >= end_s, _BEHIND_S):
@@ -88,8 +91,7 @@ class ElementWatch:
         return already, [one[:2] for n, one in enumerate(told) if secret[n] and one[0] > start_s]
 
     def label(self, x: int, y: int) -> str:
-        """Return the name of the element at (x, y), in pixels of the screen, with its role where it has none; "" where
-        none is found in time."""
+        """Return the name, or else the role, of the element at (x, y), in pixels; "" where none is found in time."""
         until = time.monotonic() + _LABEL_S
         with self._alone:
             try:
@@ -101,6 +103,8 @@ class ElementWatch:
     # -- looking ---------------------------------------------------------------------------------------------------
     def _find(self, x: int, y: int, until: float) -> str:
         for window in self._windows(until):
+            if chosen := self._menu_item(window, x, y, until):
+                return chosen
             node, name = window, ""
             for _ in range(_MOST_NODES):
                 arguments = ("iiu", (x, y, _SCREEN))
@@ -112,6 +116,24 @@ class ElementWatch:
             if node != window:
                 (role,) = self._ask(node, "Accessible", "GetRoleName", until)
                 return name or role
+        return ""
+
+    def _menu_item(self, window: tuple[str, str], x: int, y: int, until: float) -> str:
+        """Return the name of the item of an open menu that is at the point; "" where there is none. A menu lies over
+        its window, which knows only what is beneath."""
+        roles = [0, 0, 0, 0]
+        for role in _MENU_ITEMS:
+            roles[role // 32] |= 1 << role % 32
+        rule = ([1 << _SHOWING | 1 << _SELECTED, 0], _ALL, {}, _ALL, roles, _ANY, [], _ALL, False)
+        try:
+            form, arguments = "(aiia{ss}iaiiasib)uib", (rule, 1, _MOST_WINDOWS, True)
+            (items,) = self._ask(window, "Collection", "GetMatches", until, form, arguments)
+            for item in map(tuple, items):
+                ((left, top, width, height),) = self._ask(item, "Component", "GetExtents", until, "u", (_SCREEN,))
+                if left <= x < left + width and top <= y < top + height:
+                    return self._name(item, until)
+        except _NoAnswer:
+            pass  # a program that cannot search
         return ""
 
     def _windows(self, until: float) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@
   const PLAIN = '[autocomplete*="cc-" i],[autocomplete*="one-time-code" i]';  // secret, and readable on the screen
   const held = new Set(), secret = new WeakSet(), shown = new Set();
   const closed = new WeakMap(), asked = new WeakMap(), waiting = new Map(), later = [];  // hosts of shadow roots that are closed
-  let count = 0, told = false, inside = false, looked = -1e9, turned = {button: 0, at: 0}, composing = false;
+  let count = 0, told = false, inside = false, looked = -1e9, turned = {button: 0, at: 0}, composing = false, listed = false;
 
   const say = (kind, event, more) => {
     const now = performance.now(), url = location.href;
@@ -81,8 +81,11 @@
       const element = pointed(event);
       known(element);
       say("press", event, {...place(event), button: event.button + 1, label: label(element)});
+      // The list that opens takes the pointer: what is told of its release comes after the choice, and elsewhere.
+      listed = event.button === 0 && element?.localName === "select" && !element.multiple && element.size <= 1;
+      if (listed) say("release", event, {...place(event), button: 1});
     },
-    pointerup(event) { say("release", event, {...place(event), button: event.button + 1}); },
+    pointerup(event) { if (listed) listed = false; else say("release", event, {...place(event), button: event.button + 1}); },
     drop(event) { say("release", event, {...place(event), button: 1}); },
     dragend(event) { say("release", event, {...place(event), button: 1}); },
     pointerover(event) {
@@ -98,7 +101,7 @@
       turned = {button, at: event.timeStamp};
       say("press", event, {...place(event), button, label: ""});
     },
-    keydown(event) { key("key_down", event); held.add(event.code); },
+    keydown(event) { key("key_down", event); if (!nameless(event)) held.add(event.code); },
     keyup(event) { key("key_up", event); held.delete(event.code); },
     blur(event) { if (event.target === window) held.clear(); },
     focusin(event) {
@@ -133,11 +136,14 @@
       }
     },
   };
+  // A key that the layout had not when the browser began, such as of a program that types: its text is the field's to tell.
+  const nameless = (event) => event.key === "Unidentified" || event.key < " ";
   function key(kind, event) {
-    if (event.isComposing || event.keyCode === 229 || UNTYPED.includes(event.key)) return;
+    if (event.isComposing || event.keyCode === 229 || nameless(event) || UNTYPED.includes(event.key)) return;
     const held = keys(event), text = [...event.key].length === 1 ? event.key : "", name = text === " " ? "Space" : event.key;
+    const command = held.some((one) => one !== "Shift") && !(held.includes("Control") && held.includes("Alt"));
     typed((secret) => {
-      const hidden = secret && text !== "";
+      const hidden = secret && text !== "" && !command;
       say(kind, event, {key: hidden ? "*" : name, text: hidden ? "*" : text, held, secret});
     });
   }

@@ -1,8 +1,9 @@
 """Record a person's work in a Chromium of the recorder's own, by the DevTools protocol.
 
-A script in a world of its own in each document (`browser_page.js`) tells the input, with the accessible name of the
-element under the pointer; the browser's screencast gives the screens, and each input has the newest one from before it.
-What the browser itself does (its bar, tabs, dialogs, lists) is told by the protocol and becomes keys that do the same.
+A script in each document (`browser_page.js`), which the page's own scripts cannot reach, tells the input, with the
+accessible name of the element under the pointer; the browser's screencast gives the screens, and each input has the
+newest one from before it. What the browser itself does (its bar, tabs, dialogs, lists) is told by the protocol and
+becomes keys that do the same.
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ class _Tab:
 class BrowserRecorder(RecordingWriter):
     """Record a browser, which it opens at `url`, into `folder`, which it makes: `with BrowserRecorder(...)`.
 
-    options: `excluded` are patterns of hosts or addresses. executable: of a Chromium. headless: without a window, as
-    tests want it. sandbox: Chromium's own. size: of the window in pixels. Raises BadInput where the address cannot be
-    opened, the microphone is missing or `folder` exists; EnvError where the browser does not start.
+    options: its `excluded` are patterns of hosts or addresses. executable: of a Chromium. headless: without a window,
+    as tests want it. sandbox: Chromium's own. size: of the window in pixels. Raises BadInput where the address cannot
+    be opened, the microphone is missing or `folder` exists; EnvError where the browser does not start.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class BrowserRecorder(RecordingWriter):
         self._thread.join(5)
 
     def call(self, work: Coroutine[Any, Any, Any], timeout_s: float = _START_S) -> Any:
-        """Run a coroutine in the recorder's thread; return what it returns."""
+        """Run a coroutine in the recorder's thread, and return its result. Raises TimeoutError after `timeout_s`."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     @property
@@ -582,6 +583,9 @@ async def _quietly(work: Any) -> None:
 
 
 def explain_missing_display(display: str) -> str:
-    """Explain why no window of a browser can be shown; "": it can. display: of X11; "": the environment's."""
+    """Explain that no display is named to show a browser on; "" where one is, or where the system is not Linux.
+
+    display: an X11 display, such as `:0`; "": that of DISPLAY or WAYLAND_DISPLAY. Whether it answers is not tried.
+    """
     named = display or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return "there is no display to show the browser on" if sys.platform.startswith("linux") and not named else ""

@@ -27,8 +27,8 @@ MODIFIERS = ("Control", "Alt", "Meta", "Shift")
 class RawInput:
     """Hold one input of a device.
 
-    time_s: on the recorder's clock. kind: what it did; `navigate` and `back` are done in a browser's bar, and with
-    `page` another page is shown, so that nothing goes on over it. x, y: the pointer, in pixels. button: 1 left, 2
+    time_s: on the recorder's clock. kind: what it did; `navigate` and `back` are done in a browser's bar, and `page`
+    says that another page is shown, so that no gesture goes on over it. x, y: the pointer, in pixels. button: 1 left, 2
     middle, 3 right, 4 to 7 the wheel up, down, left, right. key: name as in KeyboardEvent.key, such as `a`, `Enter`,
     `Control`. text: what the key types with the modifiers that are held, after compose sequences, or the address that
     is navigated to; "" for nothing. held: modifiers that are held, in the order of `MODIFIERS`. screen: number of the
@@ -51,9 +51,9 @@ class RawInput:
 
 
 class GestureReader:
-    """Read raw input in order of time; events come out once nothing more can belong to them.
+    """Turn raw input into a session's events, each of which comes out once no more input can belong to it.
 
-    width, height: of the screen, in pixels. dropped counts what no session's event can hold, by its name.
+    width, height: of the screen, in pixels. dropped: counts input that no event can hold, by its name in words.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -77,7 +77,7 @@ class GestureReader:
             yield replace(event, time_s=self._latest)
 
     def flush(self) -> Iterator[InputEvent]:
-        """Yield what waits for more, at the end."""
+        """Yield the events that still waited for more input, at the end."""
         for event in self._flush():
             self._latest = max(self._latest, event.time_s)
             yield replace(event, time_s=self._latest)

@@ -1,4 +1,4 @@
-"""Read keys by the keyboard's layout and by compose sequences, on X11: keycodes become names and typed text.
+"""Turn X11 keycodes into key names and typed text, by the keyboard's layout and compose sequences.
 
 What an application makes of a key is not asked, so keys that none takes are read as well. An input method (ibus,
 fcitx) makes text of its own, which no keyboard event tells: where one is at work, its text is not known.
@@ -26,6 +26,16 @@ _NAMES = {
     "KP_Insert": "Insert", "KP_Delete": "Delete",
 }  # fmt: skip
 _NAMED = {"Enter", "Backspace", "Tab", "Escape", "Delete", "Insert", "Home", "End", "Pause", *_NAMES.values()}
+_LEVELS = {
+    "ISO_Level3_Shift",
+    "ISO_Level3_Latch",
+    "ISO_Level3_Lock",
+    "ISO_Level5_Shift",
+    "ISO_Level5_Latch",
+    "ISO_Level5_Lock",
+    "Mode_switch",
+    "ISO_Group_Shift",
+}  # AltGr, and its like
 _COMPOSING, _COMPOSED, _CANCELLED = 1, 2, 3  # xkb_compose_status
 
 
@@ -54,7 +64,7 @@ def _xkbcommon() -> Any:
 
 
 def explain_missing_xkbcommon() -> str:
-    """Say why keys cannot be read on this machine; "" where they can."""
+    """Explain why keys cannot be read on this machine; "" where they can."""
     return "" if _xkbcommon() else "libxkbcommon is not installed: apt-get install libxkbcommon0"
 
 
@@ -75,17 +85,19 @@ class KeyReader:
         self._compose = self._library.xkb_compose_state_new(table, 0) if table else None
 
     def remap(self, first: int, rows: list[list[int]]) -> None:
-        """Take another mapping, as after the layout was changed. first, rows: as of the constructor."""
+        """Take another mapping, as after the layout was changed. first, rows: as for the class."""
         self._first, self._rows = first, rows
 
     def read(self, code: int, state: int) -> tuple[str, str]:
         """Return a pressed key's name, as KeyboardEvent.key, and the text that it types: "" for none, or not yet.
 
         code: X keycode. state: of modifiers and group before the press. Keys of a compose sequence have no name until
-        the last one, whose text is that of the sequence.
+        the last one, whose text is that of the sequence; AltGr has none.
         """
         symbol = self._symbol(code, state)
         name = self.name(symbol)
+        if name in _LEVELS:
+            return "", ""
         if name in _NAMED or state & (_CONTROL | _ALT | _META):
             if self._compose and name not in ("Shift", "Alt", "Control", "Meta"):
                 self._library.xkb_compose_state_reset(self._compose)
@@ -105,14 +117,14 @@ class KeyReader:
         return text or name, text
 
     def name(self, symbol: int) -> str:
-        """Return the name of a key's symbol, as KeyboardEvent.key; X's own where there is no such name."""
+        """Return the name of the keysym `symbol`, as KeyboardEvent.key; X's own where there is no such name."""
         buffer = ctypes.create_string_buffer(64)
         self._library.xkb_keysym_get_name(symbol, buffer, 64)
         found = buffer.value.decode("ascii", "replace")
         return _NAMES.get(found, found)
 
     def key_name(self, code: int) -> str:
-        """Return the name of a key without modifiers. code: X keycode."""
+        """Return the name that a key has without modifiers. code: X keycode."""
         symbol = self._symbol(code, 0)
         return (self._text(symbol) if self.name(symbol) not in _NAMED else "") or self.name(symbol)
 

@@ -1,9 +1,11 @@
-"""Hear the microphone while a recording goes on: raw samples, appended to a file as they come."""
+"""Record the microphone while a recording goes on: raw samples, appended to a file as they come."""
 
 from __future__ import annotations
 
+import io
 import threading
 import time
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ _NO_SPEECH = "record without speech by --no-speech"
 
 
 class Microphone:
-    """Write what the microphone hears. began_s: when the first sample was heard, by `time.monotonic`. muted: silence is
-    written in its place, and in that of what was lost, so that times stay. begun: is set once there is sound."""
+    """Write the microphone's sound to a file. began_s: when the first sample was heard, by `time.monotonic`. muted:
+    silence is written in place of the sound, as it is for lost samples, so that times stay. begun: set once there is
+    sound."""
 
     def __init__(self, path: Path, stream: Any) -> None:
         self._stream = stream
@@ -29,8 +32,8 @@ class Microphone:
         self.begun = threading.Event()
 
     def hear(self, block: Any, lost: bool = False) -> None:
-        """Append a block of samples. block: bytes-like. lost: some before it were. Raises OSError where the file
-        cannot be written."""
+        """Append a block of samples. block: 16-bit, bytes-like. lost: whether samples before it were lost. Raises
+        OSError where the file cannot be written."""
         raw = bytes(block)
         begun_s = time.monotonic() - len(raw) / 2 / SAMPLE_RATE
         if not self.begun.is_set():
@@ -50,8 +53,8 @@ class Microphone:
         self._file.close()
 
 
-def start(path: Path) -> Microphone:
-    """Open this machine's default microphone and write to `path` until `stop`.
+def start_microphone(path: Path) -> Microphone:
+    """Open this machine's default microphone, and write its sound to `path` until `Microphone.stop`.
 
     Raises BadInput where the package sounddevice, PortAudio or a microphone is missing.
     """
@@ -76,7 +79,25 @@ def start(path: Path) -> Microphone:
     return heard
 
 
-def read(path: Path) -> np.ndarray:
+def read_sound_length(path: Path) -> float:
+    """Return how many seconds of sound the file `path` has; 0 without a file."""
+    return path.stat().st_size // 2 / SAMPLE_RATE if path.is_file() else 0.0
+
+
+def cut_wav(path: Path, start_s: float, end_s: float) -> bytes:
+    """Return the sound of the file `path` between two times of its own, in seconds, as a WAV file."""
+    first, last = (2 * max(0, round(at * SAMPLE_RATE)) for at in (start_s, end_s))
+    with path.open("rb") as file:
+        file.seek(first)
+        samples = file.read(max(0, last - first))
+    out = io.BytesIO()
+    with wave.open(out, "wb") as written:
+        written.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        written.writeframes(samples)
+    return out.getvalue()
+
+
+def read_sound(path: Path) -> np.ndarray:
     """Read the samples of the file `path`: float32 mono [n] in [-1, 1] at `SAMPLE_RATE`; none without a file."""
     if not path.is_file():
         return np.zeros(0, np.float32)

@@ -1,4 +1,4 @@
-"""Record a person's work on a screen into a folder, and make a session of that folder; the recorder of an X display.
+"""Record a person's work on an X display into a folder, and make a session of such a folder, a browser's too.
 
 While it records, each input is a line of `input.jsonl` and each screen that an input acts on a file in `screens/`, both
 written as they come: a killed recorder loses a second. `finish_recording` makes the session, also of what a killed one
@@ -9,6 +9,7 @@ pictures of these.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -59,12 +60,13 @@ _ASK_S = 0.25  # after a click: what lies there may be another element by then
 _LEAST_FREE_MB = 200  # on the disk
 _WHEEL_FROM = 4
 _MOVES = 1000
-_IN_HIDDEN = {"Backspace", "Delete", "ArrowLeft", "ArrowRight", "Home", "End"}
+_IN_HIDDEN = {"Backspace", "Delete", "ArrowLeft", "ArrowRight", "Home", "End", "CapsLock"}
+_LEVELS = {"", "Shift"}  # keys that change what the next one types, and move no focus
 
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """Say what is recorded, and by whom.
+    """Hold what is recorded, and who records it.
 
     instruction: what the person sets out to do. annotator, level: the person's name, and `expert` or `novice`. domain:
     of `synthesis.domains`. display: of X11; "": DISPLAY. speech: whether the microphone is heard. excluded: patterns
@@ -85,9 +87,10 @@ class RecordingOptions:
 
 @dataclass
 class RecordingStats:
-    """Count what a recording holds. inputs: without movements of the pointer. late: actions whose screen is. hidden:
-    keys whose text is not kept. stretches: of such keys, each one line. excluded: inputs in excluded windows or sites,
-    and while it paused."""
+    """Hold the counts of a recording so far. inputs: without movements of the pointer. late: actions whose screen may
+    be another one. hidden: keys whose text is not kept. stretches: of such keys, each one line. excluded: inputs left
+    out in excluded windows or sites, and during pauses. paused: whether it pauses now. notes: what could not be
+    recorded, in words."""
 
     inputs: int = 0
     screens: int = 0
@@ -99,8 +102,36 @@ class RecordingStats:
     notes: list[str] = field(default_factory=list)
 
 
+@contextlib.contextmanager
+def hold_recording(folder: Path) -> Iterator[None]:
+    """Hold a recording's folder within the block, so that nobody else decides on it meanwhile.
+
+    A process that ends holds nothing. Raises BadInput where another one is at work on it, or records it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = "this recording is still at work, or somebody looks it through"
+            raise BadInput(what, where=folder, fix="end that first") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_recording_held(folder: Path) -> bool:
+    """Tell whether somebody holds the recording's folder (`hold_recording`)."""
+    try:
+        with hold_recording(folder):
+            return False
+    except BadInput:
+        return True
+
+
 class RecordingWriter:
-    """Write the folder of a recording as its inputs come. stats counts them, `stopped` is set to end it.
+    """Write the folder of a recording as its inputs come: the base of the recorders. stats: its counts. stopped: an
+    event that is set to end it.
 
     A recorder of one kind of screen derives from it: it opens and closes the folder, binds screens to the inputs that
     begin an action, and gives `_keep` each input that may be kept. Its frames have `number`, `time_s`, `width`,
@@ -122,12 +153,15 @@ class RecordingWriter:
         """Make the folder and begin to write. width, height: of the screen in pixels. about: further facts."""
         with errors_of_place(self.folder):
             (self.folder / "screens").mkdir(parents=True)
+        self._folder_hold = contextlib.ExitStack()
+        self._folder_hold.enter_context(hold_recording(self.folder))
         self._began, started = time.monotonic(), datetime.now(UTC)
         self._width, self._height = width, height
         try:
-            self._sound = microphone.start(self.folder / microphone.FILE) if self._options.speech else None
+            self._sound = microphone.start_microphone(self.folder / microphone.FILE) if self._options.speech else None
         except BadInput:
             shutil.rmtree(self.folder)
+            self._folder_hold.close()
             raise
         sync_s = None if self._sound is None else self._sound.began_s - self._began
         facts = {**asdict(self._options), "width": width, "height": height, **about, "sync_s": sync_s}
@@ -148,18 +182,21 @@ class RecordingWriter:
         write_json(self.folder / "end.json", {**end, "lost": lost})
         for file in (self._inputs, self._listed):
             file.close()
+        self._folder_hold.close()
 
     def _why_lost(self) -> list[str]:
         """List why nothing more can be recorded; []: it can."""
         return [self._fault] if self._fault else []
 
-    def wait(self, seconds: float | None = None) -> str:
-        """Wait until the recording is stopped, what it records is gone, or the disk is nearly full; say why it ended.
+    def wait(self, seconds: float | None = None, tell: Callable[[bool], None] = lambda paused: None) -> str:
+        """Wait until the recording is stopped, its screen is gone, or the disk is nearly full; return why, in words.
 
-        seconds: at most; None: without a limit.
+        seconds: at most; None: without a limit. tell: called each time that it begins to pause, or goes on.
         """
-        until = None if seconds is None else time.monotonic() + seconds
+        until, paused = None if seconds is None else time.monotonic() + seconds, False
         while not self.stopped.wait(0.2):
+            if paused != (paused := self.stats.paused):
+                tell(paused)
             if lost := self._why_lost():
                 return lost[0]
             if shutil.disk_usage(self.folder).free < _LEAST_FREE_MB << 20:
@@ -189,7 +226,8 @@ class RecordingWriter:
 
     def _without_secret(self, one: RawInput, secret: Callable[[], bool]) -> RawInput | None:
         """Return the input as it may be kept: of keys in a password field, that there were some. secret: tells whether
-        a key may have been pressed in one."""
+        a key may have been pressed in one. A command, such as Ctrl+S or F5, types nothing and is kept; a letter with
+        Ctrl and Alt may be what AltGr types on another keyboard."""
         if one.kind not in ("key_down", "key_up"):
             self._hiding = False
             return one
@@ -199,9 +237,11 @@ class RecordingWriter:
             self._hiding &= one.kind == "key_up"
             return one
         self.stats.hidden += 1
-        commands = [name for name in one.held if name != "Shift"]
         again, typed = self._hiding, one.kind == "key_down" and one.key != "Shift" and one.key not in _IN_HIDDEN
-        if not typed or again or (commands and not one.text):  # one line, so that the length is not told
+        if typed and _types_nothing(one):
+            self._hiding = False
+            return one
+        if not typed or again:  # one line, so that the length is not told
             return None
         self._hiding = True
         self.stats.stretches += 1
@@ -271,30 +311,31 @@ class RecordingWriter:
 @dataclass
 class _Held:
     """Hold an input that is not kept yet; one of kind `page` stands for one that is left out. due_s: when it is to be,
-    by `time.monotonic`. window_s: since when the window has the focus. process: of the window's program."""
+    by `time.monotonic`. window_s: since when the window has the focus. process: of the window's program. at: the
+    pointer, in pixels of the screen as it was then."""
 
     one: RawInput
     due_s: float
     window_s: float
     process: int
     label: str = ""
+    at: tuple[int, int] = (0, 0)
 
 
 class Recorder(RecordingWriter):
-    """Record an X display into `folder`, which it makes, until `stopped` is set, as by the stop key: `with
-    Recorder(...)`.
+    """Record an X display into `folder`, which it makes, until it is stopped: `with Recorder(...)`.
 
-    hidden: tells of a span of time, where its window got the focus at the first argument, whether at its begin the
-    focus was in a field whose text is not kept, and when it came into one; and label what element lies at a point
-    (`accessibility.ElementWatch`); both None where there is no accessibility bus. Raises BadInput where the display,
-    its extensions or the microphone are missing, or `folder` exists; EnvError where the screen cannot be read.
+    Its stop key, or whoever sets `stopped`, ends it. hidden: tells when the focus was in a password field
+    (`ElementWatch.in_password_field`). label: names the element at a point (`ElementWatch.label`). Both are None where
+    there is no accessibility bus. Raises BadInput where the display, its extensions or the microphone are missing, or
+    `folder` exists; EnvError where the screen cannot be read.
     """
 
     def __init__(
         self,
         folder: Path,
         options: RecordingOptions,
-        hidden: Callable[[float, float, float], tuple[bool, list[Moment]]] | None = None,
+        hidden: Callable[[float, float, float, int], tuple[bool, list[Moment]]] | None = None,
         label: Callable[[int, int], str] | None = None,
     ) -> None:
         if missing := explain_missing_xkbcommon():
@@ -317,6 +358,7 @@ class Recorder(RecordingWriter):
         clock = ServerClock(server_times(self._times))
         self._screens = ScreenCapture(options.display, clock, options.excluded).__enter__()
         self._open_folder(*self._screens.size, {})
+        self._shown = self._screens.size
         self._keeper, self._namer = _start_threads(self._keep_inputs, self._find_labels)
         self._capture = InputCapture(options.display, clock, self._marks, self._taken.put, self._taken.put).__enter__()
         return self
@@ -395,16 +437,29 @@ class Recorder(RecordingWriter):
             held.one, self._was = RawInput(one.time_s, "page"), None
             self._held.append(held)
             return
-        if one.kind == "press" or (one.kind == "key_down" and not _is_text(one) and one.key not in _IN_HIDDEN):
+        still = _is_text(one) or one.key in _IN_HIDDEN or one.key in _LEVELS
+        if one.kind == "press" or (one.kind == "key_down" and not still):
             self._moves.append(one.time_s)
+        held.at = (one.x, one.y)
         if self._begins_action(one):
             frame = self._screens.before(one.time_s)
             late = round(frame.late(one.time_s), 4)
             self.stats.late += late != 0
-            held.one = replace(one, screen=self._bind(frame), late=late)
+            self._shown = (frame.width, frame.height)
+            held.one = replace(self._placed(one), screen=self._bind(frame), late=late)
             if self._label and one.kind == "press":
                 self._ask.put(held)
+        else:
+            held.one = self._placed(one)
         self._held.append(held)
+
+    def _placed(self, one: RawInput) -> RawInput:
+        """Return the input with its place on a screen of the first size, where the screen has another one by now."""
+        if self._shown == (self._width, self._height):
+            return one
+        x, y = (round(at * size / now) for at, size, now in zip((one.x, one.y), (self._width, self._height),
+                                                                self._shown, strict=True))  # fmt: skip
+        return replace(one, x=x, y=y)
 
     def _release(self, held: _Held) -> None:
         """Keep an input, or leave it out."""
@@ -440,11 +495,11 @@ class Recorder(RecordingWriter):
     def _find_labels(self) -> None:
         while (held := self._ask.get()) is not None:
             if time.monotonic() - held.one.time_s <= _ASK_S:
-                held.label = self._label(held.one.x, held.one.y)
+                held.label = self._label(*held.at)
 
 
 def input_wait_s() -> float:
-    """Return how many seconds an input waits before it is kept, by how many programs wait for a core now."""
+    """Return how many seconds an input waits before it is written, longer while many programs wait for a core."""
     try:
         waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     except OSError:
@@ -467,7 +522,16 @@ def _describe_keys(one: RawInput) -> str:
 
 def _is_text(one: RawInput) -> bool:
     """Tell whether a pressed key types text: no command with it."""
-    return one.kind == "key_down" and bool(one.text) and not any(name != "Shift" for name in one.held)
+    return one.kind == "key_down" and bool(one.text) and not _holds_command(one)
+
+
+def _holds_command(one: RawInput) -> bool:
+    return any(name != "Shift" for name in one.held)
+
+
+def _types_nothing(one: RawInput) -> bool:
+    """Tell whether a pressed key is a command, or one with a name; part of a compose sequence has none."""
+    return bool(one.key) and (not one.text or (_holds_command(one) and not {"Control", "Alt"} <= set(one.held)))
 
 
 # Of a folder that was recorded into, a session.
@@ -479,12 +543,14 @@ Stretch = tuple[float, float]  # from, to: seconds since the recording began
 def finish_recording(
     folder: Path, target: Path, *, done: bool, answer: str = "", cut: Sequence[Stretch] = ()
 ) -> SessionMeta:
-    """Make the session `target` of the recording in `folder`, also of one whose recorder was killed.
+    """Make a session of the recording in `folder`, also of one whose recorder was killed.
 
-    target: folder to make, whole or not at all. done: whether what was set out to do is done. answer: what the person
-    would answer. cut: stretches of which nothing is kept, in seconds. Returns what the session's `session.json` says.
-    `folder` stays. Raises BadInput where it is no recording, or `target` exists; DataError where there is no input or
-    no screen in it, or a damaged line; OSError where `target` cannot be written.
+    target: folder of the session, made whole or not at all. done: whether the person's task is done. answer: what the
+    person would answer. cut: stretches of which nothing is kept, (from, to) in seconds since the recording began;
+    of the sound also what comes before one, from the last input that is kept on: one speaks before one acts.
+    Returns what the session's `session.json` says. `folder` stays. Raises BadInput where it is no recording, or
+    `target` exists; DataError where there is no input or no screen in it, or a damaged file; OSError where `target`
+    cannot be written.
     """
     end_s, about = read_length(folder)
     if target.exists():
@@ -504,8 +570,8 @@ def finish_recording(
     used = sorted({event.screen for event in events if event.screen is not None})
     numbers = {old: new for new, old in enumerate(used)}
     events = [replace(one, screen=None if one.screen is None else numbers[one.screen]) for one in events]
-    samples = microphone.read(folder / microphone.FILE)
-    for start, end in cut if len(samples) else ():
+    samples = microphone.read_sound(folder / microphone.FILE)
+    for start, end in _widen_to_inputs(folder, cut) if len(samples) else ():
         first, last = (max(0, round((at - about["sync_s"]) * SAMPLE_RATE)) for at in (start, end))
         samples[first:last] = 0
     meta = SessionMeta(
@@ -533,22 +599,31 @@ def finish_recording(
 
 
 def read_length(folder: Path) -> tuple[float, dict[str, Any]]:
-    """Return how many seconds the recording in `folder` is long, and what its about.json says.
+    """Return the length of the recording in `folder`, in seconds, and the content of its about.json.
 
-    The length of one whose recorder was killed is the time of its last input. Raises BadInput for a folder that is no
-    recording.
+    One whose recorder was killed lasts until its last input, or as long as its sound. Raises BadInput for a folder that
+    is no recording, DataError for a damaged file.
     """
     about = _read_json(folder / "about.json")
     if about is None:
         raise BadInput("this is no recording: it has no about.json", where=folder, fix="name one that was recorded")
     end = _read_json(folder / "end.json")
-    inputs = [] if end else read_inputs(folder)
-    return (end["seconds"] if end else inputs[-1].time_s + 0.01 if inputs else 0.0), about
+    for name, held, wanted in (("about.json", about, {"width", "height"}), ("end.json", end, {"seconds"})):
+        if held is not None and (lacks := sorted(wanted - held.keys())):
+            raise DataError(f"it lacks {', '.join(lacks)}", where=folder / name)
+    if end:
+        return end["seconds"], about
+    inputs, sound_s = read_inputs(folder), microphone.read_sound_length(folder / microphone.FILE)
+    heard_s = about["sync_s"] + sound_s if sound_s and about.get("sync_s") is not None else 0.0
+    return max(inputs[-1].time_s + 0.01 if inputs else 0.0, heard_s), about
 
 
 def read_events(folder: Path, cut: Sequence[Stretch] = ()) -> list[InputEvent]:
-    """Read the recording in `folder` as a session's events, in order; none of what lies in the stretches `cut`. Screens
-    have the recording's numbers. Raises BadInput for a folder that is no recording, otherwise as `read_inputs`."""
+    """Read the recording in `folder` as a session's events, in order, without the stretches `cut`.
+
+    cut: as for `finish_recording`. Screens have the recording's numbers. Raises BadInput for a folder that is no
+    recording, otherwise as `read_inputs`.
+    """
     _, about = read_length(folder)
     reader = GestureReader(about["width"], about["height"])
     inputs = (one for one in read_inputs(folder) if not _is_cut(one.time_s, cut))
@@ -556,10 +631,23 @@ def read_events(folder: Path, cut: Sequence[Stretch] = ()) -> list[InputEvent]:
 
 
 def read_inputs(folder: Path) -> list[RawInput]:
-    """Read the inputs of the recording in `folder`, in order; [] where it has none. Raises DataError for a line that is
-    no JSON, TypeError for other JSON than an input."""
-    rows = _read_lines(folder / "input.jsonl")
-    return [RawInput(**row | {"held": tuple(row.get("held", ()))}) for row in rows]
+    """Read the raw inputs of the recording in `folder`, in order; [] where it has none.
+
+    Raises DataError for a line that is no input.
+    """
+    path, found = folder / "input.jsonl", []
+    for number, row in enumerate(_read_lines(path), 1):
+        try:
+            found.append(RawInput(**row | {"held": tuple(row.get("held", ()))}))
+        except (TypeError, AttributeError):
+            raise DataError("this line is no input", where=f"{path}, line {number}", fix="remove it") from None
+    return found
+
+
+def _widen_to_inputs(folder: Path, cut: Sequence[Stretch]) -> list[Stretch]:
+    """Return the stretches, each from the last input before it on that is kept."""
+    kept = [one.time_s for one in read_inputs(folder) if not _is_cut(one.time_s, cut)] if cut else []
+    return [(max((at for at in kept if at < start), default=0.0), end) for start, end in cut]
 
 
 def _is_cut(time_s: float, cut: Sequence[Stretch]) -> bool:
@@ -567,7 +655,10 @@ def _is_cut(time_s: float, cut: Sequence[Stretch]) -> bool:
 
 
 def describe_dropped(folder: Path) -> Counter[str]:
-    """Count what of the recording in `folder` no session's event can hold, by its name. Raises as `read_inputs`."""
+    """Count the inputs of the recording in `folder` that no session's event can hold, by their name in words.
+
+    Empty where there are none. Raises as `read_inputs`.
+    """
     about = _read_json(folder / "about.json") or {"width": 1, "height": 1}
     reader = GestureReader(about["width"], about["height"])
     for one in read_inputs(folder):
@@ -621,7 +712,15 @@ def _frame(folder: Path, row: Mapping[str, Any]) -> ScreenFrame:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DataError("this file is damaged", where=path, fix="restore it, or remove the recording")
+    return found
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:

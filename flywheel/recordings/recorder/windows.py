@@ -1,4 +1,4 @@
-"""Tell which window of an X display has the focus, and where those lie that are not to be recorded."""
+"""Tell which window of an X display has the focus, and where the windows lie that are not to be recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Window:
 
 
 class WindowWatch:
-    """Look at the display's windows. Not thread-safe. excluded: patterns (`fnmatch`) of classes or titles, any case."""
+    """Look at the windows of an X display. Not thread-safe. excluded: patterns (`fnmatch`) of classes or titles of
+    windows that are not recorded, in any case."""
 
     def __init__(self, display: Display, excluded: Sequence[str]) -> None:
         self._display, self._root = display, display.screen().root
@@ -44,12 +45,12 @@ class WindowWatch:
         return self._active[1]
 
     def is_excluded(self, window: Window | None) -> bool:
-        """Tell whether a window is not to be recorded."""
+        """Tell whether a window is not to be recorded; False for None."""
         names = (window.kind.casefold(), window.title.casefold()) if window else ()
         return any(fnmatch(name, pattern) for name in names for pattern in self._excluded)
 
     def holder(self, number: int) -> Window | None:
-        """Return the window that window `number` lies in, or that lies in it, by its class; None where none does."""
+        """Return the window with a class that window `number` lies in, or that lies in it; None where none does."""
         try:
             window = self._display.create_resource_object("window", number)
             inner = [window]
@@ -64,8 +65,10 @@ class WindowWatch:
             return None
 
     def excluded_boxes(self) -> list[Box]:
-        """List where excluded windows lie on the screen, covered or not, with their menus. Changes of the titles of
-        those that are not excluded come to this connection as events."""
+        """List where excluded windows lie on the screen, covered or not, with their menus.
+
+        From then on this connection gets an event when the title of any other window changes.
+        """
         return self._boxes(self._root, _DEPTH) if self._excluded else []
 
     def _boxes(self, within, depth: int) -> list[Box]:

@@ -1,4 +1,4 @@
-"""Capture input by RECORD and the screen by XDamage from one X display, without the help of any application.
+"""Capture input (by RECORD) and screens (by DAMAGE) from an X display, without the help of any application.
 
 Two connections to the display for input (RECORD sends on one what the other asks for), one for the screen, one for the
 time: what one waits for does not delay the other. Input, drawing and reading the screen all bear the server's own time,
@@ -55,8 +55,7 @@ _NOWHERE = (X.NotifyPointer, X.NotifyPointerRoot, X.NotifyDetailNone)  # details
 
 
 def open_display(name: str) -> Display:
-    """Connect to the X display `name`, such as `:0`; "": the one that DISPLAY names. Raises BadInput where none
-    answers."""
+    """Connect to the X display `name`, such as `:0`; "": that of DISPLAY. Raises BadInput where none answers."""
     try:
         display = Display(name or None)
         display.display.error_classes.update(xerror_class)  # python-xlib's RANDR puts classes in their places
@@ -69,7 +68,7 @@ def open_display(name: str) -> Display:
 class ServerClock:
     """Turn the X server's milliseconds into seconds of `time.monotonic`.
 
-    look: asks the server for its time: its milliseconds, and when the answer came, some times over.
+    look: asks the server for its time, some times over: its milliseconds, and when the answer came (`server_times`).
     """
 
     def __init__(self, look: Callable[[], Iterable[tuple[int, float]]]) -> None:
@@ -79,11 +78,11 @@ class ServerClock:
         self._measure()
 
     def seconds(self, server_ms: int, received_s: float) -> float:
-        """Return when an event happened, by `time.monotonic`. server_ms: its time by the server's clock. received_s:
-        when it arrived, by `time.monotonic`.
+        """Return when an event happened, by `time.monotonic`.
 
-        The clock is looked at anew every minute, as two machines' clocks drift, and where an event seems to have been
-        under way for long: it came late, or one of the clocks jumped. An event is never later than its arrival.
+        server_ms: its time by the server's clock. received_s: when it arrived, by `time.monotonic`. The clock is looked
+        at anew every minute, as two machines' clocks drift, and where an event seems to have been under way for long:
+        it came late, or one of the clocks jumped. An event is never later than its arrival.
         """
         with self._alone:
             delay = received_s - self._unwrapped(server_ms)
@@ -105,7 +104,10 @@ class ServerClock:
 
 
 def server_times(display: Display) -> Callable[[], Iterator[tuple[int, float]]]:
-    """Return what `ServerClock` looks by, on a connection that nobody else reads events of."""
+    """Return the `look` of a `ServerClock`: a function that asks the server for its time ten times.
+
+    display: a connection that nobody else reads events of.
+    """
     window = Stamps(display)
 
     def look() -> Iterator[tuple[int, float]]:
@@ -120,7 +122,7 @@ def server_times(display: Display) -> Callable[[], Iterator[tuple[int, float]]]:
 
 
 class Stamps:
-    """A window of no size that makes the server tell its time: each `stamp` leads to an event PropertyNotify."""
+    """Hold an unseen window, by which the server tells its time: each `stamp` leads to an event PropertyNotify."""
 
     def __init__(self, display: Display) -> None:
         root = display.screen().root
@@ -128,19 +130,19 @@ class Stamps:
         self._name = display.get_atom("WM_NAME")
 
     def stamp(self) -> None:
-        """Send the request."""
+        """Ask for one event PropertyNotify with the server's time."""
         self.window.change_property(self._name, Xatom.STRING, 8, b"", X.PropModeAppend)
 
 
 class Mark:
-    """Send marks through `display`: once `InputCapture` gives one, it has given all input of before it was sent."""
+    """Send marks through `display`: once `InputCapture` tells of one, it has told all input from before the mark."""
 
     def __init__(self, display: Display) -> None:
         self._display, self._stamps = display, Stamps(display)
         self.window = self._stamps.window.id
 
     def send(self) -> None:
-        """Send one."""
+        """Send one mark."""
         self._stamps.stamp()
         self._display.flush()
         while self._display.pending_events():
@@ -149,7 +151,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class WindowFocus:
-    """Say that the window of this number gets the keyboard. grab: a program takes it for a while, or gives it back."""
+    """Hold the event that a window gets the keyboard. window: X11's number. grab: a program takes the keyboard for a
+    while, or gives it back."""
 
     time_s: float
     window: int
@@ -160,8 +163,9 @@ class InputCapture:
     """Capture the display's input in a thread: `with InputCapture(name, clock, marks, take, other):`.
 
     take: called in that thread with each input, in order, its time by `time.monotonic`; no screen and label. other:
-    called likewise, in the same order, with each window that gets the keyboard, and with `Mark` for each one that was
-    sent. Neither must take long. lost: why the capture ended before it was closed; "" where it did not.
+    called likewise, in the same order, with each window that gets the keyboard, and with `Mark` for each mark that was
+    sent. Neither must take long. lost: why the capture ended before it was closed; "" where it did not. Raises BadInput
+    where the display or RECORD is missing, EnvError where no input comes.
     """
 
     def __init__(
@@ -276,17 +280,19 @@ class Frame:
 
     @property
     def time_s(self) -> float:
-        """Return since when it was like this."""
+        """Return the time since when the screen was like this."""
         return self.spans[0][0]
 
     def late(self, time_s: float) -> float:
-        """Return for how many seconds the screen may have been another one at `time_s`; 0: it was this one. Below 0:
-        this one was read so much later."""
+        """Return for how many seconds another screen may have been shown by `time_s`; 0: it was this one.
+
+        Below 0: this one was read so much later.
+        """
         begun = [span for span in self.spans if span[0] < time_s]
         return max(0.0, time_s - begun[-1][1]) if begun else min(time_s - self.time_s, -0.001)
 
     def png(self) -> bytes:
-        """Encode it as PNG, with its boxes in black."""
+        """Encode the screen as PNG, with its boxes in black."""
         out = io.BytesIO()
         picture = Image.frombytes("RGB", (self.width, self.height), self.pixels, "raw", "BGRX")
         for left, top, width, height in self.boxes:
@@ -298,8 +304,8 @@ class Frame:
 class ScreenCapture:
     """Hold the newest frames of the display, read when something was drawn: `with ScreenCapture(name, clock):`.
 
-    excluded: patterns of windows that lie in the boxes of frames. resized counts how often the display changed its
-    size. lost: why the capture ended before it was closed.
+    excluded: patterns of windows that are not recorded; frames name where they lie. resized: counts how often the
+    display changed its size. lost: why the capture ended before it was closed; "" where it did not.
     """
 
     def __init__(self, name: str, clock: ServerClock, excluded: Sequence[str] = ()) -> None:
@@ -434,8 +440,10 @@ class ScreenCapture:
 
 
 class SharedImage:
-    """Read a display's screen through shared memory (MIT-SHM); from another machine, or where it is refused, through
-    the connection. Not by a library on libX11, which ends this process where the server is gone."""
+    """Read a display's screen through shared memory (MIT-SHM), or through the connection where that is refused.
+
+    It uses no library on libX11, which ends this process where the server is gone.
+    """
 
     def __init__(self, display: Display) -> None:
         self._display, self._at, self._size, self._segment = display, 0, 0, 0
@@ -448,7 +456,7 @@ class SharedImage:
         self._libc.shmdt.argtypes = [ctypes.c_void_p]
 
     def read(self, width: int, height: int, around: Callable[[], None]) -> tuple[bytes, int]:
-        """Return the screen's pixels and its depth. around: sends a request, before and after the reading."""
+        """Return the screen's pixels (BGRX) and its depth in bits. around: called before and after they are read."""
         root = self._display.screen().root
         size = width * height * 4
         shared = bool(self._opcode) and (size == self._size or self._attach(size))

@@ -1,1 +1,1 @@
-"""Make synthetic sessions and demonstrations, whose true thoughts and times are known."""
+"""Make synthetic recorded sessions, whose true thoughts and times are known, and demonstrations by programs."""

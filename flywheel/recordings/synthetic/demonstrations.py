@@ -1,9 +1,9 @@
-"""Make demonstrations on computers: experts solve the tasks of a world in real machines.
+"""Make demonstrations by program: the expert of a world solves its tasks in a terminal or on a computer.
 
     python -m flywheel.recordings.synthetic.demonstrations recordings --world chores --count 400
 
-They have no sound, and their thoughts are the experts' own words: an iteration takes them in as it does the data sets
-of others (`recording.imports_per_iteration`), with `flywheel` as their origin.
+They have no sound, and their thoughts are the experts' own words: an iteration takes them in as it does imported data
+sets (`recording.imports_per_iteration`), with `flywheel` as their origin.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ WORLDS: dict[str, ChoreFamilySuite] = {world.name: world for world in (CHORES, E
 
 
 def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int) -> list[Task]:
-    """Make `count` tasks over all templates and levels of `world` that training may draw, in turn.
+    """Draw `count` tasks to demonstrate, in turn from all templates and levels of `world` that are not held out.
 
-    None has the content of an evaluation task. Returns [] where training may draw none. Raises BadInput for a suite in
+    None has the content of an evaluation task. Returns [] where no template is left. Raises BadInput for a suite in
     the settings that does not exist.
     """
     held = {task_content(task) for task in make_tasks(settings, 0, "eval")}
@@ -60,9 +60,11 @@ def demonstration_tasks(world: ChoreFamilySuite, settings: Settings, count: int)
 
 
 def list_demonstration_folders(world: str, settings: Settings, count: int) -> list[str]:
-    """List the names of the `count` folders that `make_demonstrations` makes of the world called `world` with these
-    `settings`; [] where training may draw no task of it. Raises KeyError for a name that is not in `WORLDS`, and as
-    `demonstration_tasks`."""
+    """List the names of the `count` folders that `make_demonstrations` would write for the world named `world`.
+
+    [] where no task of it may be demonstrated. Raises KeyError for a name that is not in `WORLDS`, and as
+    `demonstration_tasks`.
+    """
     tasks = demonstration_tasks(WORLDS[world], settings, count)
     return [demonstration_folder_name(DATASET, task.task_id) for task in tasks]
 
@@ -81,12 +83,12 @@ async def make_demonstrations(folder: Path, world: ChoreFamilySuite, count: int,
     async with open_environments(settings, tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:
             if not (folder / demonstration_folder_name(DATASET, task.task_id)).exists():
-                new += save_demonstration(await demonstrate_task(env, task, world), folder)
+                new += save_demonstration(await record_demonstration(env, task, world), folder)
     return new
 
 
-async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Demonstration:
-    """Let the expert of `world` solve `task` in `env`.
+async def record_demonstration(env: Env, task: Task, world: ChoreFamilySuite) -> Demonstration:
+    """Record the expert of `world` while it solves `task` in `env`.
 
     Raises DataError where it does not solve it, EnvError where `env` fails.
     """
@@ -124,7 +126,7 @@ async def demonstrate_task(env: Env, task: Task, world: ChoreFamilySuite) -> Dem
 
 
 def main() -> None:
-    """Make demonstrations as the command line says; exit with 2, and one line, for what cannot be used or fails."""
+    """Run the command line; on an error print one line and exit with 2."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where they go, such as recordings")
     parser.add_argument("--world", choices=WORLDS, default="chores", help="(default %(default)s)")

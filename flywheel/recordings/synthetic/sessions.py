@@ -1,6 +1,6 @@
-"""Make sessions, the shipped ones among them: an oracle plays the worlds and thinks aloud in synthetic speech.
+"""Make synthetic recorded sessions: an expert program plays the browser's worlds and thinks aloud in synthetic speech.
 
-`python -m flywheel.recordings.synthetic.sessions` makes more of them.
+The shipped ones are made so; `python -m flywheel.recordings.synthetic.sessions` makes more of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class SpeakerHabits:
-    """Describe a speaker: how often, as shares of the thoughts, habits occur. pace: factor of a word's duration."""
+    """Hold the habits of a speaker: how often each occurs, as a share of the thoughts. pace: factor of a word's
+    duration."""
 
     filler: float
     correction: float
@@ -68,8 +69,10 @@ SPEAKER_HABITS = {level: SpeakerHabits(**habits) for level, habits in _DECLARED[
 
 
 def spoken_thought(thought: str, habits: SpeakerHabits, rng: random.Random) -> list[str]:
-    """Split a thought into spoken parts with pauses between them; add fillers, repetitions and self-corrections by
-    `rng`, as often as the speaker's `habits` say."""
+    """Turn a thought into spoken parts with pauses between them, with fillers, repetitions and self-corrections.
+
+    These are added by `rng` as often as the speaker's `habits` say.
+    """
     words = thought.rstrip(".").split()
     if rng.random() < habits.correction:
         words = _corrected(words, rng)
@@ -177,7 +180,7 @@ class _SessionTake:
 
 
 def recorded_tasks(settings: Settings) -> Iterator[Task]:
-    """Yield tasks of all worlds, templates and levels in turn, without end.
+    """Yield the tasks of synthetic sessions, of all worlds, templates and levels in turn, without end.
 
     None has the content of an evaluation task. The same settings give the same tasks. Raises BadInput for a suite in
     the settings that does not exist.
@@ -222,12 +225,13 @@ def _even(settings: Settings) -> list[list[str]]:
 async def record_session(
     env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path, *, slips: bool = True
 ) -> dict[str, Any] | None:
-    """Record one session into `folder`; return the true thoughts and their times, for `truth.json`.
+    """Record one synthetic session into `folder`; return its true thoughts and their times, for `truth.json`.
 
-    Returns None for a task in which the person must wait, since a wait is not recorded. env: plays `task`. number: of
-    the session, which seeds it. name, level, voice: of the person, `expert` or `novice`, and of the synthesizer. slips:
-    whether a novice may click a wrong place; a task that fails because of that is done again without slips. Raises what
-    `demonstrate_task` and `synthesize_speech` do.
+    The result is {"offset_s": audio's clock to the screen's, "utterances": [{"start_s", "end_s", "said", "step"}],
+    "thoughts": one a step}; None for a task in which the person must wait, since a wait is not recorded. env: plays
+    `task`. number: of the session, which seeds it. name, level, voice: of the person, `expert` or `novice`, and of the
+    synthesizer. slips: whether a novice may click a wrong place; a task that fails because of that is done again
+    without slips. Raises what `demonstrate_task` and `synthesize_speech` do.
     """
     rng = random.Random(f"recording {number}")
     habits = SPEAKER_HABITS[level]
@@ -340,12 +344,12 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
 
 
 async def make_sessions(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
-    """Make the sessions `first` to `count` - 1 in `folder`.
+    """Make the synthetic sessions numbered `first` to `count` - 1 in `folder`.
 
     settings: of tasks and browsers. Each is the same however many are made. Earlier ones stay; with `first` 0, those
     named in `truth.json` are removed first. Raises BadInput where a session before `first` is missing, and where there
-    is nothing to make; DataError where one before `first` is damaged; and what `open_browser_pool`, `BrowserPool.env`
-    and `record_session` do.
+    is nothing to make; DataError where truth.json or one before `first` is damaged; and what `open_browser_pool`,
+    `BrowserPool.env` and `record_session` do.
     """
     if count <= first:
         raise BadInput(
@@ -356,7 +360,7 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
     truth_file = folder / "truth.json"
     if first and not truth_file.is_file():
         raise BadInput("no truth.json", where=folder, fix="make the sessions before it first, without --first")
-    truth: dict[str, Any] = json.loads(truth_file.read_text(encoding="utf-8")) if truth_file.is_file() else {}
+    truth = _read_json(truth_file, _check_truth) if truth_file.is_file() else {}
     if not first:
         for name in truth:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -390,16 +394,24 @@ async def make_sessions(folder: Path, count: int, settings: Settings, first: int
 
 
 def sessions_match_settings(folder: Path, settings: Settings) -> bool:
-    """Tell whether the sessions in `folder` are the first of those that these settings give.
+    """Tell whether the synthetic sessions in `folder` are the ones that these settings give.
 
-    Only sessions named in its truth.json count; without any it is True. Raises DataError for a truth.json or
-    session.json that is damaged, BadInput for settings whose tasks cannot be drawn (`make_tasks`).
+    Only sessions named in its truth.json count; without any it is True, where one of them is missing False. Raises
+    DataError for a truth.json or session.json that is damaged, BadInput for settings whose tasks cannot be drawn
+    (`make_tasks`).
     """
     truth_file = folder / "truth.json"
-    names = _read_json(truth_file, dict) if truth_file.is_file() else {}
+    names = _read_json(truth_file, _check_truth) if truth_file.is_file() else {}
     made = {_task_id(folder / name) for name in names}
     asked = itertools.islice(recorded_tasks(settings), len(made) + _LEFT_OUT)
     return made <= {task.task_id for task in asked}
+
+
+def _check_truth(found: Any) -> dict[str, Any]:
+    """Return the content of a truth.json, by the sessions' names; raises TypeError where it is none."""
+    if not isinstance(found, dict):
+        raise TypeError("not an object with the sessions' names")
+    return found
 
 
 def _task_id(folder: Path) -> str | None:
@@ -416,7 +428,7 @@ def _read_json(path: Path, take: Callable[[Any], Any]) -> Any:
 
 
 def main() -> None:
-    """Make sessions as the command line says; exit with 2, and one line, for wrong input."""
+    """Run the command line; for wrong input print one line and exit with 2."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the sessions go, such as recordings")
     parser.add_argument("--count", type=int, default=144, help="how many there are in the end (default %(default)s)")

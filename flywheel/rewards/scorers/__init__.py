@@ -2,3 +2,5 @@
 
 Each has `open_scorer(settings)`, which returns a `flywheel.rewards.scorer.Scorer`. A new scorer is a new file here.
 """
+
+__all__ = ["verifier"]

@@ -1,4 +1,4 @@
-"""Judge the answer that an agent gave by the task's reference answer (UI-TARS-2 report, section 2.5.2).
+"""Judge an agent's answer by the task's reference answer (scorer `judge`; UI-TARS-2 report, section 2.5.2).
 
 A language model votes, several times, asked in several wordings. Without one, both answers are compared in normalised
 form. What the agent wrote is data to it: it stands between lines of a random mark, which the agent cannot know, and a
@@ -63,9 +63,12 @@ class Judge:
         self.version = hashlib.sha256(text.encode()).hexdigest()[:12] if self._model else "match-1"
 
     def score(self, case: ScoringInput) -> Score:
-        """Score the answer of `case`: 1 where it is a reference answer, 0 where it is not, or is blank. It abstains
-        where the task has none, and where the votes decide neither by `judge.mode`; where half of the votes or more
-        fail or cannot be read, there is no score. Raises DataError for a final state that is not JSON."""
+        """Score the answer of `case`: 1 where it is a reference answer, 0 where it is not, or is blank.
+
+        It abstains where the task has no reference answer, and where the votes decide neither by `judge.mode`; where
+        half of the votes or more fail or cannot be read, there is no score. Raises DataError for a final state that is
+        not JSON.
+        """
         references = find_reference_answers(case.task)
         if not references:
             return Score(None, "the task has no reference answer", abstained=True)
@@ -108,7 +111,7 @@ class Judge:
 
 
 def build_prompt(number: int, mark: str, texts: Iterable[str], most: int) -> tuple[str, str]:
-    """Build the system and the user message of a vote.
+    """Build the system and the user message that ask the language model for one vote.
 
     number: of the vote, from 0. mark: a random word. texts: the task, the reference answers, the answer given. most:
     characters of the last.
@@ -128,14 +131,16 @@ def clean_text(text: str, most: int) -> str:
 
 
 def read_vote(answer: str, mark: str) -> str:
-    """Return CORRECT, INCORRECT or UNSURE as the answer's verdicts say; "" where there is none, or they differ. mark:
-    the random word of the prompt (`build_prompt`), without which a verdict does not count."""
+    """Read a vote from the language model's answer: CORRECT, INCORRECT or UNSURE; "" for none, or several that differ.
+
+    mark: the random word of the prompt (`build_prompt`), without which a verdict does not count.
+    """
     found = {one.upper() for one in re.findall(rf"VERDICT\W+{mark}\W+(CORRECT|INCORRECT|UNSURE)\b", answer, re.I)}
     return found.pop() if len(found) == 1 else ""
 
 
 def find_reference_answers(task: Task) -> tuple[Answer, ...]:
-    """Return the answers of which the task asks for one; () where it asks for none.
+    """Return the reference answers, any of which solves the task; () where it asks for none.
 
     They are the task's param `answer`, or what its suite says. A sequence among them is one answer of several parts.
     """

@@ -1,4 +1,4 @@
-"""Score a trajectory by an outcome reward model: a verdict where it is certain, else none (section 2.5.2)."""
+"""Score a trajectory by an outcome reward model, where that is certain (scorer `orm`; UI-TARS-2, section 2.5.2)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class OutcomeScorer:
         return VerdictReader(self._folder, self._calibration.reads, self._settings.device)
 
     def score(self, case: ScoringInput) -> Score:
-        """Return 1 where `case` is certain to be done and 0 where it is certain not to be.
+        """Score 1 where the task of `case` is certainly done and 0 where it is certainly not.
 
-        It abstains where it is to review, unless `settings.abstains` is off, and where the ORM was not calibrated for
-        the domain, and has no value where the trajectory cannot be shown. The detail has the calibrated probability.
-        Raises DataError where a screen is missing, ModelError as `VerdictReader`.
+        It abstains between these, unless `settings.abstains` is off (then 1 from probability 0.5 on), and where the ORM
+        was not calibrated for the domain; there is no value where the trajectory cannot be shown. The detail has the
+        calibrated probability. Raises DataError where a screen is missing, ModelError as `VerdictReader`.
         """
         domain = case.task.domain
         known = self._calibration.domains.get(domain)

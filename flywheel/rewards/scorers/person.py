@@ -1,4 +1,4 @@
-"""Leave a trajectory to people: what they say of it (`flywheel review routes`) becomes this scorer's verdict."""
+"""Leave trajectories to people: their labels (`flywheel review routes`) become this scorer's verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PersonScorer:
     needs: frozenset[Need] = frozenset()
 
     def score(self, case: ScoringInput) -> Score:
-        """Say of `case` that it waits."""
+        """Return no value, with the reason that `case` waits for a person."""
         return Score(None, "waits for a person")
 
 

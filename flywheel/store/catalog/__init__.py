@@ -1,0 +1,1 @@
+"""Query the store in SQL by DuckDB views, compact its small files, and tell how the stages of iterations ran."""

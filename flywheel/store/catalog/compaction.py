@@ -39,8 +39,11 @@ _INDEX = "index.json"
 
 @dataclass(frozen=True)
 class CompactedIterations:
-    """Describe the compacted files. iterations: those that need not be read from partitions. files: by table, each file
-    with the iterations whose rows in it are out of date. large: by table, files of closed iterations' large partitions.
+    """Hold which iterations a query reads from compacted files, and which files those are.
+
+    iterations: those that need not be read from partitions. files: by table, each compacted file with the iterations
+    whose rows in it are out of date. large: by table, files of closed iterations' large partitions, which are not
+    compacted.
     """
 
     iterations: frozenset[int]
@@ -59,8 +62,10 @@ class _Block:
 
 
 def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) -> CompactedIterations:
-    """Find the closed iterations, each in the widest folder that holds it unchanged. without: iterations that do not
-    count as closed."""
+    """Find the closed iterations, each in the widest folder of `.flywheel/closed` that holds it unchanged.
+
+    without: iterations that do not count as closed.
+    """
     taken: dict[int, _Block] = {}
     now: dict[int, str] = {}
     for block in _blocks(ws):
@@ -80,11 +85,12 @@ def find_compacted_iterations(ws: Workspace, without: Set[int] = frozenset()) ->
 
 
 def compact_iterations(ws: Workspace) -> None:
-    """Compact the iterations that were completed or changed since the last call, and merge narrow folders.
+    """Compact the iterations that were completed or changed since the last call into few files for fast queries.
 
-    The files go to `.flywheel/closed`; the partitions stay. An iteration with a damaged file is left out. Call it under
-    the workspace's lock. Raises DataError where DVC's file of an iteration is lost or a compacted file is damaged,
-    DiskFull, OSError where a table cannot be written.
+    The files go to `.flywheel/closed`, where folders of ten iterations are merged into one of a hundred, and so on; the
+    partitions stay. An iteration with a damaged file is left out. Call it under the workspace's lock. Raises DataError
+    where DVC's file of an iteration is lost or a compacted file is damaged, DiskFull, OSError where a table cannot be
+    written.
     """
     remove_unfinished(ws.state / "closed")
     seen = find_compacted_iterations(ws).iterations
@@ -102,7 +108,7 @@ def compact_iterations(ws: Workspace) -> None:
 def find_compacted_file_fault(path: Path) -> DataError | None:
     """Return the error that describes what is wrong with the compacted file `path`; None where it can be read.
 
-    It is a PartMissing where the file is gone.
+    The error is a PartMissing where the file is gone.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -48,7 +48,7 @@ def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a query's result, each a mapping of JSON values.
 
     Times are text, bytes a text that says how many they are (`<12 bytes>`); numbers that are not finite are null.
-    result: any table; of columns of one name the later ones get a number. A table without columns gives [].
+    result: of columns of one name the later ones get a number. A table without columns gives [].
     """
     if not result.num_columns:
         return []
@@ -58,7 +58,8 @@ def result_as_json_rows(result: pa.Table) -> list[dict[str, Any]]:
 def table_from_mappings(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Make a table of `rows` that have the same columns, for display; no rows give a table without columns.
 
-    Raises pyarrow.ArrowException where the values of one column are of kinds that do not go together.
+    rows: of values by column name. Raises pyarrow.ArrowException where the values of one column are of kinds that do
+    not go together, OverflowError for a whole number of more than 64 bits.
     """
     return pa.Table.from_pylist([dict(row) for row in rows])
 
@@ -80,10 +81,14 @@ def _render_table(result: pa.Table) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
+# Characters that end a line to Python's `splitlines` and to rich, but for the line feed: a cell shows them escaped.
+_SEPARATORS = {ord(one): one.encode("unicode_escape").decode() for one in "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"}
+
+
 def _render_cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return "-" if value is None else str(value).replace("[", r"\[")
+    return "-" if value is None else str(value).translate(_SEPARATORS).replace("[", r"\[")
 
 
 def _values_as_text(result: pa.Table, numeric: list[bool]) -> pa.Table:
@@ -368,19 +373,20 @@ def connect_catalog(
     tables_alone: bool = False,
     reads: str | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """Open the catalogue: a view for each table, `label_history`, `promotions`, and the views that `catalog*.sql`
-    defines.
+    """Open the catalogue in DuckDB: a view for each table, and the analysts' views and macros of `catalog*.sql`.
 
-    A table's view has the columns of its schema, `iteration` INTEGER and `stage` VARCHAR; no rows where nothing is
-    written yet. It sees the files that exist now; the first partition of a table needs a new connection. A damaged file
-    fails the queries of its table only. Close the connection after use.
+    There are `label_history`, `recording_verdicts` and `promotions` too. A table's view has the columns of its schema,
+    `iteration` INTEGER and `stage` VARCHAR; no rows where nothing is written yet. It sees the files that exist now; the
+    first partition of a table needs a new connection. A damaged file fails the queries of its table only. Close the
+    connection after use.
 
-    staged: a workspace whose partitions replace those of `ws`; None: none are replaced. database: path of a new file,
-    or in memory. tables_alone: leave out views and macros, which take most of the time. reads: SQL; only the tables,
-    views and macros that it names, and those that these read, are created (None: all); where it may read comments, or
-    `database` is a file, each table and column gets its comment. Raises DataError where a list of pruned outputs is
-    damaged, a view cannot be made for a damaged file, or a partition is being replaced for half a minute; duckdb.Error
-    where the file `database` cannot be made.
+    staged: a workspace whose partitions replace those of `ws`; None: none are replaced. database: path of the file to
+    write, which replaces one that is there; by default the catalogue is in memory. tables_alone: leave out views and
+    macros, which take most of the time. reads: SQL; only the tables, views and macros that it names, and those that
+    these read, are created (None: all); where it may read comments, or `database` is a file, each table and column gets
+    its comment. Raises DataError where a list of pruned outputs is damaged, a view cannot be made for a damaged file,
+    or a partition is being replaced for half a minute; OSError where a file that is there cannot be deleted,
+    duckdb.Error where the file `database` cannot be made.
     """
     names = _find_names_read(reads) if reads is not None else None
     made = partial(_open_connection, ws, staged, database, names, tables_alone=tables_alone)
@@ -470,9 +476,10 @@ def _is_database(path: Path) -> bool:
 
 @cache
 def catalog_views_sql(of: str = ".sql") -> str:
-    """Return the SQL of all views and macros, with their comments; each file builds on those before it by name.
+    """Return the SQL that creates all views and macros of the catalogue, with their comments.
 
-    of: the ending of the names of the files to take.
+    It joins the files `catalog*.sql`, each of which builds on those before it by name. of: ending of the names of the
+    files to take.
     """
     files = [path for path in resources.files("flywheel.store.catalog").iterdir() if path.name.startswith("catalog")]
     files = sorted((path for path in files if path.name.endswith(of)), key=lambda path: path.name)
@@ -480,7 +487,7 @@ def catalog_views_sql(of: str = ".sql") -> str:
 
 
 def read_queries(package: str) -> dict[str, str]:
-    """Read the queries of `queries.sql` in a package, each by the name that a line `-- name: NAME` gives it.
+    """Read the named queries in a package's `queries.sql`: name, as a line `-- name: NAME` gives it -> SQL.
 
     package: its dotted name. Raises ModuleNotFoundError where there is no such package, FileNotFoundError where it has
     no such file.
@@ -511,7 +518,8 @@ def run_query(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any =
     """Run the statement `sql` on an open connection to the catalogue and return its rows.
 
     parameters: of the statement, a list by position or a mapping by name; None: it has none. A statement without rows
-    gives a table without columns. Raises BadInput, in one line, for wrong or empty SQL, and as `explain_duckdb_error`.
+    gives a table without columns. Raises, each in one line, BadInput for wrong or empty SQL, DataError for a damaged or
+    missing file, DiskFull, and FlywheelError where the query needs too much memory or is interrupted.
     """
     try:
         result = connection.execute(sql, parameters)
@@ -636,7 +644,7 @@ T = TypeVar("T")
 
 
 class CatalogConnection:
-    """Hold one connection for many queries, from any thread.
+    """Hold one connection to the catalogue for many queries, from any thread.
 
     Opening a catalogue reads footers of each table and binds all views; here that is repeated only after a partition or
     a promotion was added, removed or replaced. prepare: called with each new connection before its first query; its

@@ -1,4 +1,4 @@
-"""Query what ran in some iterations: states, durations, failures, inputs and outputs.
+"""Query how the stages of iterations ran: states, durations, failures, inputs and outputs.
 
 The queries use the catalogue's own views (`catalog_history.sql`) over these iterations alone, so their cost does not
 grow with the number of other iterations. An incomplete iteration has no table `runs` yet: it is described by what
@@ -32,7 +32,7 @@ _SQL = database.read_queries("flywheel.store.catalog")
 
 
 def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
-    """Return a row for each iteration of `which`, in that order, with or without a run.
+    """Return a row for each iteration of `which`, in that order, also for one that Prefect knows no run of.
 
     Keys: `iteration`; `state` (complete, running, unfinished); `recorded` of `stages`, both counts; `tries` and
     `failed`, counts; `first_started`, `last_ended` (datetimes); `seconds` of all tries; `longest`, the slowest stage,
@@ -57,15 +57,15 @@ def query_iteration_history(ws: Workspace, which: Sequence[int]) -> list[Row]:
 
 
 def query_stage_history(ws: Workspace, which: Sequence[int], name: str = "") -> list[Row]:
-    """Return a row for each stage of the iterations `which`, in the order in which they run, with or without a run.
+    """Return a row for each stage of the iterations `which`, in the order in which the stages run.
 
-    name: the only stage wanted; "": all; an unknown one gives no row. Keys: `iteration`, `stage`, `state` (of Prefect's
-    last try, or recorded, running, `waits for ...`, begun, not begun), counts (`tries`, `failed`, `shards`, `retries`,
-    and `staged`, shards that lie finished on disk), `first_started`, `last_ended` (datetimes), `last_seconds` of the
-    last try, `seconds` of all, `median_before` of the same in the ten iterations before, `ratio` to it,
-    `iterations_before` that have the stage, and `reason` of the last failure; None where unknown. Raises BadInput for
-    an iteration that has not been begun; DataError for a missing or damaged record or table of one or of the ten before
-    it, or where DVC's file of any is lost; and as `run_query`.
+    A stage without a run has a row too. name: the only stage wanted; "": all; an unknown one gives no row. Keys:
+    `iteration`, `stage`, `state` (of Prefect's last try, or recorded, running, `waits for ...`, begun, not begun),
+    counts (`tries`, `failed`, `shards`, `retries`, and `staged`, shards that lie finished on disk), `first_started`,
+    `last_ended` (datetimes), `last_seconds` of the last try, `seconds` of all, `median_before` of the same in the ten
+    iterations before, `ratio` to it, `iterations_before` that have the stage, and `reason` of the last failure; None
+    where unknown. Raises BadInput for an iteration that has not been begun; DataError for a missing or damaged record
+    or table of one or of the ten before it, or where DVC's file of any is lost; and as `run_query`.
     """
     earlier = {k for one in which for k in range(max(1, one - _BEFORE), one + 1)}
     known = {(row["iteration"], row["stage"]): row for row in _query(ws, sorted(earlier), _SQL["stages"])}
@@ -108,22 +108,22 @@ def query_usual_seconds(ws: Workspace, iteration: int) -> dict[str, float]:
 
 
 def query_failures(ws: Workspace, which: Sequence[int], stage: str = "") -> list[Row]:
-    """Return the rows of the view `failures` of the iterations `which`, oldest first; of nested runs only the
-    innermost.
+    """Return the failures of the iterations `which`, oldest first: rows of the view `failures`.
 
-    which: numbers; one that has not been begun gives no rows. stage: the only one wanted; "": all. Keys: `iteration`,
-    `stage`, `run` (its name), `kind` (flow or task), `state`, `attempts`, `ended_at`, `message`, `run_id`. Raises
-    DataError for a missing or damaged record or table of one, and as `run_query`.
+    Of nested runs only the innermost is there. which: numbers; one that has not been begun gives no rows. stage: the
+    only one wanted; "": all. Keys: `iteration`, `stage`, `run` (its name), `kind` (flow or task), `state`, `attempts`,
+    `ended_at`, `message`, `run_id`. Raises DataError for a missing or damaged record or table of one, and as
+    `run_query`.
     """
     return _query(ws, which, "FROM failures WHERE $stage IN ('', stage)", {"stage": stage})
 
 
 def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[list[Row], list[Row]]:
-    """Return two lists of rows, oldest first: the attempts of an iteration's stage, and their tasks.
+    """Return the attempts of an iteration's stage, and the tasks of these attempts, as two lists of rows, oldest first.
 
-    stage: its name. Keys: `try` (from 1), `state`, `started_at`, `ended_at`, `seconds`, `message`, `run_id`; of a task
-    also `task` and `attempts`. Both are [] where no run is known. Raises DataError for a missing or damaged record or
-    table, and as `run_query`.
+    stage: its name. Keys of an attempt: `try` (from 1), `state`, `started_at`, `ended_at`, `seconds`, `message`,
+    `run_id`; of a task also `task` and `attempts`. Both are [] where no run is known. Raises DataError for a missing or
+    damaged record or table, and as `run_query`.
     """
     key = {"iteration": iteration, "stage": stage}
     with closing(_connect(ws, [iteration])) as connection:
@@ -132,13 +132,13 @@ def query_stage_attempts(ws: Workspace, iteration: int, stage: str) -> tuple[lis
 
 
 def query_stage_artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
-    """Return the rows of the view `stage_artifacts` of an iteration's stage, with `rows` and `sha256`.
+    """Return the inputs and outputs of an iteration's stage, with their hashes.
 
-    stage: its name; an unknown one gives no rows. Keys: `iteration`, `stage`, `role` (input or output), `kind`
-    (partition, checkpoint or record), `path` relative to the workspace, `files` and `bytes`, `md5` as DVC records it;
-    `rows` of a partition that is on disk, else None; `sha256`, a list: the hash of each file on disk, or for a
-    checkpoint that this iteration made the digest of its weights in lineage. Raises DataError for a missing or damaged
-    record, table or list, FlywheelError as `run_query`.
+    They are rows of the view `stage_artifacts` with two more columns. stage: its name; an unknown one gives no rows.
+    Keys: `iteration`, `stage`, `role` (input or output), `kind` (partition, checkpoint or record), `path` relative to
+    the workspace, `files` and `bytes`, `md5` as DVC records it; `rows` of a partition that is on disk, else None;
+    `sha256`, a list: the hash of each file on disk, or for a checkpoint that this iteration made the digest of its
+    weights in lineage. Raises DataError for a missing or damaged record, table or list, FlywheelError as `run_query`.
     """
     try:
         every = _query(ws, [iteration], "FROM stage_artifacts")

@@ -163,7 +163,7 @@ COMMENT ON COLUMN quarantine.record IS 'JSON of the trajectory''s whole row';
 COMMENT ON COLUMN quarantine.source_table IS 'whose row it is';
 
 COMMENT ON VIEW grounding_examples IS 'General data for the CT and SFT mixes: a screen, a question, the answer';
-COMMENT ON COLUMN grounding_examples.kind IS 'of question';
+COMMENT ON COLUMN grounding_examples.kind IS 'of question; "page: WORLD" where the screen is a page of that world';
 COMMENT ON COLUMN grounding_examples.image_sha256 IS 'of the screen (images)';
 COMMENT ON COLUMN grounding_examples.response IS 'the answer that is taught';
 

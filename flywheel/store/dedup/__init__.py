@@ -1,0 +1,1 @@
+"""Find near-duplicates of screens, tasks and episodes."""

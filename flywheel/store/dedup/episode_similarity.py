@@ -1,4 +1,4 @@
-"""Compare episodes as sequences of numbers: find the pairs that may be near, and measure how near they are."""
+"""Find pairs of episodes that may be near-duplicates, and measure how alike the steps of a pair are."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ _SQL = database.read_queries("flywheel.store.dedup")
 
 @dataclass(frozen=True)
 class StepSequences:
-    """Hold the steps of several episodes, one after the other: those of episode i are codes[offsets[i]:offsets[i + 1]].
-    codes: uint64 [steps]. offsets: int64 [episodes + 1], from 0 on."""
+    """Hold the steps of several episodes as numbers, one episode after the other.
+
+    codes: uint64 [steps]; episode i has codes[offsets[i]:offsets[i + 1]]. offsets: int64 [episodes + 1], from 0 on.
+    """
 
     codes: np.ndarray
     offsets: np.ndarray
@@ -63,9 +65,10 @@ class StepSequences:
 
 
 def encode_steps(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[pa.Table]:
-    """Yield tables of trajectory_id and step_codes (a list), each trajectory once; `connection` is busy until the end.
+    """Encode the steps of trajectories as numbers; yield tables of trajectory_id and step_codes (a list).
 
-    steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2.
+    steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2. Each trajectory
+    comes once. `connection` is busy until the end of the generator.
     """
     connection.execute(_SQL["step_macros"].format(bits=BITS_PER_AXIS, nowhere=NOWHERE))
     bits = {"bits": BITS_PER_AXIS, "idle_bit": 2 * BITS_PER_AXIS, "verb_bit": 2 * BITS_PER_AXIS + 1}
@@ -130,10 +133,12 @@ def minhash_signatures(sequences: StepSequences) -> np.ndarray:
 
 
 def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Find the pairs (earlier, later) of rows of one group that agree in a band, each once: int64 [pairs, 2].
+    """Find the pairs of rows that may be near-duplicates, by locality-sensitive hashing: int64 [pairs, 2].
 
-    signed: signature of each row, uint32 [rows, BANDS * ROWS]. group: number of each row's group, integers [rows]. In a
-    crowded bucket a row is paired only with the 32 right before it, so similar rows should be neighbours.
+    A pair is the numbers (earlier, later) of two rows of one group whose signatures agree in a band of ROWS numbers;
+    each comes once. signed: signature of each row, uint32 [rows, BANDS * ROWS]. group: number of each row's group,
+    integers [rows]. In a crowded bucket a row is paired only with the 32 right before it, so similar rows should be
+    neighbours.
     """
     found = []
     of_group = splitmix64(group.astype(np.uint64))
@@ -156,7 +161,10 @@ def lsh_candidate_pairs(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
-    """Apply the finaliser of SplitMix64 to `values`, uint64 of any shape: close numbers become distant ones."""
+    """Mix 64-bit numbers by the finaliser of SplitMix64, so that close numbers become distant ones.
+
+    values: uint64 of any shape, which the result has too.
+    """
     values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return values ^ values >> np.uint64(31)
@@ -168,7 +176,7 @@ CROWDED_GROUP = 64  # rows of a group above which only candidates are compared
 
 
 def candidate_pairs(group: np.ndarray, sequences: StepSequences) -> np.ndarray:
-    """Find the pairs (earlier, later) of rows of one group that may be near, each once: int64 [pairs, 2].
+    """Find the pairs (earlier, later) of rows of one group that may be near-duplicates: int64 [pairs, 2], each once.
 
     group: number of each row's group, integers [rows], equal ones side by side. sequences: the steps of each row. Of a
     small group all pairs are returned.

@@ -1,4 +1,4 @@
-"""Find near-duplicates of an iteration's trajectories, to weigh them down, and tasks that are near evaluation tasks."""
+"""Weigh down near-duplicate trajectories of an iteration, and find training tasks that are near evaluation tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,15 @@ from flywheel.store.manifest import TrainingManifest
 
 Row = Mapping[str, Any]
 _TASK_COLUMNS = ("task_id", "world", "template", "level", "params", "instruction", "seed", "split")
-_ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^»]*»""")
+# Letters of scripts that put spaces between words: between two of them a single quote is an apostrophe, after one it
+# opens nothing. Beside those of other scripts it opens and closes.
+_LETTER = r"[0-9A-Za-z\u00c0-\u052f\u1e00-\u1fff]"
+_ARGUMENT = re.compile(
+    r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」"""
+    rf"""|(?<!{_LETTER})'(?:[^']|(?<={_LETTER})'(?={_LETTER}))*'(?!{_LETTER})"""
+    rf"""|‘(?:[^‘’]|(?<={_LETTER})’(?={_LETTER}))*’"""
+)
+_QUOTES = "\"'“”„«»「」‘’"
 
 
 def task_content_hash(task: Row) -> str:
@@ -44,7 +52,7 @@ def task_content_hash(task: Row) -> str:
 
 def instruction_arguments(instruction: str | None) -> tuple[str, ...]:
     """List the numbers and quoted texts of an instruction, sorted, in lower case: paraphrases share them."""
-    return tuple(sorted(found.strip("\"'“”«»").casefold() for found in _ARGUMENT.findall(instruction or "")))
+    return tuple(sorted(found.strip(_QUOTES).casefold() for found in _ARGUMENT.findall(instruction or "")))
 
 
 def find_tasks_near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, str]:
@@ -102,9 +110,11 @@ MAX_DIFFERING_BITS = 4  # of 64, in which the hashes of similar screens may diff
 
 
 def difference_hash(encoded: bytes) -> int:
-    """Hash a screen by its brightness to 64 bits: a number in [0, 2**64). encoded: a PNG, JPEG or WebP file, or
-    another that Pillow reads; raises OSError for one that is no picture, Image.DecompressionBombError for one of too
-    many pixels for Pillow."""
+    """Hash a screen by its brightness to 64 bits, a number in [0, 2**64); similar screens differ in few bits.
+
+    encoded: a PNG, JPEG or WebP file, or another that Pillow reads. Raises OSError for one that is no picture,
+    Image.DecompressionBombError for one of too many pixels for Pillow.
+    """
     with Image.open(io.BytesIO(encoded)) as picture:
         cells = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BILINEAR))
     return int.from_bytes(np.packbits(cells[:, 1:] > cells[:, :-1]).tobytes(), "big")
@@ -116,8 +126,10 @@ def hashes_alike(left: int, right: int) -> bool:
 
 
 def insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    """Insert `rows` into the table `table` of `connection`, by the names of the columns. Raises duckdb.Error where they
-    do not fit."""
+    """Insert `rows` into the table `table` of `connection`, by the names of the columns.
+
+    Raises duckdb.Error where they do not fit.
+    """
     connection.register("inserted", rows)
     connection.execute(f"INSERT INTO {table} BY NAME FROM inserted")
     connection.unregister("inserted")
@@ -144,14 +156,14 @@ _SQL = database.read_queries("flywheel.store.dedup")
 def find_near_duplicates(
     connection: duckdb.DuckDBPyConnection, episodes: str, least: float, alike: CompareScreens
 ) -> None:
-    """Create the table `near_duplicates`, one row for each new episode that is near another one.
+    """Create the table `near_duplicates`, with a row for each new episode that is near another one.
 
     Its columns: trajectory_id; duplicate_of, the nearest neighbour; similarity, the share of steps that agree with that
     one's; reason; weight, in training. connection: the table is created there. episodes: SQL of a relation of
     trajectory_id, content, arguments, store, step_codes, first_image_sha256, last_image_sha256 and new, each trajectory
     once, visible to other cursors of the database; those that are not new belong to earlier iterations and get no row.
-    least: share of steps, in (0, 1]. alike: tells for pairs of episodes' screens whether the first and the last look
-    alike; called for few pairs.
+    least: share of steps that must agree, in (0, 1]. alike: tells for pairs of episodes' screens whether the first and
+    the last look alike; called for few pairs.
     """
     connection.execute(_SQL["tables"])
     number = 0
@@ -288,10 +300,11 @@ _TASKS_PER_BATCH = 5_000  # rows that Python processes at a time
 
 
 def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str]) -> None:
-    """Create the table `contents` (task_id, content, near) of an iteration's tasks.
+    """Create the table `contents` of an iteration's tasks: task_id, content, near.
 
     content: hash of the task's content. near: why it is near an evaluation task; NULL where it is not. connection: to
-    the catalogue; the table is created there. stages: whose rows of `tasks` are taken.
+    the catalogue; the table is created there. stages: whose rows of `tasks` are taken. Raises duckdb.Error for a
+    damaged file.
     """
     own = f"SELECT {', '.join(_TASK_COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
     own += f" AND stage IN ({_quote_texts(stages)})"
@@ -307,7 +320,7 @@ def create_task_contents(connection: duckdb.DuckDBPyConnection, iteration: int, 
 
 
 def quarantine_near_evaluation(connection: duckdb.DuckDBPyConnection) -> None:
-    """Add to the table `broken` the trajectories whose task is near an evaluation task without being one (a contract).
+    """Quarantine the trajectories of training tasks that are near an evaluation task: add them to the table `broken`.
 
     connection: with the tables that `check_row_contracts` and `create_task_contents` create.
     """
@@ -324,16 +337,17 @@ def weigh_duplicates(
     *,
     again: bool = False,
 ) -> None:
-    """Find near-duplicates among the model's stored trajectories, and weigh those of an iteration.
+    """Find near-duplicates among the model's stored trajectories, and give those of an iteration a weight in training.
 
-    Compared are those of this iteration and of the `dedup_window` before it. iteration: whose trajectories are weighed.
-    read: (table, stage) of the incoming partitions. connection: to the catalogue, with the tables or views `incoming`
-    and `decided`, and `contents` (`create_task_contents`); gets the view `weights` (trajectory_id, weight) of those
-    that have a near-duplicate. settings: block `routing`. staged: `duplicates` and `SIGNATURE_TABLES` are written
-    there. again: reuse the workspace's signatures; tasks and steps are read only where a trajectory has none. People's
-    demonstrations are left out. The cost is that of this iteration and the window. Raises DataError for a manifest,
-    partition or screen that is missing or damaged, or where another process has been writing a partition of `staged`
-    for ten minutes; duckdb.Error for a damaged file that `connection` reads; what `run_query` does; DiskFull.
+    They are compared with one another and with those of the `dedup_window` iterations before. iteration: whose
+    trajectories are weighed. read: (table, stage) of the incoming partitions. connection: to the catalogue, with the
+    tables or views `incoming` and `decided`, and `contents` (`create_task_contents`); gets the view `weights`
+    (trajectory_id, weight) of those that have a near-duplicate. settings: block `routing`. staged: `duplicates` and
+    `SIGNATURE_TABLES` are written there. again: reuse the workspace's signatures; tasks and steps are read only where a
+    trajectory has none. People's demonstrations are left out. The cost is that of this iteration and the window. Raises
+    DataError for a manifest, partition or screen that is missing or damaged, or where another process has been writing
+    a partition of `staged` for ten minutes; duckdb.Error for a damaged file that `connection` reads; what `run_query`
+    does; DiskFull.
     """
     _write_signatures(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read_manifest(ws, iteration - 1), iteration - settings.dedup_window

@@ -74,11 +74,11 @@ class _Record(_Part):
 def read_agentnet(
     path: Path, images: Path, licence: str = LICENCE, max_side: int = MAX_SIDE
 ) -> Iterator[Demonstration | RefusedRecord]:
-    """Yield each line as a demonstration, or as a RefusedRecord that says why it is none, such as a missing screen.
+    """Yield each line of AgentNet as a demonstration, or as a RefusedRecord that says why it is none.
 
-    path: the data set's JSON lines. images: its screens, a zip or a folder. licence: stored with each demonstration.
-    max_side: longest side of a screen, in pixels (policy.max_image_side). It is a generator; at the first record it
-    raises BadInput where a file is missing, DataError where the zip is damaged.
+    path: the data set's JSON lines. images: its screens, a zip or a folder; a missing screen refuses its line. licence:
+    stored with each demonstration. max_side: longest side of a screen, in pixels (policy.max_image_side). It is a
+    generator; at the first record it raises BadInput where a file is missing, DataError where the zip is damaged.
     """
     if not path.is_file():
         raise BadInput("no such file", where=path, fix="name the data set's .jsonl")
@@ -124,7 +124,13 @@ def _demonstration(record: _Record, picture: Callable[[str, str], bytes], licenc
 
 
 class ScreenArchive:
-    """Find and read screens in a zip or a folder. A path matches a file's path where one ends with the other."""
+    """Hold the screens of a data set, in a zip or a folder, and find them by the end of their paths.
+
+    A `with` block yields a function (path, task) -> bytes. A path matches a file's path where one ends with the other;
+    of several files one with that full path, or in a folder named after the task, is taken. The function raises
+    ValueError for a screen that is not there, too large, damaged, or not the only one. images: the zip or folder.
+    Raises BadInput where it is missing, DataError for a damaged zip.
+    """
 
     def __init__(self, images: Path) -> None:
         if images.is_dir():

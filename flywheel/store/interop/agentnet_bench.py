@@ -71,16 +71,17 @@ class _Trajectory(_Part):
 def read_agentnet_bench(
     paths: Sequence[Path], images: Path, licence: str = LICENCE, max_side: int = MAX_SIDE
 ) -> Iterator[Demonstration | RefusedRecord]:
-    """Yield each file as a demonstration of an evaluation task, or as a RefusedRecord that says why it is none.
+    """Yield each file of AgentNetBench as a demonstration of an evaluation task, or as a RefusedRecord with the reason.
 
     paths: JSON files, or folders of them. images: zip or folder with the screens. licence: stored with each
     demonstration. max_side: longest side of a screen, in pixels (policy.max_image_side). It is a generator; at the
-    first record it raises BadInput where a file or `images` is missing, or the folders have no file, DataError where
-    the zip is damaged.
+    first record it raises BadInput where a file or `images` is missing, or there is no file in any folder, DataError
+    where the zip is damaged.
     """
     files = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-    if missing := next((file for file in files if not file.is_file()), paths[0] if not files else None):
-        raise BadInput("no such JSON file", where=missing, fix="name the benchmark's .json files, or their folder")
+    if not files or not all(file.is_file() for file in files):
+        where = next((file for file in (files or paths) if not file.is_file()), "")
+        raise BadInput("no such JSON file", where=where, fix="name the benchmark's .json files, or their folder")
     with ScreenArchive(images) as picture:
         for file in files:
             try:

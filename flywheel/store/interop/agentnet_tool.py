@@ -90,7 +90,7 @@ class _Task(BaseModel):
 def read_agentnet_tool(
     folders: Sequence[Path], licence: str = LICENCE, max_side: int = MAX_SIDE
 ) -> Iterator[Demonstration | RefusedRecord]:
-    """Yield each session as a demonstration, or as a RefusedRecord that says why it is none.
+    """Yield each recorded session as a demonstration, or as a RefusedRecord that says why it is none.
 
     folders: with an `events.jsonl` in them, at any depth. licence: stored with each demonstration. max_side: longest
     side of a screen, in pixels (policy.max_image_side). It is a generator; it raises BadInput for a folder that is

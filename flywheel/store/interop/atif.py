@@ -23,9 +23,10 @@ from flywheel.store.interop.traces import (
     Trace,
     TraceReader,
     folder_name,
-    media_type,
+    picture_media_type,
     read_json_file,
     read_picture,
+    refuse_equal_names,
     step_columns,
     trajectory_columns,
     write_call,
@@ -39,15 +40,17 @@ _METRICS = {"prompt_tokens": "prompt_tokens", "token_ids": "completion_token_ids
 
 
 def write_atif(traces: Iterable[Trace], folder: Path) -> int:
-    """Write trajectories in the layout of Harbor's trials, a folder each; return the number of their steps.
+    """Write trajectories as trial folders of Harbor; return the number of their steps.
 
-    The folder appears only when it is complete, and replaces an existing one. Raises what `traces` raises, OSError or
-    DiskFull where it cannot be written.
+    The folder appears only when it is complete, and replaces an existing one. Raises what `traces` raises, BadInput for
+    a second trajectory of the same id, OSError or DiskFull where it cannot be written.
     """
     count = 0
     with atomic_folder(folder) as temporary:
         for trace in traces:
             trial = temporary / folder_name(trace.demonstration.id)
+            if trial.exists():
+                refuse_equal_names(trace.demonstration.id, folder)
             (trial / "agent" / "images").mkdir(parents=True)
             (trial / "verifier").mkdir()
             write_json(trial / "agent" / FILE, _write_trajectory(trace, trial / "agent"))
@@ -62,7 +65,7 @@ def _write_trajectory(trace: Trace, folder: Path) -> dict[str, Any]:
     one = trace.demonstration
     pictures = {}
     for number, (name, encoded) in enumerate(one.screens.items()):
-        kind = media_type(encoded)
+        kind = picture_media_type(encoded)
         path = f"images/{number}.{kind.removeprefix('image/').replace('jpeg', 'jpg')}"
         (folder / path).write_bytes(encoded)
         pictures[name] = {"type": "image", "source": {"media_type": kind, "path": path}}

@@ -67,7 +67,7 @@ def read_browser_use(
     files: Sequence[Path], instruction: str = "", images: Path | None = None, scale: float = 1.0, split: str = "eval",
     licence: str = "", max_side: int = MAX_SIDE,
 ) -> Iterator[Demonstration | RefusedRecord]:  # fmt: skip
-    """Yield each history as a demonstration, or as a RefusedRecord that says why it is none.
+    """Yield each history of browser-use as a demonstration, or as a RefusedRecord that says why it is none.
 
     files: JSON files. instruction: the task of those without a text file of the same name beside them. images: folder
     of the screenshots; None: `screenshots` beside each file. scale: pixels of a screenshot to a CSS pixel. split:

@@ -1,4 +1,4 @@
-"""Define a demonstration of another data set, and make, save and load it in the recordings folder.
+"""Define a demonstration imported from another data set, and make, save and load it in the recordings folder.
 
 Each has a folder there, next to the recorded sessions: `demonstration.json` (the fields below, with the steps) and,
 where there are screens, `screens.parquet` (rows of the table `images`). Actions are texts of any form that the parser
@@ -66,7 +66,7 @@ class DemonstratedStep:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Hold a demonstration of another data set.
+    """Hold a demonstration imported from another data set.
 
     dataset, id: its source. licence: as its publisher names it. instruction: the task in words. world, template: the
     kind of task. split: `eval` for what its publisher holds out, which is never trained on. completed: whether the task
@@ -103,7 +103,7 @@ class Demonstration:
 def demonstration_folder_name(dataset: str, id_: str) -> str:
     """Return the name of a demonstration's folder: the data set's, a hyphen, and 16 hex digits of a hash of the id.
 
-    dataset: a name that a folder may have. id_: any text.
+    dataset: a name that a folder may have. id_: of the demonstration in the data set.
     """
     return f"{dataset}-{hashlib.sha256(id_.encode()).hexdigest()[:16]}"
 
@@ -113,15 +113,18 @@ _READER = TypeAdapter(Demonstration)
 
 @dataclass(frozen=True)
 class RefusedRecord:
-    """Describe a record that is no demonstration. where: file and place. why: the reason in words."""
+    """Hold why a record of a data set cannot become a demonstration. where: file and place. why: the reason."""
 
     where: str
     why: str
 
     @classmethod
     def from_error(cls, where: str, error: Exception) -> RefusedRecord:
-        """Make one from the `error` that reading the record raised. where: file and place. The reason is the message of
-        an error that tells its fault (ValueError, FlywheelError), else also the error's class."""
+        """Make the refusal of a record from the `error` that reading the record raised.
+
+        where: file and place. The reason is the message of an error that tells its fault (ValueError, FlywheelError),
+        else also the error's class.
+        """
         if isinstance(error, ValidationError):
             return cls(where, describe_first_fault(error))
         told = isinstance(error, ValueError | FlywheelError)
@@ -133,9 +136,9 @@ def read_folders(
 ) -> Iterator[Demonstration | RefusedRecord]:
     """Yield what `read` makes of each folder with a `file` in it, or a RefusedRecord that says why it is none.
 
-    folders: to look in, at any depth. fix: what to name in place of a folder that is missing or holds none; for these
-    it raises BadInput, when it comes to them. read: gets the folder's absolute path; any error of it concerns that
-    folder only.
+    folders: to look in, at any depth. file: name of the file. fix: what to name in place of a folder that is missing or
+    holds none; for these it raises BadInput, when it comes to them. read: gets the folder's absolute path; any error of
+    it concerns that folder only.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -156,9 +159,10 @@ def describe_error(error: Exception) -> str:
 
 
 def find_missing_steps(numbers: Sequence[int]) -> list[int]:
-    """List the numbers missing between the first and the last of a record's steps, at most a hundred.
+    """Return the numbers of the steps that a record lacks between its first and its last, at most a hundred.
 
-    numbers: in ascending order. Raises ValueError where one comes twice: which of the two was first is not known.
+    numbers: those of its steps, in ascending order. Raises ValueError where one comes twice: which of the two was first
+    is not known.
     """
     for before, number in pairwise(numbers):
         if number == before:
@@ -180,10 +184,10 @@ def check_screen(encoded: bytes, what: str, max_side: int) -> str:
 
 
 def make_demonstrated_step(action: Action | ParseError, said: str, screen: str, thought: str = "") -> DemonstratedStep:
-    """Make a step of an action, or of the reason why there is none that can be learnt.
+    """Make a step of an action, or of the reason why the step has no action that can be learnt.
 
-    said: the action in the data set's own words, kept where there is none. screen: sha256, or NO_SCREEN: such a step is
-    shown in prompts, and not learnt. thought: text.
+    said: the action in the data set's own words, kept where there is none that can be learnt. screen: sha256, or
+    NO_SCREEN: such a step is shown in prompts, and not learnt. thought: text.
     """
     fault = action.reason if isinstance(action, ParseError) else ""
     if not fault:
@@ -200,11 +204,13 @@ def make_session_demonstration(
     dataset: str, id_: str, licence: str, instruction: str, made: Sequence[ReducedAction], frames: Sequence[bytes],
     max_side: int, facts: Mapping[str, Any],
 ) -> Demonstration:  # fmt: skip
-    """Make the demonstration of a recorder's session.
+    """Make a demonstration from the actions and screens that a program which records desktops kept of one session.
 
-    dataset, id_, licence, instruction: as of a Demonstration. made: its actions. frames: the screen before each, b""
-    where there is none. max_side: longest side of a screen, in pixels. facts: further values; empty ones are left out.
-    Raises ValueError for a frame that training would refuse.
+    dataset, id_, licence, instruction: as of a Demonstration. made: its actions. frames: the screen before each, an
+    encoded picture; b"" where there is none. max_side: longest side of a screen, in pixels. facts: further values;
+    empty ones, 0 and False are left out. Its world is `dataset`, its template `desktop`, its split `train`; `completed`
+    is None. Raises ValueError for a frame that training would refuse, and where there are not as many frames as
+    actions.
     """
     screens: dict[str, bytes] = {}
     steps = []
@@ -230,16 +236,21 @@ def make_session_demonstration(
 def save_demonstration(demonstration: Demonstration, recordings: Path) -> bool:
     """Save `demonstration` in a folder of its own in `recordings`, completely or not at all.
 
-    Returns True; False where it is there already. Raises DataError where another demonstration has that folder,
-    ValueError where the one there is damaged, OSError for a screen that is no picture or cannot be written, DiskFull.
+    recordings: the folder of all recordings. Returns True; False where it is there already (its screens are not
+    compared). Raises DataError where that folder holds another demonstration, or a damaged one; TypeError for facts
+    that JSON cannot hold; OSError for a screen that is no picture or where it cannot be written; DiskFull.
     """
     folder = recordings / demonstration.name
     content = {"version": _VERSION, **{name: value for name, value in vars(demonstration).items() if name != "screens"}}
     content["steps"] = [asdict(step) for step in demonstration.steps]
     if folder.exists():
-        there = folder / DEMONSTRATION_FILE
-        if not there.is_file() or json.loads(there.read_text(encoding="utf-8")) != json.loads(json.dumps(content)):
-            what = f"{folder.name} is there already, and holds other steps or facts"
+        try:
+            held = json.loads((folder / DEMONSTRATION_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):  # missing or damaged
+            held = None
+        if held != json.loads(json.dumps(content)):
+            fault = "is damaged" if held is None else "holds other steps or facts"
+            what = f"{folder.name} is there already, and {fault}"
             raise DataError(what, where=demonstration.origin, fix="remove that folder to take this one")
         return False
     rows = list(images.image_rows(demonstration.screens))

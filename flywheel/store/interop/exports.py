@@ -31,7 +31,7 @@ _FILE_BYTES = 512 * 2**20  # approximate size of one file
 
 @dataclass(frozen=True)
 class ExportedStep:
-    """Hold one step to export.
+    """Hold one step of a training store to export.
 
     step: columns of `steps`. trajectory: `TRAJECTORY_COLUMNS` of its trajectory. score, weight: columns of its store.
     screen: the encoded file; None where the step has none.
@@ -80,9 +80,10 @@ def read_store_steps(ws: Workspace, store: str, iteration: int) -> Iterator[Expo
 
 
 def find_not_held(form: str) -> dict[str, str]:
-    """Return what a format that stores are exported to does not hold: name -> why, or what is in its place.
+    """Return what an export of a training store leaves out: what it is -> why, or what is in its place.
 
-    form: its name. Raises KeyError for another.
+    form: name of the format, as in `exports` of `formats.yaml`, such as `huggingface` or `webdataset`. Raises KeyError
+    for another.
     """
     return FORMATS["exports"]["store"] | FORMATS["exports"][form]
 
@@ -109,12 +110,11 @@ _FEATURES = {"info": {"features": {"screen": {"_type": "Image"}}}}
 def write_hugging_face(
     steps: Iterable[ExportedStep], folder: Path, title: str, bytes_per_file: int = _FILE_BYTES
 ) -> int:
-    """Write steps as a Hugging Face data set with a card, in `folder/data/train-00000.parquet` and on; return their
-    number.
+    """Write steps as a Hugging Face data set with a card; return the number of steps.
 
+    folder: gets `data/train-00000.parquet` and on; it appears only when it is complete, and replaces an existing one.
     title: of the card. bytes_per_file: size in memory after which the next file begins. No steps give one file without
-    rows. The folder appears only when it is complete, and replaces an existing one. Raises what `steps` raises, OSError
-    or DiskFull where it cannot be written.
+    rows. Raises what `steps` raises, OSError or DiskFull where it cannot be written.
     """
     schema = _SCHEMA.with_metadata({"huggingface": json.dumps(_FEATURES)})
     coming, count, number, size = map(_row, steps), 0, 0, bytes_per_file
@@ -146,10 +146,12 @@ _IMAGE_FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 
 
 def write_webdataset(steps: Iterable[ExportedStep], folder: Path, bytes_per_file: int = _FILE_BYTES) -> int:
-    """Write steps as a WebDataset, in `folder/00000.tar` and on; return their number.
+    """Write steps as a WebDataset, `00000.tar` and on; return the number of steps.
 
-    bytes_per_file: size after which the next file begins. No steps give an empty folder. The folder appears only when
-    it is complete, and replaces an existing one. Raises what `steps` raises, OSError where it cannot be written.
+    A sample is a step: `<trajectory_id>_<step>.json` with its columns, and the screen, if any, under the same name.
+    folder: appears only when it is complete, and replaces an existing one. bytes_per_file: size of the samples after
+    which the next file begins. No steps give an empty folder. Raises what `steps` raises, OSError where it cannot be
+    written.
     """
     count, number, size = 0, 0, bytes_per_file
     with atomic_folder(folder) as temporary, ExitStack() as file:
@@ -179,7 +181,7 @@ def _add_sample(tar: tarfile.TarFile, one: ExportedStep) -> int:
 
 
 def as_plain_json(value: Any) -> Any:
-    """Return `value`, of columns, as JSON can hold it: times as ISO 8601 text, NaN and infinity as None."""
+    """Convert `value`, a value of a column, to what JSON can hold: times to ISO 8601 text, NaN and infinity to None."""
     if isinstance(value, dict):
         return {name: as_plain_json(part) for name, part in value.items()}
     if isinstance(value, list):

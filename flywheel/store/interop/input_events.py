@@ -1,4 +1,4 @@
-"""Make actions of raw input events, as recorders of desktops keep them: buttons and keys that go down and up, wheels.
+"""Turn raw input events of desktop recorders (buttons and keys that go down and up, wheels) into actions.
 
 Modifiers are followed by their own going down and up, never by what was pressed shortly before.
 """
@@ -47,7 +47,7 @@ _CLOSE_PX = 4.0  # farthest apart that the clicks of a double or triple click li
 
 @dataclass(frozen=True)
 class RawEvent:
-    """Hold one raw event.
+    """Hold one raw input event of a recorder.
 
     time_s: on the recorder's clock. kind: `down` and `up` of a mouse button, `press` and `release` of a key, `scroll`,
     or `pause` of the recording. x, y: the pointer, in the recorder's units. name: of the button or the key. text: what
@@ -67,7 +67,11 @@ class RawEvent:
 
 @dataclass(frozen=True)
 class ReducedAction:
-    """Hold an action and when it began. action: a ParseError where it is none of the grammar. said: what was done."""
+    """Hold an action made of raw events, and when it began.
+
+    time_s: on the recorder's clock. action: a ParseError where it is none of the grammar. said: in words, what was
+    done.
+    """
 
     time_s: float
     action: Action | ParseError
@@ -77,12 +81,12 @@ class ReducedAction:
 def reduce_events(
     events: Iterable[RawEvent], size: tuple[float, float], *, double_click_s: float = 0.5, macos: bool = False
 ) -> list[ReducedAction]:
-    """Make actions of raw events, each event part of one; moves of the mouse are left out beforehand.
+    """Make actions of raw input events, so that each event is part of one action.
 
-    events: by time. size: width and height of the screen in the units of the points. double_click_s: longest time from
-    click to click of a double click. macos: whether they are of macOS, where `cmd` is no Windows key, and recorders
-    do not tell left from right in a scroll. What is no action of the grammar gives a ReducedAction with the reason:
-    nothing that was pressed is left out.
+    events: by time, without moves of the mouse. size: width and height of the screen in the units of the points.
+    double_click_s: longest time from click to click of a double click. macos: whether they are of macOS, where `cmd` is
+    no Windows key, and recorders do not tell left from right in a scroll. What is no action of the grammar gives a
+    ReducedAction with the reason: nothing that was pressed is left out. Returns them by time.
     """
     reducer = _Reducer(size, double_click_s, macos)
     for event in events:

@@ -33,9 +33,10 @@ from flywheel.store.interop.traces import (
     MAX_TRACE_BYTES,
     Trace,
     TraceReader,
-    media_type,
+    picture_media_type,
     read_data_uri,
     read_json_file,
+    refuse_equal_names,
     step_columns,
     trajectory_columns,
     write_call,
@@ -53,16 +54,20 @@ _ZSTD = 93  # the compression of Inspect's zips, which Python's zipfile knows fr
 
 
 def write_inspect(traces: Iterable[Trace], folder: Path, title: str) -> int:
-    """Write trajectories as one log, `folder/traces.eval`, a sample each; return the number of their steps.
+    """Write trajectories as one eval log of Inspect, with a sample for each; return the number of their steps.
 
-    title: of the log's task. The folder appears only when it is complete, and replaces an existing one. Memory holds
-    one trajectory. Raises what `traces` raises, OSError where it cannot be written.
+    folder: of the log, `traces.eval`; it appears only when it is complete, and replaces an existing one. title: of the
+    log's task. Memory holds one trajectory. Raises what `traces` raises, BadInput for a second trajectory of the same
+    id, OSError where it cannot be written.
     """
-    count, told, models = 0, [], set()
+    count, told, models, named = 0, [], set(), set()
     now = datetime.now(UTC).isoformat()
     with atomic_folder(folder) as temporary, zipfile.ZipFile(temporary / FILE, "w", zipfile.ZIP_DEFLATED) as log:
         for trace in traces:
             sample = _write_sample(trace)
+            if sample["id"] in named:
+                refuse_equal_names(sample["id"], folder)
+            named.add(sample["id"])
             log.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample, allow_nan=False))
             summary = {name: sample[name] for name in ("id", "epoch", "input", "target", "metadata")}
             scores = {name: {"value": score["value"]} for name, score in sample["scores"].items()}
@@ -128,7 +133,7 @@ def _write_sample(trace: Trace) -> dict[str, Any]:
         "scores": {} if trace.score is None else {FLYWHEEL: {"value": trace.score}},
         "metadata": trajectory_columns(trace),
         "attachments": {
-            name: f"data:{media_type(encoded)};base64,{base64.b64encode(encoded).decode()}"
+            name: f"data:{picture_media_type(encoded)};base64,{base64.b64encode(encoded).decode()}"
             for name, encoded in one.screens.items()
         },
     }

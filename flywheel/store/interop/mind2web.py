@@ -78,13 +78,13 @@ _ROWS = TypeAdapter(list[_Row])
 def read_mind2web(
     paths: Sequence[Path], licence: str = LICENCE, max_side: int = MAX_SIDE, window_height: int | None = None
 ) -> Iterator[Demonstration | RefusedRecord]:
-    """Yield each task of Multimodal-Mind2Web as a demonstration, or as a RefusedRecord; one is in memory at a time.
+    """Yield each task of Multimodal-Mind2Web as a demonstration, or as a RefusedRecord that says why it is none.
 
     paths: the Parquet files of a split; a task's rows may lie in two of them. A task's `split` is "eval" where the name
     of its first file begins with `test`, else "train". licence: stored with each demonstration. max_side: longest side
     of a screen, in pixels (policy.max_image_side). window_height: pixels to which a taller page is cut; None: it stays
-    whole. A task whose rows are damaged is refused. It is a generator; at the first task it raises BadInput for a
-    missing file, DataError for one that is not of this format or has a damaged column of ids.
+    whole. Memory holds one task; one whose rows are damaged is refused. It is a generator; at the first task it raises
+    BadInput for a missing file, DataError for one that is not of this format or has a damaged column of ids.
     """
     places: dict[str, list[tuple[Path, int]]] = {}
     for path in paths:

@@ -34,7 +34,7 @@ from flywheel.store.interop.demonstration import (
     Demonstration,
     RefusedRecord,
 )
-from flywheel.store.interop.traces import Trace, folder_name
+from flywheel.store.interop.traces import Trace, folder_name, refuse_equal_names
 from flywheel.utils.errors import BadInput
 from flywheel.utils.files import atomic_folder, write_text
 from flywheel.utils.json_text import iter_json_lines, parse_foreign_json
@@ -82,7 +82,7 @@ def read_osworld(
     folders: Sequence[Path], tasks: Path | None = None, split: str = "eval", licence: str = LICENCE,
     max_side: int = MAX_SIDE,
 ) -> Iterator[Demonstration | RefusedRecord]:  # fmt: skip
-    """Yield each task's folder as a demonstration, or as a RefusedRecord that says why it is none.
+    """Yield each task's result folder as a demonstration, or as a RefusedRecord that says why it is none.
 
     folders: with a `traj.jsonl` in them, at any depth. tasks: folder of task configs, `<task>.json` at any depth, for
     the instructions of results that have none beside them. split: "eval" for tasks of the benchmark, which are never
@@ -315,11 +315,11 @@ _SCROLLS = {"up": ("scroll", 5), "down": ("scroll", -5), "right": ("hscroll", 5)
 
 
 def write_osworld(traces: Iterable[Trace], folder: Path) -> int:
-    """Write trajectories as results of OSWorld, a folder each below `folder/pyautogui/screenshot/<model>/<domain>`;
-    return the number of their steps.
+    """Write trajectories as result folders of OSWorld; return the number of their steps.
 
-    The folder appears only when it is complete, and replaces an existing one. Raises what `traces` raises, OSError or
-    DiskFull where it cannot be written.
+    Each has a folder below `folder/pyautogui/screenshot/<model>/<domain>`. `folder` appears only when it is complete,
+    and replaces an existing one. Raises what `traces` raises, BadInput for a second trajectory of the same model,
+    domain and id, OSError or DiskFull where it cannot be written.
     """
     count = 0
     with atomic_folder(folder) as temporary:
@@ -328,6 +328,8 @@ def write_osworld(traces: Iterable[Trace], folder: Path) -> int:
             path = temporary.joinpath(
                 "pyautogui", "screenshot", *map(folder_name, (str(one.facts.get("agent", "")), one.template, one.id))
             )
+            if path.exists():
+                refuse_equal_names(one.id, folder)
             path.mkdir(parents=True)
             write_text(path / "traj.jsonl", "".join(f"{json.dumps(line)}\n" for line in _write_lines(trace, path)))
             if trace.score is not None:
@@ -359,8 +361,11 @@ def _write_lines(trace: Trace, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def format_pyautogui(action: Action, size: tuple[int, int]) -> str:
-    """Write an action as PyAutoGUI code, with points in pixels of a screen of `size`, or as a word; one that PyAutoGUI
-    lacks in flywheel's own grammar."""
+    """Write an action as PyAutoGUI code, or as OSWorld's word for it: DONE, FAIL or WAIT.
+
+    size: width and height of the screen in pixels, in which points are written. An action that PyAutoGUI lacks is
+    written in flywheel's own grammar. Raises TypeError for what is no action.
+    """
     space = pixel_space(*size)
 
     def at(point: Point) -> str:

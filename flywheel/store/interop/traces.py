@@ -1,4 +1,4 @@
-"""Take stored trajectories to other tools' traces, and read such traces as demonstrations.
+"""Write stored trajectories as traces of other tools, and read such traces as demonstrations.
 
 A trace is exchanged as a `Demonstration`: what its writer puts into a file, its reader finds there, but for the fields
 that `formats.yaml` lists under `exports`. Actions are tool calls, with points in pixels of the step's screen.
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, ParseError, Point
@@ -33,6 +33,7 @@ from flywheel.store.interop.demonstration import (
     Demonstration,
 )
 from flywheel.store.interop.exports import ExportedStep, as_plain_json
+from flywheel.utils.errors import BadInput
 from flywheel.utils.json_text import parse_foreign_json
 
 FLYWHEEL = "flywheel"
@@ -61,8 +62,10 @@ class Trace:
     score: float | None = None
 
     def size(self, place: int) -> tuple[int, int]:
-        """Return width and height, in pixels, of the screen that step number `place` counts its points in: its own,
-        else the newest before it; NO_SIZE where there is none."""
+        """Return width and height, in pixels, of the screen that the points of step number `place` count on.
+
+        It is the step's own screen, else the newest before it; NO_SIZE where there is none.
+        """
         shown = [step.screen for step in self.demonstration.steps[: place + 1] if step.screen]
         return screenshot_size(self.demonstration.screens[shown[-1]], _LONGEST_SIDE) if shown else NO_SIZE
 
@@ -78,7 +81,10 @@ class Trace:
 
 
 def iter_traces(steps: Iterable[ExportedStep]) -> Iterator[Trace]:
-    """Yield the trajectories of exported steps, which come trajectory by trajectory. Raises what `steps` raises."""
+    """Yield a trace for each trajectory of the exported `steps`, in their order, to be written in a tool's format.
+
+    steps: those of a trajectory follow one another. Raises what `steps` raises.
+    """
     for name, group in groupby(steps, lambda one: one.step["trajectory_id"]):
         own = list(group)
         trajectory, score = own[0].trajectory, own[0].score
@@ -129,8 +135,10 @@ def _calls(size: tuple[int, int]) -> Grammar:
 
 
 def write_call(action: Action, size: tuple[int, int]) -> tuple[str, dict[str, Any]]:
-    """Write an action as the name and the arguments of a tool call. size: width and height of the screen, in pixels,
-    which its points are counted in."""
+    """Write an action as a tool call; return its name and its arguments.
+
+    size: width and height of the screen, in pixels, which its points are counted in.
+    """
     text = serialise_action(action, _calls(size))
     call = json.loads(text.removeprefix(_TOOL_TAG).removesuffix(_TOOL_END))
     return call["name"], call["arguments"]
@@ -146,14 +154,16 @@ def read_call(name: str, arguments: Any, size: tuple[int, int]) -> tuple[str, Ac
 
 
 def trajectory_columns(trace: Trace) -> dict[str, Any]:
-    """Return the columns of the trajectory as JSON values, with who acted (`author`) and the score."""
+    """Return the columns of a trace's trajectory as JSON values, with who acted (`author`) and the `score`."""
     told = {"author": trace.demonstration.facts.get("author"), "score": trace.score}
     return as_plain_json({**trace.trajectory, **told})
 
 
 def step_columns(trace: Trace, place: int) -> dict[str, Any]:
-    """Return the columns of step number `place` that trace formats have no field for, as JSON values. `tool_result`
-    is one where the step has no action: nothing is called that returns it."""
+    """Return, as JSON values, the columns of step number `place` that trace formats have no field for.
+
+    `tool_result` is one of them where the step has no action: nothing is called that returns it.
+    """
     step = trace.demonstration.steps[place]
     told = {name: one for name, one in trace.row(place).items() if one is not None and name not in _HELD}
     told |= {"misclick": step.slip} | ({"parse_error": step.fault} if step.fault else {})
@@ -161,7 +171,7 @@ def step_columns(trace: Trace, place: int) -> dict[str, Any]:
 
 
 class TraceReader:
-    """Collect the steps of a conversation, in its order: what is seen, done and returned.
+    """Hold what was read of a conversation so far, and make steps of it in order: what is seen, done and returned.
 
     max_side: longest side of a screen, in pixels. instruction: the task; None before it is told. size: width and height
     of the newest screen, in pixels. steps, screens: what was collected.
@@ -189,18 +199,26 @@ class TraceReader:
         self._text = text if self._text is None else f"{self._text}\n{text}"
 
     def call(self, name: str, arguments: Any, thought: str, extra: Mapping[str, Any]) -> None:
-        """Take a tool call as the next step. extra: as `step_columns`. Raises ValueError for a text that is too
-        long."""
+        """Take a tool call as the next step.
+
+        name, arguments: of the call. thought: before it. extra: as `step_columns`. Raises ValueError for a text that is
+        too long.
+        """
         self.act(*read_call(name, arguments, self.size), thought, extra)
 
     def say(self, said: str, thought: str, extra: Mapping[str, Any]) -> None:
-        """Take a turn without a tool call as the next step. extra: as `step_columns`. Raises as `act`."""
+        """Take a turn without a tool call as the next step, which has no action that can be learnt.
+
+        said: its text. thought: before it. extra: as `step_columns`. Raises as `act`.
+        """
         why = extra.get("parse_error")
         self.act(said, ParseError(why if isinstance(why, str) and why else _NO_CALL), thought, extra)
 
     def act(self, said: str, action: Action | ParseError, thought: str, extra: Mapping[str, Any]) -> None:
-        """Take an action as the next step. said: its text. extra: as `step_columns`. Raises ValueError for a text that
-        is too long."""
+        """Take an action as the next step.
+
+        said: its text. thought: before it. extra: as `step_columns`. Raises ValueError for a text that is too long.
+        """
         if long := next((one for one in (said, thought) if len(one) > MAX_CHARACTERS), ""):
             raise ValueError(f"step {len(self.steps)}: a text of {len(long)} characters, at most {MAX_CHARACTERS}")
         if self._text is None and not self.screens and isinstance(action, _FUNCTIONS):
@@ -221,9 +239,12 @@ class TraceReader:
         self.steps[-1] = replace(step, result=f"{step.result}\n{text}" if step.result else text)
 
     def finish(self, score: float | None, extra: Mapping[str, Any], agent: str, id_: str, **told: Any) -> Demonstration:
-        """Make the demonstration. score: 0 to 1; None where it is not said. extra: as `trajectory_columns`. agent: who
-        acted. id_: of the source. told: its further fields. Raises ValueError where there is no instruction or step,
-        or the score is none."""
+        """Make the demonstration of all that was taken.
+
+        score: 0 to 1; None where it is not said. extra: as `trajectory_columns`. agent: who acted. id_: of the source.
+        told: further fields of `Demonstration`. Raises ValueError where there is no instruction or step, or the score
+        is none.
+        """
         if self.instruction is None or len(self.instruction) > MAX_CHARACTERS:
             raise ValueError(f"its instruction is missing, or longer than {MAX_CHARACTERS} characters")
         if not self.steps:
@@ -245,8 +266,11 @@ class TraceReader:
 
 
 def read_picture(folder: Path, name: str) -> bytes:
-    """Read a trace's picture. folder: of the trace. name: its path there. Raises ValueError where that leads out of the
-    folder, and for a file that is missing or too large."""
+    """Read the picture file that a trace names.
+
+    folder: of the trace. name: path of the picture there. Raises ValueError where that leads out of the folder, and for
+    a file that is missing or too large.
+    """
     root = folder.resolve()
     path = (root / name).resolve() if name and "\0" not in name else root
     if "://" in name or not path.is_relative_to(root) or path == root:
@@ -271,6 +295,14 @@ def read_data_uri(uri: str) -> bytes:
         raise ValueError("a screen is not base64") from None
 
 
+def refuse_equal_names(id_: str, folder: Path) -> NoReturn:
+    """Raise BadInput for a second trajectory that would take the place of the first.
+
+    id_: what both are called. folder: that is written.
+    """
+    raise BadInput(f"two trajectories are called {id_[:200]}", where=folder, fix="give each an id of its own")
+
+
 def folder_name(text: str) -> str:
     """Return a name that a folder may have: `text` itself where it is one, else its letters and a hash of it."""
     plain = re.sub(r"[^\w.-]+", "_", text)[:100].strip(".")
@@ -284,7 +316,7 @@ def read_json_file(path: Path) -> Any:
     return parse_foreign_json(path.read_bytes())
 
 
-def media_type(encoded: bytes) -> str:
-    """Return the media type of a picture by its first bytes; PNG's where they are no other's."""
+def picture_media_type(encoded: bytes) -> str:
+    """Return the media type of a picture by its first bytes; `image/png` where no other type has them."""
     known = {b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp", b"GIF8": "image/gif"}
     return next((name for magic, name in known.items() if encoded.startswith(magic)), "image/png")

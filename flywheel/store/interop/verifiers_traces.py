@@ -1,4 +1,4 @@
-"""Write and read traces of `verifiers` (Prime Intellect).
+"""Write and read traces of `verifiers` (Prime Intellect), a library of RL environments.
 
     traces.jsonl   an episode a line, with a trace for each of its agents: the messages as a graph, rewards (0.2 and on)
     results.jsonl  a rollout a line, `prompt` and `completion`: `RolloutOutput` of `GenerateOutputs` (0.1, read alone)
@@ -25,7 +25,7 @@ from flywheel.store.interop.traces import (
     MAX_TRACE_BYTES,
     Trace,
     TraceReader,
-    media_type,
+    picture_media_type,
     read_data_uri,
     read_json_file,
     step_columns,
@@ -44,10 +44,10 @@ _FIX = f"name a {FILE} or {RESULTS_FILE} of verifiers, or a folder of them"
 
 
 def write_verifiers(traces: Iterable[Trace], folder: Path) -> int:
-    """Write trajectories as `folder/traces.jsonl`, an episode each; return the number of their steps.
+    """Write trajectories for the library verifiers, to `folder/traces.jsonl`; return the number of their steps.
 
     The folder appears only when it is complete, and replaces an existing one. Memory holds one trajectory. Raises what
-    `traces` raises, OSError where it cannot be written.
+    `traces` raises, ValueError for a number that is not finite, OSError where it cannot be written.
     """
     count = 0
     with atomic_folder(folder) as temporary, (temporary / FILE).open("w", encoding="utf-8") as file:
@@ -68,7 +68,7 @@ def _write_episode(trace: Trace) -> dict[str, Any]:
 
     def picture(name: str) -> dict[str, Any]:
         encoded = one.screens[name]
-        url = f"data:{media_type(encoded)};base64,{base64.b64encode(encoded).decode()}"
+        url = f"data:{picture_media_type(encoded)};base64,{base64.b64encode(encoded).decode()}"
         return {"type": "image_url", "image_url": {"url": url}}
 
     told, calls, agent = [], [], one.facts.get("agent")

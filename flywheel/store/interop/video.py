@@ -1,4 +1,4 @@
-"""Read the screens of a recording out of its video."""
+"""Read screens out of the video of a recording."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LATE_S = 1.0  # how long after the video's end its last frame still counts
 
 
 def read_frames(path: Path, times: Sequence[float]) -> list[bytes]:
-    """Return the frame that was shown at each time, as a PNG file; b"" before the first frame and more than 1 s after
-    the last one.
+    """Return the frame that a video shows at each time, as a PNG file; b"" where it shows none.
 
-    path: of a video file that PyAV reads. times: seconds from the video's begin, ascending. Raises BadInput where PyAV
-    is not installed, ValueError where the file is no whole video.
+    That is before the first frame, and more than 1 s after the last one. path: of a video file that PyAV reads. times:
+    seconds from the video's begin, ascending. Raises BadInput where PyAV is not installed, ValueError where the file is
+    no whole video.
     """
     try:
         import av

@@ -1,4 +1,4 @@
-"""Read the data contracts (`contracts.yaml`), check against them, show the results.
+"""Check an iteration's tables against the data contracts of `contracts.yaml`, and show the results on a page.
 
 `route` checks an iteration's rows and stores, `promote` and rerouting check the stores again.
 """
@@ -26,7 +26,7 @@ from flywheel.utils.files import write_json, write_text
 
 @dataclass(frozen=True)
 class RowContract:
-    """Declare a contract of single rows.
+    """Hold a promise about single rows, and the SQL that finds rows that break it.
 
     name: in results. promise: what holds, in words. fault: SQL, true for a row that breaks it. detail: SQL, what was
     found in that row. table: whose rows are checked.
@@ -41,7 +41,7 @@ class RowContract:
 
 @dataclass(frozen=True)
 class TableContract:
-    """Declare a contract that spans tables.
+    """Hold a promise that spans tables, and the SQL that finds what breaks it.
 
     name: in errors. table: whose rows the stage wrote. promise: what holds, in words. sql: returns one row per
     violation. It sees the catalogue's tables and views, `$iteration`, the one to check, and `$incoming`, the stages
@@ -83,7 +83,7 @@ ORPHAN_TABLES = (("steps", "step"), ("scores", "score"), ("utterances", "utteran
 
 @dataclass(frozen=True)
 class ContractResult:
-    """Hold the result of a contract: number of `rows` checked, and of those that are `broken`."""
+    """Hold the result of a row contract: number of `rows` checked, and how many of them are `broken`."""
 
     contract: RowContract
     rows: int
@@ -93,7 +93,7 @@ class ContractResult:
 def check_row_contracts(
     connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str], kept: Collection[str] = ()
 ) -> list[ContractResult]:
-    """Check the rows of an iteration against all row contracts, in two passes over its steps.
+    """Check the rows of an iteration against all row contracts; list what breaks them in temporary tables.
 
     connection: from `connect_catalog`. incoming: the stages whose trajectories are checked, one at least. kept: names
     of step contracts that are known to hold (`partitions.py`); columns that only they need are not read. Creates the
@@ -132,8 +132,10 @@ def check_row_contracts(
 
 
 def broken_scores_sql() -> str:
-    """Return SQL of the rows of the table `judgements` that break a contract, as `check_row_contracts` words it. It
-    gives the columns trajectory_id and reason."""
+    """Return SQL for the scores that break a contract, with the same reasons that `check_row_contracts` gives.
+
+    It reads the table `judgements`, and gives the columns trajectory_id and reason.
+    """
     return " UNION ALL ".join(_SQL["broken_scores"].format(**vars(one)) for one in SCORE_CONTRACTS)
 
 
@@ -165,12 +167,12 @@ def _find_orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) 
 def check_table_contracts(
     ws: Workspace, iteration: int, incoming: Sequence[str], staged: Workspace | None = None
 ) -> None:
-    """Check an iteration's stores against the contracts that span tables; nothing is changed.
+    """Raise ContractBroken where an iteration's tables break a contract that spans tables; nothing is changed.
 
     incoming: the stages whose trajectories came in. staged: workspace with the iteration's new partitions before they
-    are published, or None. Raises ContractBroken, naming contract, table and partition, for the first that is broken,
-    DataError for a damaged or missing file of a table, one that is being replaced for half a minute, or a damaged list
-    of pruned outputs, FlywheelError where a query needs more memory than it may take.
+    are published, or None. The error names contract, table and partition of the first that is broken. Raises DataError
+    for a damaged or missing file of a table, one that is being replaced for half a minute, or a damaged list of pruned
+    outputs, FlywheelError where a query needs more memory than it may take, DiskFull.
     """
     reads = "\n".join(contract.sql for contract in TABLE_CONTRACTS)
     with database.connect_catalog(ws, staged, reads=reads) as connection:
@@ -195,7 +197,7 @@ _ITERATIONS_SHOWN = 10
 
 
 def write_data_docs(ws: Workspace, iteration: int, judged: Sequence[ContractResult]) -> bool:
-    """Write Data Docs, `report/docs/index.html`: each contract, its promise, rows checked and broken, and since when.
+    """Write Data Docs, the page `report/docs/index.html`: each contract, rows checked and broken, and since when.
 
     iteration: whose rows were checked. judged: the results. Returns whether the page is written: an error of writing
     stops nothing, since the contracts have been checked already.

@@ -20,7 +20,7 @@ from flywheel.store.dedup import near_duplicates
 from flywheel.store.dedup.near_duplicates import ROUTE_STAGE
 from flywheel.store.routing import contracts
 from flywheel.store.schema import metric_row
-from flywheel.utils.errors import ContractBroken, DataError
+from flywheel.utils.errors import BadInput, ContractBroken, DataError
 
 # Section 2.3: V = 1 to SFT, the rest to CT; nothing is thrown away. V is defined in `envs/base.py`; the SQL here
 # applies the same rule to a whole table of scores, and a test compares the two.
@@ -37,15 +37,15 @@ def decide_routes(
     band: tuple[float, float] | None = None,
     people: Mapping[str, tuple[bool, str]] | None = None,
 ) -> None:
-    """Create the temporary table `decided`, with the columns of `routes`: one row for each trajectory of `incoming`.
+    """Decide where each trajectory of `incoming` goes; create the temporary table `decided` with the result.
 
-    connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
-    more per trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
-    verified_only: False where SFT takes failed trajectories too (`sft.verified_only`). band: [low, high) of scores that
-    are doubted, to six significant digits; None: none are. people: trajectory_id -> (solved, reviewer); a person's
-    verdict overrides the scorers' for the destination, while V stays the scorers', so that both can be compared.
-    People's demonstrations go to CT: they are data for continual training (section 2.4). Raises duckdb.Error for a
-    damaged file.
+    It has a row for each trajectory, and the columns of `routes`. connection: with the tables or views `incoming` (rows
+    of `trajectories`) and `broken` (trajectory_id, reason: of the row contracts), and the table `judgements` (rows of
+    `scores`, one or more per trajectory, each with its threshold), which `register_people` changes. verified_only:
+    False where SFT takes failed trajectories too (`sft.verified_only`). band: [low, high) of scores that are doubted,
+    to six significant digits; None: none are. people: trajectory_id -> (solved, reviewer); a person's verdict overrides
+    the scorers' for the destination, while V stays the scorers', so that both can be compared. People's demonstrations
+    go to CT: they are data for continual training (section 2.4). Raises duckdb.Error for a damaged file.
     """
     register_people(connection, people or {})
     low, high = band or (0.0, 0.0)
@@ -55,10 +55,11 @@ def decide_routes(
 
 
 def register_people(connection: duckdb.DuckDBPyConnection, people: Mapping[str, tuple[bool, str]]) -> None:
-    """Register the view `people`, and let what people say be the verdicts of the scorer `person` in `judgements`.
+    """Register people's verdicts as the view `people`, and write them over the scores of the scorer `person`.
 
-    connection: with the table `judgements`, which is changed; raises duckdb.Error where there is none. people: as for
-    `decide_routes`.
+    connection: with the table `judgements`, in which the rows of that scorer get the person's verdict (score 1 or 0,
+    success, detail) where `people` has their trajectory; no row is added. people: as for `decide_routes`. Raises
+    duckdb.Error where `judgements` is missing or a view.
     """
     schema = pa.schema({"trajectory_id": pa.string(), "solved": pa.bool_(), "reviewer": pa.string()})
     said = [dict(zip(schema.names, (name, *verdict), strict=True)) for name, verdict in people.items()]
@@ -67,7 +68,7 @@ def register_people(connection: duckdb.DuckDBPyConnection, people: Mapping[str, 
 
 
 def training_stores_sql(iteration: int, version: int = 0) -> dict[str, str]:
-    """Return, by table, SQL of the rows of the stores of `iteration`, in the tables' order.
+    """Return SQL of the rows of each store table of `iteration`, by table, in the tables' order.
 
     Keys: `routes`, `sft`, `ct`, `lineage`; `quarantine` is left to `quarantine_rows`. The SQL reads `incoming`,
     `decided` (`decide_routes`) and `weights` (`weigh_duplicates`), which must exist when it runs. version: of the
@@ -107,7 +108,7 @@ _ROWS_AT_ONCE = 20_000
 
 @dataclass(frozen=True)
 class BuiltStores:
-    """Hold the counts of routed trajectories.
+    """Hold how many trajectories were routed where.
 
     metrics: rows for the table `metrics`, not written here. routed: destination -> number of trajectories. orphans:
     number of rows of `quarantine` that belong to no trajectory.
@@ -135,7 +136,7 @@ def build_training_stores(
     `quarantine`, `lineage`, `duplicates` and the signatures that later iterations need to find duplicates. Raises
     DataError for a partition, manifest or screen that is missing or damaged, for a damaged list of decisions or pruned
     outputs, where nothing came in, and as `write_training_stores`; ContractBroken where too many rows break a contract,
-    or the stores break one that spans tables; FlywheelError as `check_table_contracts`; DiskFull.
+    or the stores break one that spans tables; FlywheelError where a query needs more memory than it may take; DiskFull.
     """
     sources = _stages(read, "trajectories")
     for table, stage in read:
@@ -168,7 +169,8 @@ def connect_incoming(
 
     staged: a workspace whose partitions replace those of `ws`; None: none do. Memory is bounded (192 MB); beyond it
     DuckDB writes to `.flywheel`. The connection is closed at the end of the block. Raises DataError as
-    `connect_catalog`, and where a query of the block meets a damaged file; other errors of the block pass.
+    `connect_catalog`, and where a query of the block meets a damaged file; DiskFull, or FlywheelError where a query
+    needs more memory or is interrupted; other errors of the block pass.
     """
     with database.connect_catalog(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
@@ -182,7 +184,7 @@ def connect_incoming(
         except (duckdb.Error, OSError) as error:  # OSError: from rows read as Arrow batches
             cause = error if isinstance(error, duckdb.Error) else duckdb.Error(str(error))
             told = database.explain_duckdb_error(connection, cause)
-            if not isinstance(told, DataError):
+            if isinstance(told, BadInput):  # wrong SQL, which is ours
                 raise
             raise told from None
 
@@ -249,7 +251,7 @@ def write_training_stores(
 
 
 def count_routed(connection: duckdb.DuckDBPyConnection) -> BuiltStores:
-    """Count where the trajectories went, in all and by domain.
+    """Count how many trajectories went to each destination, in all and by domain.
 
     connection: with the tables `incoming`, `decided`, `orphans`. Raises duckdb.Error for a damaged file.
     """

@@ -1,0 +1,1 @@
+"""Version stages' outputs by DVC and git: stage records, tags, backups to a remote."""

@@ -1,4 +1,4 @@
-"""Push recorded data to the remote, and restore what is damaged or missing."""
+"""Push the outputs that DVC records to a remote, and restore outputs that are damaged or missing."""
 
 from __future__ import annotations
 
@@ -81,10 +81,11 @@ REMOTE_NAME = "flywheel"
 
 
 def check_remote_url(ws: Workspace, url: str) -> None:
-    """Check that the installed DVC supports the kind of store at `url`, without contacting it. "" passes.
+    """Check that DVC, as it is installed, can copy to the remote at `url`, which is not contacted.
 
-    Raises BadInput where it does not, where `url` contains a password, or where the parent of the folder `url` does not
-    exist, as on a disk that is not mounted.
+    url: such as s3://bucket/folder, or a folder's path, relative to the workspace or begun with `~`; "": none, which
+    passes. Raises BadInput where it cannot, where `url` contains a password, or where the parent of the folder `url`
+    does not exist, as on a disk that is not mounted.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -97,13 +98,13 @@ def check_remote_url(ws: Workspace, url: str) -> None:
         return
     from dvc_objects.fs import known_implementations
 
+    kinds = known_implementations.keys() - {"local", "memory"}  # of memory nothing would stay
     package = known_implementations.get(scheme, {}).get("class", "").partition(".")[0]
     if ":" in rest.rpartition("@")[0].partition("/")[0]:
         what = "a password stands in the address, and would stand in git with it"
         fix = "leave it out: `dvc remote modify --local flywheel password` keeps it on this machine"
-    elif scheme not in known_implementations:
-        kinds = ", ".join(sorted(known_implementations.keys() - {"local", "memory"}))
-        what, fix = f"DVC knows no {scheme}://", f"a folder, or one of {kinds}"
+    elif scheme not in kinds:
+        what, fix = f"DVC knows no {scheme}://", f"a folder, or one of {', '.join(sorted(kinds))}"
     elif importlib.util.find_spec(package) is None:
         what = f"DVC's part for {scheme}:// is not installed"
         fix = "pip install -e '.[s3]'" if scheme == "s3" else f"pip install {package.replace('_', '-')}"
@@ -119,8 +120,9 @@ def _remote_folder(ws: Workspace, url: str) -> Path:
 def configure_remote(ws: Workspace, url: str) -> None:
     """Make the remote at `url` DVC's default, in `.dvc/config`; "" changes nothing.
 
-    A folder's path is relative to the workspace; `~` is the home directory. The remote is not contacted. Raises
-    VersioningError as `open_dvc`, for a damaged config too.
+    url: as for `check_remote_url`, which this does not call. The remote is not contacted; other options of the remote
+    `flywheel` in that file are dropped where its address or the default changes. Raises VersioningError as `open_dvc`,
+    for a damaged config too.
     """
     if not url:
         return
@@ -132,12 +134,12 @@ def configure_remote(ws: Workspace, url: str) -> None:
 
 
 def push_iterations(ws: Workspace, url: str) -> list[int]:
-    """Push what iterations recorded since their last push to the remote at `url`; return these iterations.
+    """Push what iterations recorded since their last push to the remote at `url`; return these iterations' numbers.
 
-    Returns [] where `url` is "", nothing is new, or the push fails for any reason; what the remote lacks is pushed with
-    the next iteration. The result, or the reason of a failure, is announced. The remote becomes DVC's default
-    (`configure_remote`). Raises VersioningError where that fails, DataError where DVC's file of an iteration is lost,
-    DiskFull.
+    url: as for `check_remote_url`. Returns [] where `url` is "", nothing is new, or the push fails for any reason; what
+    the remote lacks is pushed with the next iteration. The result, or the reason of a failure, is announced. The remote
+    becomes DVC's default (`configure_remote`). Raises VersioningError where that fails, DataError where DVC's file of
+    an iteration is lost, DiskFull.
     """
     if not url:
         announce("data", "no copy is made: versioning.remote names none")
@@ -188,7 +190,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DamagedOutput:
-    """Describe a recorded output that differs on disk.
+    """Hold a recorded output that differs on disk.
 
     stage: `name@NNN`. path: relative to the workspace. change: missing or changed. kept: where its recorded content is:
     `cache`, `remote` (perhaps: one is configured), `git`, or "" for nowhere. complete: whether its iteration is
@@ -208,7 +210,7 @@ class DamagedOutput:
 
     @property
     def repair_command(self) -> str:
-        """Return the command to type, in words."""
+        """Return the command that restores the output, in words."""
         again = f"`flywheel stage {self.stage.partition('@')[0]} --iteration {self.iteration}`"
         lost = "`dvc remote add --default NAME URL`, where a copy is, then `dvc pull`" if self.complete else again
         return {
@@ -265,7 +267,9 @@ def restore_damaged_outputs(ws: Workspace) -> list[DamagedOutput]:
                     log.warning("DVC: %s", error)
     if not found:
         return []
-    if left := find_damaged_outputs(ws, which):
+    with dvc_files.open_dvc(ws) as repo, repo.lock:
+        left = [one for one, _ in _iter_damaged(ws, repo, which) if _is_needed(ws, one)]
+    if left:
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise DataError(
             f"{left[0].path}{others}: {left[0].change} since {left[0].stage} was recorded, and cannot be brought back"
@@ -284,7 +288,7 @@ _SHOWN = 5
 
 
 def check_iterations_recorded(ws: Workspace) -> None:
-    """Check that iterations are recorded.
+    """Check that a workspace with data of iterations still has DVC's records of them (`iterations/NNN/dvc.yaml`).
 
     Raises DataError where there are data but no iteration at all is recorded, or DVC's file of one is lost.
     """

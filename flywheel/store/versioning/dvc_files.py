@@ -76,9 +76,9 @@ def is_iteration_complete(ws: Workspace, iteration: int) -> bool:
 
 
 def explain_change_repair(ws: Workspace, iteration: int, stage: str) -> str:
-    """Say which commands deal with a recorded stage of `iteration` whose inputs or outputs have changed since.
+    """Return the commands that deal with a recorded stage whose inputs or outputs have changed since, in words.
 
-    stage: its name. Returns words that fit into an error's `fix`.
+    stage: its name, such as `sft`. The words fit into an error's `fix`.
     """
     if not is_iteration_complete(ws, iteration):
         return "`flywheel run` does it again"
@@ -114,10 +114,11 @@ def recorded_outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]
 
 
 def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    """Replace what the dvc.lock of `iteration` records of some files and folders, as inputs and as outputs.
+    """Replace what the dvc.lock of `iteration` records of some files and folders, among inputs and among outputs.
 
-    files: path -> (recorded md5, entry to record instead); a path recorded with another md5 is not changed. Where
-    nothing is recorded, an empty dvc.lock is written. Raises DataError for a damaged dvc.lock, DiskFull.
+    files: path, relative to the workspace -> (recorded md5, mapping that is put over what is recorded, as of
+    `describe_output`); a path recorded with another md5 is not changed. Where nothing is recorded, an empty dvc.lock is
+    written. Raises DataError for a damaged dvc.lock, DiskFull.
     """
     entries = read_dvc_lock(dvc_lock_path(ws, iteration))
     for entry in entries.values():
@@ -129,10 +130,9 @@ def update_lock_entries(ws: Workspace, iteration: int, files: Mapping[str, tuple
 
 
 def read_dvc_lock(file: Path) -> dict[str, Any]:
-    """Read the dvc.lock `file`: stage's name -> what is recorded (`cmd`, `deps`, `params`, `outs`), in the file's
-    order; {} if there is none.
+    """Read the dvc.lock `file`: stage's name -> what is recorded of it, in the file's order; {} if there is no file.
 
-    Raises DataError for a damaged file.
+    Keys of what is recorded: `cmd`, `deps`, `params`, `outs`. Raises DataError for a damaged file.
     """
     from ruamel.yaml import YAMLError
 
@@ -159,7 +159,12 @@ def _is_entry(entry: Any) -> bool:
 
 def parse_dvc_yaml(text: str) -> Any:
     """Parse the YAML `text` as DVC does. Raises ruamel.yaml's YAMLError for wrong YAML."""
-    return _yaml().load(text)
+    from ruamel.yaml import YAMLError
+
+    try:
+        return _yaml().load(text)
+    except (ValueError, LookupError, AttributeError, RecursionError) as error:  # such as a date 2026-99-99
+        raise YAMLError(str(error)) from None
 
 
 def dump_dvc_lock(entries: Mapping[str, Any]) -> str:
@@ -179,9 +184,10 @@ def file_md5(path: Path) -> str:
 
 
 def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """List the files in and below `folder`, with `md5` and `relpath`, as the JSON text in DVC's cache and as a list.
+    """List the files in and below `folder` as DVC does; return the JSON text of the list, and the list.
 
-    Files are in the order of their paths' parts; none where there is no such folder. All files are read.
+    An entry has `md5` and `relpath`; the text is that in DVC's cache. Files are in the order of their paths' parts;
+    none where there is no such folder. All files are read.
     """
     files = [path for path in folder.rglob("*") if path.is_file()]
     entries = [{"md5": file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in files]
@@ -190,8 +196,10 @@ def list_folder(folder: Path) -> tuple[str, list[dict[str, str]]]:
 
 
 def folder_md5(folder: Path) -> str:
-    """Hash the `folder` as DVC does: 32 hex digits and `.dir`. All files are read; a missing folder counts as an empty
-    one."""
+    """Hash the `folder` as DVC does: 32 hex digits and `.dir`.
+
+    All files are read; a missing folder counts as an empty one.
+    """
     text, _ = list_folder(folder)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
@@ -229,13 +237,16 @@ def _yaml() -> Any:
 
 
 def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
-    """Return the paths, relative to the workspace, of the pruned outputs of `iteration`; empty where there are none.
+    """Return the paths of the outputs of `iteration` that were deleted to save disk space (`flywheel workspace gc`).
 
-    Raises DataError for a damaged list.
+    They are relative to the workspace; empty where there are none. Raises DataError for a damaged list.
     """
     path = ws.iteration(iteration) / "pruned.json"
     try:
-        return frozenset(json.loads(path.read_text(encoding="utf-8"))["paths"])
+        paths = json.loads(path.read_text(encoding="utf-8"))["paths"]
+        if not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
+            raise ValueError("`paths` is no list of texts")
+        return frozenset(paths)
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -244,10 +255,10 @@ def read_pruned(ws: Workspace, iteration: int) -> frozenset[str]:
 
 
 def add_pruned(ws: Workspace, iteration: int, paths: Iterable[str]) -> None:
-    """Add `paths` of outputs, relative to the workspace, to the list of pruned outputs of `iteration`; no file is
-    removed.
+    """Add paths to the list of the outputs of `iteration` that are deleted on purpose; no file is removed.
 
-    Raises DataError for a damaged list, DiskFull.
+    paths: of outputs, relative to the workspace. `read_pruned` returns the list. Raises DataError for a damaged list,
+    DiskFull.
     """
     every = sorted(read_pruned(ws, iteration) | set(paths))
     write_json(ws.iteration(iteration) / "pruned.json", {"paths": every})
@@ -261,9 +272,9 @@ WORKSPACE_DVC_YAML = resources.files("flywheel.store.versioning").joinpath("pipe
 
 
 def write_workspace_dvc_yaml(ws: Workspace, iteration: int) -> None:
-    """Write the workspace's dvc.yaml, which depends on the end of `iteration`, and what `set_newest_iteration` writes.
+    """Write the workspace's dvc.yaml for the newest `iteration`, and the files that `set_newest_iteration` writes.
 
-    iteration: 0: it depends on none. Raises DataError for a damaged dvc.lock of the iteration, DiskFull.
+    iteration: 0: there is none yet. Raises DataError for a damaged dvc.lock of the iteration, DiskFull.
     """
     _write_if_changed(ws, "dvc.yaml", WORKSPACE_DVC_YAML)
     set_newest_iteration(ws, iteration)
@@ -299,8 +310,7 @@ _LISTING = re.compile(r"\.tmp(\.with_meta)?$")
 
 
 class VersioningError(FlywheelError):
-    """Signal that DVC could not record, compare or restore something, or that another process held it for more than
-    five minutes."""
+    """Signal that DVC failed to record, compare or restore, or that another process held it for over five minutes."""
 
 
 @contextmanager
@@ -352,7 +362,7 @@ def forget_dvc_listings() -> None:
 
 @contextmanager
 def lock_dvc(ws: Workspace) -> Iterator[None]:
-    """Hold the workspace's DVC for this process, since parallel DVC processes fail with lock errors.
+    """Hold the lock of the workspace's DVC within the block, since parallel DVC processes fail with lock errors.
 
     It is not reentrant: a second hold within the block would wait for the first. Raises VersioningError where another
     process holds it for more than five minutes, OSError where the lock file cannot be made (a read-only disk).

@@ -31,7 +31,7 @@ def init_git(root: Path) -> None:
 
 
 def tag_iteration(ws: Workspace, iteration: int) -> None:
-    """Commit the workspace's tracked files and tag the commit `iteration-NNN`; an existing tag is moved.
+    """Commit the workspace's files that git keeps and tag the commit `iteration-NNN`; an existing tag is moved.
 
     Without a change, the newest commit is tagged. Raises FlywheelError as `init_git`.
     """
@@ -41,9 +41,10 @@ def tag_iteration(ws: Workspace, iteration: int) -> None:
 
 
 def commit_workspace(ws: Workspace, message: str) -> None:
-    """Commit the workspace's tracked files if they have changed. message: of the commit.
+    """Commit the workspace's files that git keeps, and not DVC, if they have changed. message: of the commit.
 
-    Files that were already staged are committed too. Raises FlywheelError as `init_git`.
+    These are params.yaml, iterations, reviews and others, with new and deleted ones. Files that were already staged are
+    committed too. Raises FlywheelError as `init_git`.
     """
     commit_to_git(ws.root, message, tuple(path for path in _TRACKED if (ws.root / path).exists()))
 
@@ -66,7 +67,7 @@ def iteration_tags(ws: Workspace) -> list[tuple[str, str]]:
 
 
 def check_line_ends(root: Path) -> None:
-    """Check that Git changed no line ends of files of iterations, as `core.autocrlf` does in a clone.
+    """Check that Git changed no line ends of iterations' files, as `core.autocrlf` does in a clone.
 
     root: the workspace; without git the check passes. Raises DataError with the commands that restore them,
     FlywheelError as `init_git`.
@@ -80,7 +81,8 @@ def check_line_ends(root: Path) -> None:
             f"{len(changed)} files have other line ends than were recorded, {changed[0]} first: Git changed them "
             "(core.autocrlf)",
             where=root,
-            fix="type `git config core.autocrlf false && git rm -rq --cached . && git reset -q --hard` there",
+            fix="commit your own changes, then type "
+            "`git config core.autocrlf false && git rm -rq --cached . && git reset -q --hard` there",
         )
 
 
@@ -95,10 +97,10 @@ def is_tracked_by_git(root: Path, path: str) -> bool:
 
 
 def commit_to_git(root: Path, message: str, paths: tuple[str, ...]) -> None:
-    """Commit `paths` in the repository at `root` if they have changed. message: of the commit.
+    """Commit `paths` in the repository at `root` if they have changed.
 
-    paths: relative to `root`, or options of `git add` (`--all`). Files that were already staged are committed too.
-    Where git knows no author, it is `flywheel`. Raises FlywheelError as `init_git`.
+    message: of the commit. paths: relative to `root`, or options of `git add` (`--all`). Files that were already staged
+    are committed too. Where git knows no author, it is `flywheel`. Raises FlywheelError as `init_git`.
     """
     _git(root, "add", *paths)
     if _git(root, "diff", "--cached", "--name-only"):

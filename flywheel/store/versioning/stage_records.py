@@ -40,8 +40,10 @@ _CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_updat
 
 
 def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
-    """Return the names of the iteration's stages, in the order in which they run. Raises BadInput where it has not been
-    begun."""
+    """Return the names of the iteration's stages, in the order in which they run.
+
+    Raises BadInput where it has not been begun.
+    """
     try:
         return tuple(_STAGE.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text("utf-8", "replace")))
     except FileNotFoundError:
@@ -53,9 +55,10 @@ def stage_names(ws: Workspace, iteration: int) -> tuple[str, ...]:
 
 
 def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
-    """Return the name of a stage of an iteration, `rollout@007`; to DVC it is `iterations/007/dvc.yaml:rollout`.
+    """Return the name of a stage of an iteration for people: `rollout@007`.
 
-    Raises BadInput where the iteration has no stage of that name, or has not been begun.
+    To DVC it is `iterations/007/dvc.yaml:rollout`. Raises BadInput where the iteration has no stage of that name, or
+    has not been begun.
     """
     known = stage_names(ws, iteration)
     if stage not in known:
@@ -68,9 +71,10 @@ def stage_address(ws: Workspace, stage: str, iteration: int) -> str:
 
 
 def find_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
-    """Return the iteration's partitions and models that none of its stages writes, such as those of a stage that was
-    renamed while the iteration was open, but for counterfactual runs; paths relative to the workspace. Raises BadInput
-    where it has not been begun.
+    """Return the paths of the iteration's partitions and models that none of its stages writes.
+
+    Such are those of a stage that was renamed while the iteration was open; those of counterfactual runs are left out.
+    Paths are relative to the workspace. Raises BadInput where it has not been begun.
     """
     stage_names(ws, iteration)
     declared = _OUTPUT.findall(dvc_files.dvc_yaml_path(ws, iteration).read_text("utf-8", "replace"))
@@ -81,10 +85,10 @@ def find_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
 
 
 def remove_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
-    """Remove what `find_orphaned_outputs` lists, and what the iteration's dvc.lock has of stages that it does not
-    declare; DVC's cache keeps its copies. Returns the removed paths.
+    """Remove what `find_orphaned_outputs` lists, and the dvc.lock's entries of stages that are not declared.
 
-    Raises BadInput where the iteration has not been begun, DataError for a damaged dvc.lock, DiskFull.
+    DVC's cache keeps its copies. Returns the removed paths. Raises BadInput where the iteration has not been begun,
+    DataError for a damaged dvc.lock, DiskFull.
     """
     names, lock = set(stage_names(ws, iteration)), dvc_files.dvc_lock_path(ws, iteration)
     if not names.issuperset(dvc_files.recorded_stages(ws, iteration)):
@@ -97,7 +101,10 @@ def remove_orphaned_outputs(ws: Workspace, iteration: int) -> list[str]:
 
 
 def orphaned_output_line(ws: Workspace, iteration: int, path: str) -> str:
-    """Say which command removes `path`, which `find_orphaned_outputs` lists. Raises DataError as `list_iterations`."""
+    """Return a line for people with the command that removes the orphaned output `path` (`find_orphaned_outputs`).
+
+    Raises DataError as `list_iterations`.
+    """
     is_complete = dvc_files.is_iteration_complete(ws, iteration)
     repair = f"flywheel workspace gc --keep {list_iterations(ws)[-1]} --write" if is_complete else "flywheel run"
     return f"{path} is of no stage of its iteration: `{repair}` removes it"
@@ -137,19 +144,19 @@ def list_iterations(ws: Workspace) -> list[int]:
     return begun
 
 
-def check_iterations_begun(ws: Workspace, which: Iterable[int]) -> None:
-    """Check that the iterations `which` were begun.
+def check_iterations_begun(ws: Workspace, which: Iterable[int], where: str = "ITERATION") -> None:
+    """Check that the iterations `which` were begun. where: what named them on the command line.
 
     Raises BadInput for the first that was not, DataError as `list_iterations`.
     """
     begun = list_iterations(ws)
     for k in which:
         if k not in begun:
-            raise BadInput(f"iteration {k} has not been begun", where="ITERATION", fix="see `flywheel status`")
+            raise BadInput(f"iteration {k} has not been begun", where=where, fix="see `flywheel status`")
 
 
 def active_iterations(ws: Workspace) -> list[int]:
-    """Return the newest iteration, and, while it is not complete, before it the one that it reads.
+    """Return the newest iteration, and, while it is not complete, before it the one whose results it reads.
 
     Empty before the first iteration. Raises DataError as `list_iterations`.
     """
@@ -174,7 +181,7 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
     Outputs go to DVC's cache; git is not touched. With the last stage of the newest iteration, the workspace's files
     name it as the newest that ended. stage: its name. Raises VersioningError naming what is missing, or where DVC
     fails; BadInput for an unknown stage, or an iteration that has not been begun; DataError where DVC's file of an
-    iteration is lost; VersioningError or DataError for a damaged dvc.lock; DiskFull.
+    iteration is lost; VersioningError or DataError for a damaged dvc.lock; DiskFull; OSError as `lock_dvc`.
     """
     name = stage_address(ws, stage, iteration)
     with disk_full_errors(ws.root), dvc_files.open_dvc(ws) as repo:
@@ -198,11 +205,12 @@ def record_stage(ws: Workspace, stage: str, iteration: int) -> None:
 
 
 def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> int:
-    """Record again the stages whose declaration or files changed; return their number.
+    """Record again in DVC the stages whose declaration or files changed; return their number.
 
     iteration: whose stages. names: those that may be recorded again. Stages that do not differ from their record stay,
     and so do those that lack an output which is newly declared: they have to run again. Raises VersioningError where
-    DVC fails, DataError for a damaged list of pruned outputs, either of these two for a damaged dvc.lock, DiskFull.
+    DVC fails, DataError for a damaged list of pruned outputs, either of these two for a damaged dvc.lock, DiskFull,
+    OSError as `lock_dvc`.
     """
     with disk_full_errors(ws.root), dvc_files.open_dvc(ws) as repo, repo.lock:
         other = [stage for stage in load_dvc_stages(repo, ws, iteration) if stage.name in names and _changes(ws, stage)]
@@ -215,10 +223,9 @@ def rerecord_changed(ws: Workspace, iteration: int, names: Collection[str]) -> i
 
 
 def is_stage_done(ws: Workspace, stage: str, iteration: int) -> bool:
-    """Tell whether a stage of `iteration` is recorded, and its command, parameters, inputs and outputs have not
-    changed.
+    """Tell whether a stage of `iteration` is recorded, and neither it nor its inputs and outputs changed since.
 
-    Raises as `unfinished_stages`.
+    Command and parameters count too. Raises as `unfinished_stages`.
     """
     return not unfinished_stages(ws, (stage,), iteration)
 
@@ -240,8 +247,7 @@ def unfinished_stages(ws: Workspace, names: Iterable[str], iteration: int) -> li
 
 
 def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
-    """Return those of the iterations `which` with a stage that is not recorded or may have changed: DVC has to compare
-    them.
+    """Return those of the iterations `which` that DVC has to compare: a stage is not recorded, or may have changed.
 
     Raises BadInput for one that has not been begun.
     """
@@ -249,7 +255,7 @@ def iterations_to_compare(ws: Workspace, which: Iterable[int]) -> list[int]:
 
 
 def changed_stages(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[str, str]]:
-    """Return stages that are not recorded or have changed since: `{"merge@001": {path: change}}`; empty if none.
+    """Return the stages that are not recorded, or have changed since: `{"merge@001": {path: change}}`; {} if none.
 
     which: iterations to check; default: all. Changes are DVC's words, such as `modified` and `deleted`; paths are
     relative to the workspace. Pruned outputs do not count. Raises BadInput for an iteration that has not been begun;
@@ -437,7 +443,7 @@ def _list_files(place: Path, name: str = "") -> Iterator[tuple[str, os.stat_resu
 
 
 def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
-    """Load the iteration's own parameters.
+    """Load the parameters that the iteration began with (its own `params.yaml`).
 
     Raises BadInput where it has not been begun, or its file is missing or wrong.
     """
@@ -459,10 +465,10 @@ def load_iteration_params(ws: Workspace, iteration: int) -> Settings:
 
 @contextlib.contextmanager
 def name_params_file_in_errors(ws: Workspace, iteration: int) -> Iterator[None]:
-    """Add the iteration's parameter file to every FlywheelError within the block that names a parameter, as its place
-    or in its fix, since it comes from there: an edit of params.yaml would change nothing.
+    """Name the iteration's parameter file in every FlywheelError of the block that is about a parameter.
 
-    The error is raised again as the same class.
+    The parameter comes from there, so that an edit of params.yaml would change nothing; the error names it as its place
+    or in its fix. The error is raised again as the same class.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Explore a desktop application by AT-SPI: what its menus, buttons and dialogs change in files and on the screen."""
+"""Explore a desktop application by its accessibility tree (AT-SPI), and make tasks of what its controls change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flywheel.envs.computer.machine import ComputerSettings
 from flywheel.envs.computer.task_spec import ComputerTaskSpec
 from flywheel.envs.suites.chores.verifier import CHORES_VERIFIER
 from flywheel.synthesis.exploration.effects import Change
-from flywheel.synthesis.exploration.site_tasks import count_funnel
+from flywheel.synthesis.exploration.site_tasks import check_output_place, count_funnel
 from flywheel.synthesis.exploration.task_trials import WEAK_SEEDS
 from flywheel.synthesis.funnel import write_funnel
 from flywheel.utils.errors import BadInput, EnvError, errors_of_place
@@ -60,8 +60,8 @@ _PAIRS = 30  # of functions, the second done after the first, that are tried
 
 @dataclass(frozen=True)
 class DesktopNode:
-    """Describe one node of the accessibility tree. path: roles and names from its window down to itself; box: pixels;
-    text: of a label or field. selected: of this text, what is selected."""
+    """Hold one node of the accessibility tree. path: roles and names from its window down to itself. box: left, top,
+    width and height in pixels. text: of a label or field. selected: the selected part of the text."""
 
     path: tuple[str, ...]
     role: str
@@ -77,8 +77,8 @@ class DesktopNode:
 
 @dataclass(frozen=True)
 class DesktopStep:
-    """Hold one step: what is clicked (the node's path), or what is typed into what has the focus. on: what is clicked
-    was ticked before."""
+    """Hold one step of an exploration: a click on a node, or text typed into what has the focus. path, role, name: of
+    the node. text: what is typed; "" for a click. window: its title. on: whether the node was ticked before."""
 
     path: tuple[str, ...]
     role: str
@@ -90,21 +90,21 @@ class DesktopStep:
 
 @dataclass(frozen=True)
 class DesktopFunction:
-    """Describe one function of an application. steps, actions: from its start. changes: of the last step, menus
-    included."""
+    """Hold one function of an application: steps that change something. steps, actions: from the application's start.
+    changes: of the last step, menus included."""
 
     steps: tuple[DesktopStep, ...]
     actions: tuple[Action, ...]
     changes: tuple[Change, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the funnel tells of it."""
+        """Return the function as the funnel tells it: `page` (the window), `control` (the steps) and `changes`."""
         told = "; ".join(f"{'type ' + one.text if one.text else 'click'} {one.role} {one.name!r}" for one in self.steps)
         return {"page": self.steps[0].window, "control": told, "changes": [str(one) for one in self.changes][:6]}
 
 
 def parse_tree(nodes: Sequence[Sequence[Any]]) -> list[DesktopNode]:
-    """Make nodes of what `desktop_tree.py` printed."""
+    """Make nodes of the lists that `desktop_tree.py` prints."""
     found, above = [], [""] * 64
     for depth, role, name, box, *states, text, selected in nodes:
         above[depth] = f"{role}:{name}" if name or role in _WINDOWS else role
@@ -118,7 +118,8 @@ def parse_tree(nodes: Sequence[Sequence[Any]]) -> list[DesktopNode]:
 def compare_desktops(
     before: Sequence[DesktopNode], after: Sequence[DesktopNode], files: Mapping[str, str], now: Mapping[str, str]
 ) -> list[Change]:
-    """List what differs between two looks at a desktop. files, now: texts by path."""
+    """List what differs between two looks at a desktop. files, now: texts of the home's files by path, before and
+    after."""
     found = [
         Change("file", path, files.get(path, ""), now.get(path, ""))
         for path in sorted(files.keys() | now.keys())
@@ -143,7 +144,8 @@ def compare_desktops(
 
 
 class DesktopWalker:
-    """Walk sessions of a desktop. begin: params of its tasks. listens: start its application so that AT-SPI sees it."""
+    """Run sessions of a desktop, and read its accessibility tree. begin: params of its tasks. listens: start its
+    application so that AT-SPI sees it. actions: counts those of all sessions."""
 
     def __init__(self, env: ComputerEnv, begin: Mapping[str, Any], listens: bool) -> None:
         self._env, self.actions = env, 0
@@ -157,8 +159,11 @@ class DesktopWalker:
         self._size = (1, 1)
 
     async def begin(self, params: Mapping[str, Any] | None = None, *, scored: bool = False) -> StepResult:
-        """Begin a fresh session. params: of the task; None: as told. scored: it ends where the task is solved, which no
-        other session does. Raises EnvError."""
+        """Begin a fresh session, and return the reset's result.
+
+        params: of the task; None: the walker's. scored: it ends where the task is solved, which no other session does.
+        Raises EnvError.
+        """
         told = dict(params or self.params) | ({} if scored else {"answer": _NEVER})
         task = Task(
             "explore", "computer", "explore", "explore", 1, 0, "", told, _LONGEST, "train", CHORES_VERIFIER, 1.0, ""
@@ -175,7 +180,7 @@ class DesktopWalker:
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the texts of the home's files."""
+        """Return the texts of the home's files by path."""
         return dict(self.result.info["state"]["files"])
 
     async def look(self) -> list[DesktopNode]:
@@ -194,7 +199,7 @@ class DesktopWalker:
         return self._program in told.splitlines()
 
     async def play(self, step: DesktopStep) -> list[Action]:
-        """Play one step; returns its actions. Raises EnvError where what it needs does not show."""
+        """Play one step, and return its actions. Raises EnvError where its node does not show."""
         if step.text:
             done: list[Action] = [Type(step.text)]
         else:
@@ -212,8 +217,11 @@ class DesktopWalker:
 
 
 def list_operations(nodes: Sequence[DesktopNode], known: set[tuple[str, ...]]) -> list[tuple[DesktopStep, ...]]:
-    """List what can be done with what a desktop shows and is not among `known`, to which it is added: first the first
-    of each menu and kind of control, then the second ones, and so on."""
+    """List the operations, each of one or more steps, on the controls that a desktop shows and that are not `known`.
+
+    First comes the first control of each menu and kind, then the second ones, and so on. known: paths of controls; the
+    new ones are added to it.
+    """
     counts: Counter[str] = Counter()
     found: list[tuple[int, tuple[DesktopStep, ...]]] = []
     window = next((one.name for one in nodes if one.role in _WINDOWS and one.shows), "")
@@ -250,8 +258,9 @@ def _list_menus(item: DesktopNode, window: str) -> list[DesktopStep]:
 
 
 class DesktopExplorer:
-    """Explore an application breadth first: `await explore()`. most: actions at most. functions: what was found. quit:
-    the one that ends the application, by its keys or its menu, which is tried last; None where there is none."""
+    """Explore an application breadth first: `await explore()`. most: actions at most. functions: that were found. quit:
+    the function that ends the application, by its keys or its menu, which is tried last; None where there is none.
+    counts: how much was tried and dropped."""
 
     def __init__(self, walker: DesktopWalker, most: int) -> None:
         self._walker, self._most = walker, most
@@ -260,8 +269,10 @@ class DesktopExplorer:
         self.counts: Counter[str] = Counter()
 
     async def explore(self) -> None:
-        """Explore until nothing is left or the budget is spent. Raises EnvError where the application does not open or
-        AT-SPI does not answer."""
+        """Explore until nothing is left or the actions are spent, and fill `functions`, `quit` and `counts`.
+
+        Raises EnvError where the application does not open or AT-SPI does not answer.
+        """
         walker, known = self._walker, set()
         await walker.begin()
         start = await walker.look()
@@ -311,7 +322,10 @@ class DesktopExplorer:
         return None
 
     async def run(self, steps: Sequence[DesktopStep]) -> tuple[DesktopFunction, list[DesktopNode]] | None:
-        """Carry out steps from a fresh session; returns what they changed and the desktop then, None for nothing."""
+        """Carry out steps from a fresh session; return the function and the desktop after it, None for no change.
+
+        Raises EnvError where a step cannot be done.
+        """
         walker, done = self._walker, []
         await walker.begin()
         others = (i for i, step in enumerate(steps) if step.role not in (*_MENU_LEAVES, "menu"))
@@ -331,7 +345,7 @@ class DesktopExplorer:
 
 
 def word_steps(app: str, steps: Sequence[DesktopStep]) -> str:
-    """Word a task of these steps."""
+    """Word the instruction of a task whose solution is `steps`. app: the application's title. steps: not empty."""
     clauses, menus = [], []
     ends = bool(steps) and steps[-1].name.lower() in _QUITS
     for step in steps[: -1 if ends else None]:
@@ -355,16 +369,27 @@ def word_steps(app: str, steps: Sequence[DesktopStep]) -> str:
     return f"In {app}, {told}."
 
 
+def word_thought(step: DesktopStep) -> str:
+    """Word a short thought for the action of one step, as a demonstration's thoughts."""
+    if step.text:
+        return f"I enter {step.text}."
+    if step.name.lower() in _QUITS:
+        return "I quit the program."
+    verbs = {"menu": "open the menu", "check menu item": _tick(step), "check box": _tick(step), "text": "click into",
+             "entry": "click into", "page tab": "show the tab"}  # fmt: skip
+    return f"I {verbs.get(step.role, 'choose' if step.role in _MENU_LEAVES else 'press')} {step.name or step.role}."
+
+
 def _tick(step: DesktopStep) -> str:
     return "untick" if step.on else "tick"
 
 
 def read_desktop_source(path: Path) -> dict[str, Any] | None:
-    """Read what `explore_desktop` explores out of the manifest of a computer suite: `world`, `title` ("" where it has
-    none), and `begin`, what the suite or else its first task begins with.
+    """Read from the manifest of a computer suite the application that `explore_desktop` explores.
 
-    path: of the file. Returns None for a file of another kind. Raises BadInput where it cannot be read, its name or
-    `begin` is wrong, or it opens no application.
+    path: of the file. Returns `world` (the suite's name), `title` ("" where it has none) and `begin`, what the suite or
+    else its first task begins with; None for a file of another kind. Raises BadInput where it cannot be read, its name
+    or `begin` is wrong, or it opens no application.
     """
     raw = parse_manifest_file(path) if path.suffix in MANIFEST_SUFFIXES else {}
     if raw.get("kind") != "computer":
@@ -392,8 +417,8 @@ def _find_program(words: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class DesktopFindings:
-    """Hold what an exploration found. functions: of the application. tasks: each with its proof. counts: of what was
-    tried and dropped."""
+    """Hold what the exploration of an application found. functions: of the application. tasks: as in a suite's
+    manifest, each with its proof. counts: how much was tried and dropped, by name."""
 
     functions: tuple[DesktopFunction, ...]
     tasks: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
@@ -403,9 +428,11 @@ class DesktopFindings:
 async def find_desktop_tasks(
     source: Mapping[str, Any], *, most: int, actions: int, seed: int, say: Callable[[str], None]
 ) -> DesktopFindings:
-    """Explore an application on computers of its own, and try tasks on it. Arguments as of `explore_desktop`; nothing
-    is written. Raises EnvError where the application does not open or AT-SPI does not answer, EnvTimeout where the
-    computer does not."""
+    """Explore a desktop application, and try tasks of it; nothing is written. Arguments as for `explore_desktop`.
+
+    Raises EnvError where the application does not open or AT-SPI does not answer, EnvTimeout where the computer does
+    not.
+    """
     begin = dict(source["begin"])
     app = source["title"] or Path(_find_program(begin["apps"][0])).name
     chosen = ComputerSettings(warm=0, result_bytes=_RESULT_BYTES, timeout_s=60)
@@ -428,18 +455,20 @@ async def find_desktop_tasks(
 async def explore_desktop(
     source: Mapping[str, Any], out: Path, *, most: int, actions: int, seed: int, say: Callable[[str], None]
 ) -> tuple[Path, dict[str, Any]]:
-    """Explore an application on computers of its own, and write its tasks into `out`: the suite WORLD.yaml, and the
-    folder WORLD with funnel.json and details.json, which are replaced.
+    """Explore a desktop application on isolated computers that it starts, and write tasks of it into `out`.
 
-    source: from `read_desktop_source`. most: tasks at most. actions: of the exploration at most. seed: of the order in
-    which functions are joined, and of the random play that tasks must withstand. say: called with lines of progress.
-    Returns the suite's path and the funnel, as details.json has it. Raises BadInput where no task comes of it or `out`
-    cannot be made, EnvError where the application does not open or AT-SPI does not answer, EnvTimeout where the
+    Written are the suite WORLD.yaml, and the folder WORLD with funnel.json and details.json, where WORLD is `world` of
+    the source; they are replaced. source: from `read_desktop_source`. most: tasks at most. actions: of the exploration
+    at most. seed: of the order in which functions are joined, and of the random play that tasks must withstand. say:
+    called with lines of progress. Returns the suite's path and the funnel: `site` (WORLD), `seed`, `counts` (how much
+    was tried and dropped, by name), `functions` (as `DesktopFunction.to_json`), `tasks` (how many); details.json has
+    `proofs` too, by the task's name. Raises BadInput where no task comes of it, or these cannot be written, which is
+    checked before; EnvError where the application does not open or AT-SPI does not answer, EnvTimeout where the
     computer does not, DiskFull.
     """
-    with errors_of_place(out):
-        out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    world, found = source["world"], await find_desktop_tasks(source, most=most, actions=actions, seed=seed, say=say)
+    world = source["world"]
+    check_output_place(out, world)
+    found = await find_desktop_tasks(source, most=most, actions=actions, seed=seed, say=say)
     tasks, counts = found.tasks, dict(sorted(found.counts.items()))
     funnel = {"site": world, "seed": seed, "counts": counts,
               "functions": [one.to_json() for one in found.functions], "tasks": len(tasks)}  # fmt: skip
@@ -447,11 +476,12 @@ async def explore_desktop(
         told = ", ".join(f"{reason}: {number}" for reason, number in counts.items())
         raise BadInput("no task came of this application", where=world, fix=f"see what was met: {told}")
     ComputerManifest.model_validate({"world": world, "tasks": [one for one, _ in tasks]})
-    with atomic_folder(out / world) as kept:
-        write_json(kept / "details.json", funnel | {"proofs": {one["name"]: proof for one, proof in tasks}})
-        write_funnel(kept, count_funnel("exploration", world, seed, counts, len(tasks)))
     fields = {"kind": "computer", "world": world, "tasks": [one for one, _ in tasks]}
-    write_text(out / f"{world}.yaml", yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000))
+    with errors_of_place(out):
+        with atomic_folder(out / world) as kept:
+            write_json(kept / "details.json", funnel | {"proofs": {one["name"]: proof for one, proof in tasks}})
+            write_funnel(kept, count_funnel("exploration", world, seed, counts, len(tasks)))
+        write_text(out / f"{world}.yaml", yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000))
     return out / f"{world}.yaml", funnel
 
 
@@ -537,7 +567,12 @@ async def _try_scripts(
             "begin": own,
             "end": {key: value for key, value in told.items() if key != "probe"},
         }
-        proof = {"actions": json.loads(actions_to_json(list(actions))), "replayed": 2, "worded_by": "rules"}
+        proof = {
+            "actions": json.loads(actions_to_json(list(actions))),
+            "thoughts": [word_thought(step) for step in steps],
+            "replayed": 2,
+            "worded_by": "rules",
+        }
         found.append((task, proof))
     lucky = await _play_weakly(walker, begin, [one for one, _ in found], seed)
     counts["dropped: solved by random actions"] = len(lucky)
@@ -545,8 +580,11 @@ async def _try_scripts(
 
 
 def describe_end(start: Mapping[str, str], end: Mapping[str, str]) -> dict[str, Any]:
-    """Describe what a script changed in the home, as a task's end: its files, or else lines of hidden settings, each
-    looked for by a probe; {} for nothing that lasts. start, end: texts by path."""
+    """Describe what a script changed in the home, as the end of a task; {} for nothing that lasts.
+
+    start, end: texts of its files by path. Returns `wanted`, text by path (None: gone) of the changed files; or else,
+    for new lines in hidden files of settings, `probe` and `printed`: commands that look for them, and their output.
+    """
     changed = [path for path in sorted(start.keys() | end.keys()) if start.get(path) != end.get(path)]
     wanted = {path: end.get(path) for path in changed if not _is_hidden(path)}
     if wanted:
@@ -585,7 +623,7 @@ async def _play(
 
 
 async def holds_again(walker: DesktopWalker, params: Mapping[str, Any], actions: Sequence[Action]) -> bool:
-    """Play a script as a run would; returns whether it is solved then, and was not before its last action."""
+    """Tell whether a script, played as an agent would, solves the task, and not before its last action."""
     result = await walker.begin(params, scored=True)
     for action in (*actions, Wait(), Finished()):
         if result.terminated:

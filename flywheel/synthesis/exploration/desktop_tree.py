@@ -1,4 +1,4 @@
-"""Print what AT-SPI tells of a desktop's windows, as JSON; it runs in a machine, by the system's own Python."""
+"""Print a desktop's accessibility tree as JSON; it runs in an isolated computer, by the system's own Python."""
 
 import json
 import signal
@@ -7,8 +7,10 @@ _MOST_NODES, _MOST_DEPTH, _MOST_SECONDS, _MOST_TEXT = 4096, 16, 8, 2000
 
 
 def print_tree() -> None:
-    """Print one list for each node: depth, role, name, box in pixels, whether it shows, is checked, may be written
-    into, is sensitive, its text, and what of that is selected."""
+    """Print the tree as a JSON list of nodes, which `desktop_explorer.parse_tree` reads.
+
+    Each is [depth, role, name, box in pixels, shows, checked, editable, sensitive, text, selected text].
+    """
     import gi
 
     gi.require_version("Atspi", "2.0")

@@ -1,4 +1,4 @@
-"""Read what an action changed on a page or its server, and write the reward that holds where that has come about."""
+"""Find what an action changed on a page or its server, and write the reward that is 1 where that has come about."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_REWARD = 9_000  # characters of a reward
 
 @dataclass(frozen=True)
 class Change:
-    """Describe one change of state.
+    """Hold one change of a page, a server or a desktop.
 
     kind: address, control, text, storage, moved, database or file. where: which control, region, key, table or path.
     before, after: what it was and is, as text; "" where it was not or is no more.
@@ -43,7 +43,7 @@ def _shorten(text: str) -> str:
 
 
 def find_new_text(change: Change) -> str:
-    """Return the longest run of words that a text change brought; "" where it only took some away."""
+    """Return the longest run of words that a change of text added; "" where it only took some away."""
     before, after = change.before.split(), change.after.split()
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes() if len(after) < 3000 else ()
     runs = [" ".join(after[low:high]) for kind, _, _, low, high in blocks if kind in ("insert", "replace")]
@@ -92,8 +92,8 @@ def split_address(address: str) -> tuple[str, str]:
 def write_page_reward(changes: Sequence[Change], after: PageView, texts: Mapping[str, str], masks: TextMasks) -> str:
     """Write the JavaScript expression that is 1 where the changes have come about in the page, else 0.
 
-    texts: the regions' whole visible text, as `textOf` reads it, by place. masks: hide what changes by itself. Raises
-    ValueError where it would be too long.
+    after: the page with the changes. texts: the regions' whole visible text, as `textOf` reads it, by place. masks:
+    hide what changes by itself. Raises ValueError where it would be too long.
     """
     kinds = {change.kind for change in changes}
     path, _ = split_address(after.address)
@@ -153,7 +153,7 @@ ServerState = dict[str, Any]  # "FILE table": [columns, rows] for databases; "FI
 
 
 def read_server_state(folder: Path) -> ServerState:
-    """Read what lies in a server's session folder; what is beyond the limits is left out."""
+    """Read the databases and files in a server's session folder; what is beyond the limits is left out."""
     found: ServerState = dict(folder_digest.list_file_hashes(str(folder)))
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())[:_MAX_FILES]:
         with path.open("rb") as file:
@@ -178,7 +178,7 @@ def read_server_state(folder: Path) -> ServerState:
 
 
 def compare_server_states(before: ServerState, after: ServerState) -> list[Change]:
-    """List the tables and files of a server that differ."""
+    """List the tables and files of a server that differ between two states."""
     found = []
     for place in sorted(before.keys() | after.keys()):
         was, now = before.get(place), after.get(place)
@@ -200,11 +200,11 @@ def hash_server_state(server: ServerState) -> str:
 
 
 def write_database_reward(changes: Sequence[Change], before: ServerState, after: ServerState) -> dict[str, str]:
-    """Write the reading that is 1 where the changed tables hold just the rows that they hold in `after`, else 0.
+    """Write the reading, for a page manifest, that is 1 where the changed tables hold just the rows of `after`, else 0.
 
-    Of tables that came or went, only that the database has just the tables of `after` is asked for: a query cannot name
-    one that is not there. Raises ValueError where the changes are in several databases, or their rows take too long a
-    text.
+    Where tables came or went, it asks only that the database has just the tables of `after`: a query cannot name one
+    that is not there. changes: of kind database. Returns `sqlite` (the file) and `query`. Raises ValueError where the
+    changes are in several databases, or their rows take too long a text.
     """
     files = {change.where.partition(" ")[0] for change in changes}
     if len(files) != 1:
@@ -244,7 +244,7 @@ def _sql_value(value: Any) -> str:
 
 
 def write_file_reward(after: ServerState) -> dict[str, list[str]]:
-    """Write the reading that is 1 where a server's files are those of `after`, else 0."""
+    """Write the reading, for a page manifest, whose `command` prints 1 where a server's files are those of `after`."""
     files = {name: value for name, value in after.items() if isinstance(value, str)}
     wanted = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
     source = Path(folder_digest.__file__).read_text(encoding="utf-8")

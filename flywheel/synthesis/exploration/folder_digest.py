@@ -1,7 +1,7 @@
-"""Hash the files below the current folder but for names that are drawn at random, and compare with what is wanted.
+"""Hash the files below the current folder, without parts that are drawn at random, and compare with a wanted hash.
 
-A reward by this command is 1 where the files are those: it prints so. It runs outside of flywheel: standard library
-alone. Arguments: the wanted hash.
+It is the command of a reward: it prints 1 where the files are the wanted ones, else 0. It runs outside of flywheel, by
+the standard library alone. Arguments: the wanted hash.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ _MOST_FILES, _MOST_BYTES = 1000, 20_000_000
 
 
 def list_file_hashes(folder: str) -> dict[str, str]:
-    """Return a hash of each file below `folder` by its name, what is drawn in both hidden; no databases, no caches."""
+    """Return name -> hash of each file below `folder`, with random parts of both hidden; no databases, no caches."""
     found: dict[str, str] = {}
     paths = sorted(os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)  # noqa: PTH118
     for path in paths[:_MOST_FILES]:
@@ -32,7 +32,7 @@ def list_file_hashes(folder: str) -> dict[str, str]:
 
 
 def digest_folder(folder: str) -> str:
-    """Return one hash of what `list_file_hashes` returns."""
+    """Return one hash of all files below `folder`, by `list_file_hashes`."""
     return hashlib.sha256(repr(sorted(list_file_hashes(folder).items())).encode()).hexdigest()
 
 

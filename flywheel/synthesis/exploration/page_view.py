@@ -1,4 +1,4 @@
-"""Look at a page by its accessibility tree: its controls, what they hold, its visible text, and what it stores."""
+"""Read a page by its accessibility tree: its controls and what they hold, its visible text, and what it stores."""
 
 from __future__ import annotations
 
@@ -60,11 +60,12 @@ _MAX_CONTROLS = 400  # of one page
 
 @dataclass(frozen=True)
 class PageControl:
-    """Describe one control of a page, as `page_view.js` reads it; boxes in pixels of the viewport.
+    """Hold one control of a page, as `page_view.js` reads it; boxes in pixels of the viewport.
 
-    name: its accessible name, or what else says what it is. named: it is the former. place: a CSS selector. state: what
-    it holds (`stateOf`), None where it cannot tell. signature: the kinds of elements that it lies in. scope: the form
-    or dialog whose button sends it, by its selector. off: it is disabled. inside: the box of what it scrolls in.
+    name: its accessible name, or another text that says what it is. named: whether it is the former. place: a CSS
+    selector. state: what it holds (`stateOf`), None where it cannot tell. signature: the kinds of elements that it lies
+    in. scope: the form or dialog whose button sends it, by its selector. off: whether it is disabled. inside: the box
+    of the element that it scrolls in.
     """
 
     role: str
@@ -93,7 +94,7 @@ class PageControl:
 
     @property
     def takes_text(self) -> bool:
-        """Tell whether text can be typed into it."""
+        """Tell whether text can be typed into the control."""
         return (
             self.tag == "textarea"
             or self.type in _TEXT_TYPES
@@ -132,7 +133,10 @@ class PageView:
     dialog: str = ""
 
     def key(self, masks: TextMasks | None = None) -> str:
-        """Hash what makes this a state of its own: where it is, what its controls hold, what it shows and stores."""
+        """Hash the page's state (address, controls, texts, storage), so that equal states have equal keys.
+
+        masks: hide what changes without any action; None: nothing is hidden.
+        """
         hide = masks.hide if masks else str
         states = [(one.place, one.role, hide(one.name), one.state) for one in self.controls]
         texts = sorted((place, hide(text)) for place, text in self.regions.items())
@@ -152,20 +156,22 @@ class PageView:
 
 
 class TextMasks:
-    """Learn which words of a site's texts differ from one look to the next though nobody did anything, such as times,
-    and hide them. patterns: regular expressions that Python and JavaScript share, sorted."""
+    """Hide words of a site's texts that change without any action, such as times, once they are learned.
+
+    patterns: regular expressions that Python and JavaScript share, sorted.
+    """
 
     def __init__(self) -> None:
         self.patterns: list[str] = []
 
     def hide(self, text: str) -> str:
-        """Return a text with the words hidden."""
+        """Return a text with the learned words hidden."""
         for pattern in self.patterns:
             text = re.sub(pattern, "~", text)
         return text
 
     def learn(self, one: PageView, other: PageView) -> bool:
-        """Learn from two looks at the same state; returns whether all that differs is hidden now."""
+        """Learn from two looks at the same state; return whether all that differs is hidden now."""
         for field_name in ("regions", "local", "session"):
             before, after = getattr(one, field_name), getattr(other, field_name)
             for place in before.keys() & after.keys():
@@ -222,8 +228,7 @@ def _read_node(node: Mapping[str, Any]) -> tuple[str, str]:
 
 
 async def read_page_view(tab: Any) -> PageView:
-    """Read the page that a tab (`BrowserTab`) shows, of its controls 400 at most. Raises EnvError where it cannot be
-    read."""
+    """Read the page that a tab (`BrowserTab`) shows, with 400 controls at most. Raises EnvError where it cannot be."""
     if tab.dialogs.open:
         return PageView(url=tab.url, dialog=str(tab.dialogs.open[0]))
     page = tab.page
@@ -245,7 +250,7 @@ async def read_page_view(tab: Any) -> PageView:
 
 
 def make_page_view(raw: dict[str, Any]) -> PageView:
-    """Make a view of what `page_view.js` returned."""
+    """Make a view of the object that `page_view.js` returned."""
     known = {one.name for one in dataclasses.fields(PageView)}
     controls = tuple(
         PageControl(**{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()})
@@ -256,7 +261,7 @@ def make_page_view(raw: dict[str, Any]) -> PageView:
 
 
 def make_address_kind(url: str) -> str:
-    """Return the kind of page that an address names: numbers are #, and of its query only the names are kept."""
+    """Return the kind of pages that an address is of: its path with # for numbers, and the names in its query."""
     parts = urlsplit(url)
     names = sorted({key for key, _ in parse_qsl(parts.query, keep_blank_values=True)})
     return re.sub(r"\d+", "#", parts.path) + ("?" + "&".join(names) if names else "")

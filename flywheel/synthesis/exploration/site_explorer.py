@@ -53,9 +53,9 @@ _LOGIN = re.compile(r"\b(log ?in|sign ?in|anmelden|authenticat)", re.I)
 
 @dataclass(frozen=True)
 class ExploreBudget:
-    """Limit an exploration: pages looked at, and four times as many states of theirs, actions, megabytes of documents
-    (none above 8 is looked at), and seconds, which are a safety net alone: where they end it, another run may find
-    other functions."""
+    """Hold the limits of an exploration. pages: looked at; four times as many states of theirs. megabytes: of
+    documents, none above 8. seconds: a safety net alone, as another exploration that they end may find other
+    functions."""
 
     pages: int = 80
     actions: int = 1000
@@ -65,12 +65,12 @@ class ExploreBudget:
 
 @dataclass(frozen=True)
 class SiteFunction:
-    """Describe one function of a site: what an operation on a control changes.
+    """Hold one function of a site: an operation on a control, and what it changes.
 
-    path: the operations that come before, in order. steps: of the operation itself. changes: what it changed. after:
-    the page then. texts: whole texts of the regions that changed. server: what its server keeps then. entry: the page
-    that it is done on. navigated: for each operation of the path, whether it led to another page. earlier: the page
-    before each operation of the path.
+    path: the operations that come before, in order. steps: of the operation itself. changes: what it changed. entry,
+    after: the page before and after the operation. texts: whole texts of the regions that changed, by place. server:
+    what the site's server keeps after it. navigated: for each operation of the path, whether it led to another page.
+    earlier: the page before each operation of the path.
     """
 
     path: tuple[tuple[ScriptStep, ...], ...]
@@ -90,11 +90,11 @@ class SiteFunction:
 
     @property
     def leads_elsewhere(self) -> bool:
-        """Tell whether all that it changes is the page that is seen."""
+        """Tell whether the function changes nothing but which page is seen."""
         return all(change.kind == "address" for change in self.changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the funnel tells of it."""
+        """Return the function as the funnel tells it: `page`, `title`, `control` (the steps) and `changes`."""
         told = "; ".join(
             f"{step.do} {step.role} {step.name!r}" + (f" {step.text!r}" if step.text else "") for step in self.steps
         )
@@ -119,8 +119,9 @@ class _State:
 
 @dataclass
 class ExplorationReport:
-    """Hold what an exploration found. counts: what was looked at, left out and why. masks: hide what
-    changes by itself."""
+    """Hold what the exploration of a site found. start, start_server: the first page, and what its server keeps then.
+    functions: in the order found. counts: how much was looked at and left out, by reason. titles: pages by label.
+    masks: hide what changes by itself."""
 
     start: PageView = field(default_factory=PageView)
     functions: list[SiteFunction] = field(default_factory=list)
@@ -131,7 +132,8 @@ class ExplorationReport:
 
 
 class SiteWalker:
-    """Walk one session of a site at a time; a broken page is replaced by a fresh one at the next `begin`."""
+    """Run one session of a site at a time; a broken page is replaced by a fresh one at the next `begin`. actions:
+    counts those of all sessions."""
 
     def __init__(self, pool: BrowserPool, task: Task) -> None:
         self._pool, self._task = pool, task
@@ -146,7 +148,10 @@ class SiteWalker:
         await self._stack.aclose()
 
     async def begin(self, seed: int | None = None) -> tuple[PageView, Any]:
-        """Begin a fresh session; returns its first page, and the reset's result. Raises EnvError as `reset` does."""
+        """Begin a fresh session; return its first page and the reset's result. Raises EnvError as `reset` does.
+
+        seed: of the reset; None: the task's.
+        """
         if self.env is None or self.env.env.broken:
             await self._stack.aclose()
             self._stack = AsyncExitStack()
@@ -155,7 +160,7 @@ class SiteWalker:
         return await read_page_view(self.env.tab), result
 
     async def do(self, step: ScriptStep, view: PageView, *, jumps: bool = False) -> tuple[PageView, list[Any], Any]:
-        """Play one step, as `play_step` does."""
+        """Play one step as `play_step` does, with its arguments, results and errors."""
         done = await play_step(self.env, step, view, jumps=jumps)
         self.actions += len(done[1])
         return done
@@ -192,7 +197,7 @@ class SiteExplorer:
         self._number = 0
 
     async def explore(self) -> ExplorationReport:
-        """Explore until nothing is left or a budget is spent.
+        """Explore until nothing is left or a limit of the budget is reached.
 
         Raises BadInput where the first page asks for a login or does not open at all.
         """

@@ -1,4 +1,4 @@
-"""Say where an explored site comes from: a manifest, whose tasks are left out, a folder, or an address."""
+"""Find the site that is explored: by a manifest, whose tasks are left out, by a folder, or by an address."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ SERVER_FOLDER = "site"
 
 
 class SiteSource:
-    """Hold where a site comes from, with its start state frozen: nothing in it depends on a seed any more.
+    """Hold where a site comes from, with the seed filled in: nothing in it depends on a seed any more.
 
-    raw: fields of a manifest that say so. folder: the one from which their paths count. seed: that the site is reset
+    raw: fields of a manifest that say so. folder: from which the fields' paths count. seed: that the site is reset
     with.
     """
 
@@ -69,7 +69,7 @@ class SiteSource:
         self.raw.setdefault("viewport", list(VIEWPORT))
 
     def make_manifest(self, **fields: Any) -> PageManifest:
-        """Make the site's manifest with more fields. Raises BadInput where it is wrong."""
+        """Make a page manifest of the site, with more or other `fields`. Raises BadInput where it is wrong."""
         told = {
             "instruction": "Explore.",
             "reward": "0",
@@ -89,9 +89,12 @@ class SiteSource:
             raise BadInput(f"the manifest is wrong: {fault}", where=self.raw["name"]) from None
 
     async def freeze(self, kept: Path, out: Path) -> None:
-        """Put what the site's server begins with into the folder `kept`; from then on the paths that the manifest names
-        count from the folder `out`, in which `kept` lies. Once only. Raises EnvError where a command of `server.setup`
-        fails, BadInput where a program is missing, OSError where a folder cannot be made."""
+        """Store the files that the site's server begins with in the folder `kept`, and refer to them from then on.
+
+        out: the folder in which `kept` lies, and from which the manifest's paths count then. Call it once only. Raises
+        EnvError where a command of `server.setup` fails, BadInput where a program is missing, OSError where a folder
+        cannot be made.
+        """
         for name in ("folder", "files"):
             if self.raw.get(name) and not (name == "folder" and self.raw.get("package")):
                 self.raw[name] = Path(os.path.relpath(self.folder / self.raw[name], out)).as_posix()  # noqa: ASYNC240
@@ -109,13 +112,13 @@ class SiteSource:
 
 
 def find_site(name: str, seed: int) -> SiteSource:
-    """Find what `flywheel tasks explore` is given: a manifest's file, the name of a shipped one, a folder of pages, or
-    an address. seed: that the site is reset with.
+    """Find the site that `flywheel tasks explore` is given by name.
 
-    Only where a site comes from is read of a manifest, so that it may leave out title, instruction, reward, success and
-    max_steps; its packages are fetched and its server's installed where they are not here, each within 15 minutes.
-    Raises BadInput where there is none of these, or the manifest is wrong, EnvError where a package cannot be fetched
-    or installed, OSError where the cache cannot be written.
+    name: a manifest's file, the name of a shipped manifest, a folder of pages, or an address. seed: that the site is
+    reset with. Only where a site comes from is read of a manifest, so that it may leave out title, instruction, reward,
+    success and max_steps; its packages are fetched and its server's installed where they are not here, which may take
+    minutes. Raises BadInput where there is none of these, or the manifest is wrong, EnvError where a package cannot be
+    fetched or installed, OSError where the cache cannot be written.
     """
     if name.startswith(("http://", "https://")):
         try:
@@ -145,6 +148,10 @@ def find_site(name: str, seed: int) -> SiteSource:
         raise BadInput(what, where=path, fix="mend its variants, reset, or a value that is no text") from None
     manifest = source.make_manifest()
     if not packages.has_page_files(manifest):
+        if not manifest.package:
+            raise BadInput(
+                f"folder: there is no folder {manifest.folder}", where=path, fix="it is relative to the manifest"
+            )
         packages.fetch_page_packages(manifest)
     if manifest.server and manifest.server.packages and not packages.has_server_programs(manifest):
         packages.install_server_packages(manifest)

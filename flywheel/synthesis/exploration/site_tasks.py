@@ -1,8 +1,9 @@
-"""Make tasks of a site that nobody wrote tasks for: explore it, try what was found, write a manifest and its funnel."""
+"""Make tasks of a site that nobody wrote tasks for: explore it, try tasks of what was found, write a manifest."""
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,9 @@ _TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class SiteTasks:
-    """Hold what an exploration made. path: of the manifest. tasks: its tasks. funnel: as details.json has it."""
+    """Hold the tasks that were made of a site. path: of the manifest. tasks: its tasks by name. funnel: `site`, `seed`,
+    `counts` (how much was tried and dropped, by name), `functions` (as `SiteFunction.to_json`) and `tasks` (how
+    many)."""
 
     path: Path
     tasks: dict[str, dict[str, Any]]
@@ -58,20 +61,20 @@ def explore_site(
     language_model: LanguageModelSettings | None = None,
     say: Say = lambda line: None,
 ) -> SiteTasks:
-    """Explore a site and write its tasks into the folder `out`: the manifest NAME.yaml, and beside it the folder NAME,
-    with funnel.json, details.json and what the site's server begins with.
+    """Explore a site, and write tasks of it into the folder `out`.
 
-    source: from `find_site`; it is changed, so make one for each call. most: tasks that are written at most. budget: of
-    the exploration; None: the default one. language_model: words the tasks where its endpoint is set; where it fails,
-    and for None, rules do. say: called with each finding. Starts an event loop of its own. The same site, seed and
-    budget give the same bytes, unless the budget of seconds ends it. Raises BadInput where the site cannot be explored
-    or gives no task, and nothing is written then, where `out` cannot be made, or the endpoint is no address; EnvError
-    where the site's server or the browser does not start; DiskFull.
+    Written are the manifest NAME.yaml, and beside it the folder NAME with funnel.json, details.json and what the site's
+    server begins with, where NAME is the site's name; they are replaced. source: from `find_site`; it is changed, so
+    make one for each call. most: tasks that are written at most. budget: of the exploration; None: the default one.
+    language_model: words the tasks where its endpoint is set; where it fails, and for None, rules do. say: called with
+    each finding, a line. Starts an event loop of its own. The same site, seed and budget give the same bytes, unless
+    the budget of seconds ends it. Raises BadInput where the site cannot be explored or gives no task, and nothing is
+    written then, where these cannot be written, which is checked before, or the endpoint is no address; EnvError where
+    the site's server or the browser does not start; DiskFull.
     """
     name = source.raw["name"]
-    with errors_of_place(out):
-        out.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(out / name) as kept:
+    check_output_place(out, name)
+    with errors_of_place(out), atomic_folder(out / name) as kept:
         tasks, report, counts = asyncio.run(_explore(source, kept, out, most, budget or ExploreBudget(), say))
         if not tasks:
             told = ", ".join(f"{reason}: {number}" for reason, number in sorted(counts.items()))
@@ -100,14 +103,29 @@ def explore_site(
         write_json(kept / "details.json", funnel)
         write_funnel(kept, count_funnel("exploration", source.raw["name"], source.seed, counts, len(written)))
     text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
-    write_text(out / f"{name}.yaml", text)
+    with errors_of_place(out):
+        write_text(out / f"{name}.yaml", text)
     return SiteTasks(out / f"{name}.yaml", written, funnel)
 
 
-def count_funnel(source: str, made_from: str, seed: int, counts: Mapping[str, int], tasks: int) -> Funnel:
-    """Count what an exploration found, tried and kept, as the report shows it.
+def check_output_place(out: Path, name: str) -> None:
+    """Make the folder `out`, and raise BadInput where the file NAME.yaml or the folder NAME cannot be written there."""
+    with errors_of_place(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    fix = "move it away, or name another place"
+    if (out / name).exists() and not (out / name).is_dir():
+        raise BadInput("a file is where the folder with the funnel belongs", where=out / name, fix=fix)
+    if (out / f"{name}.yaml").is_dir():
+        raise BadInput("a folder is where the manifest belongs", where=out / f"{name}.yaml", fix=fix)
 
-    counts: of functions, candidates and, by `dropped: REASON`, of what came to nothing. tasks: that were written.
+
+def count_funnel(source: str, made_from: str, seed: int, counts: Mapping[str, int], tasks: int) -> Funnel:
+    """Make the funnel of an exploration, of functions and of candidates for tasks.
+
+    source, made_from, seed: as of `Funnel`. counts: of an exploration: functions, extensions, candidates and, by
+    `dropped: REASON`, candidates that came to nothing. tasks: how many were written.
     """
     dropped = {name.removeprefix("dropped: "): n for name, n in counts.items() if name.startswith("dropped: ") and n}
     tried = counts.get("candidates", tasks)
@@ -130,6 +148,7 @@ def _write_task(one: TaskCandidate, instruction: str, author: str) -> dict[str, 
     proof = {
         "script": [step.to_json() for step in one.script],
         "actions": [serialise_action(action, DEMONSTRATION_GRAMMAR) for action in one.actions],
+        "thoughts": list(one.thoughts),
         "changes": [str(change) for change in one.changes][:6],
         "replayed": 2,
         "worded_by": author,
@@ -214,7 +233,7 @@ def _make_candidates(
             counts["dropped: trivial, one action"] += 1
             continue
         try:
-            made.append(make_candidate(f"f{number:04}", (function,), report))
+            made.append(make_candidate(f"f{number:04}", function, report))
         except ValueError as error:
             counts[f"dropped: {error}"] += 1
     return made

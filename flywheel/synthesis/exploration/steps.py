@@ -1,4 +1,4 @@
-"""Carry out a script's steps on a page by mouse and keys: each finds its control at the time that it is played."""
+"""Play a script's steps on a page by mouse and keys; each finds its control when it is played."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class ControlMissing(EnvError):
 
 @dataclass(frozen=True)
 class ScriptStep:
-    """Hold one step of a script.
+    """Hold one step of a script that is played on a page.
 
     do: click, type, choose, slide, drag or accept (the browser's own dialog). role, name, place: of the control. text:
-    what is typed or chosen, or where a thing is dragged. enter: the Enter key follows. heading: under which the control
-    stands. named: its name is its accessible name. href: where a link leads.
+    what is typed or chosen, or where a thing is dragged. enter: whether the Enter key follows. heading: under which the
+    control stands. named: whether the name is its accessible name. href: where a link leads. before: the control's
+    state before the step.
     """
 
     do: str
@@ -50,13 +51,13 @@ class ScriptStep:
 
     @classmethod
     def of(cls, do: str, control: PageControl, text: str = "", enter: bool = False) -> ScriptStep:
-        """Make a step on a control of a view."""
+        """Make the step that does `do` to a control, with `text` and Enter as of the class."""
         about = (control.role, control.name, control.place, text, enter, control.heading, control.named, control.href)
         return cls(do, *about, control.state or "")
 
 
 def find_control(view: PageView, step: ScriptStep) -> PageControl:
-    """Find the control of a step by its name at its place, or else by the name alone. Raises ControlMissing."""
+    """Find a step's control in a view, by its name at its place, or else by the name alone. Raises ControlMissing."""
     named = [one for one in view.controls if (one.role, one.name) == (step.role, step.name) and not one.off]
     found = next((one for one in named if one.place == step.place), None) or (named[0] if len(named) == 1 else None)
     if found is None:
@@ -67,7 +68,7 @@ def find_control(view: PageView, step: ScriptStep) -> PageControl:
 async def play_step(
     env: Any, step: ScriptStep, view: PageView, *, jumps: bool = False
 ) -> tuple[PageView, list[Action], StepResult]:
-    """Play one step from the page that `view` shows; returns the page at rest after it, the actions, the last result.
+    """Play one step from the page that `view` shows; return the page at rest after it, the actions, the last result.
 
     env: an environment of a browser (`PageLease`). jumps: go to the address of a link that one would have to scroll to,
     which is quicker to explore by. A choice that is not among the control's options leaves it as it is. At rest is a
@@ -189,9 +190,10 @@ _WORDS = ("maple", "river", "amber", "cedar", "linen")
 
 
 def choose_text(control: PageControl, view: PageView, seed: int, column: str = "") -> str:
-    """Choose what is typed into a field, the same for the same arguments.
+    """Choose a text to type into a field of the page `view`, the same for the same arguments.
 
-    column: of a table on the page, whose cells are likely to be right; "": the column that the field's name names.
+    seed: of the choice. column: of a table on the page, whose cells are likely to be right; "": the column that the
+    field's name names.
     """
     rng = random.Random(f"{seed} {control.place} {control.name}")
     name = control.name.lower()

@@ -1,4 +1,4 @@
-"""Make tasks of a site's functions, and keep those that hold: carried out twice, not done at the start, not by luck."""
+"""Make tasks of a site's functions, and keep those whose script works again, and random actions do not solve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flywheel.synthesis.exploration import effects
 from flywheel.synthesis.exploration.page_view import PageView, read_page_view, read_visible_text
 from flywheel.synthesis.exploration.site_explorer import ExplorationReport, SiteFunction, SiteWalker
 from flywheel.synthesis.exploration.steps import ControlMissing, ScriptStep
-from flywheel.synthesis.exploration.wording import NotWordable, word_task
+from flywheel.synthesis.exploration.wording import NotWordable, word_task, word_thoughts
 from flywheel.utils.errors import EnvError
 
 WEAK_SEEDS = 3  # random players that must all fail
@@ -27,9 +27,11 @@ _PAGE_KINDS = ("address", "control", "text", "storage", "moved")
 
 @dataclass(frozen=True)
 class TaskCandidate:
-    """Hold one task to be tried: what is done, how it is told and verified.
+    """Hold a task of a site that is to be tried: its script, its instruction and its reward.
 
-    reward: JavaScript, or a reading outside of the page. actions: what its script did, once it was carried out.
+    functions: that it does, the last one from the end of those before. reward: JavaScript, or a reading outside of the
+    page, as page manifests have it. changes: that the reward asks for. actions: of its script, once that was played,
+    with a thought each.
     """
 
     name: str
@@ -39,15 +41,16 @@ class TaskCandidate:
     reward: str | dict[str, Any]
     changes: tuple[effects.Change, ...]
     actions: tuple[Action, ...] = ()
+    thoughts: tuple[str, ...] = ()
 
     @property
     def max_steps(self) -> int:
-        """Return the steps that a player may take: twice what the script takes, and some."""
-        return min(2 * len(self.actions) + 4, _MAX_STEPS)
+        """Return the steps that a player may take: 4 more than twice the script's actions, or than these beyond 60."""
+        return max(min(2 * len(self.actions) + 4, _MAX_STEPS), len(self.actions) + 4)
 
     @property
     def level(self) -> int:
-        """Return the difficulty, 1 to 5: by the actions that the script takes, doubled from level to level."""
+        """Return the difficulty, 1 to 5: one more for each doubling of the script's actions."""
         return min(5, max(1, math.ceil(math.log2(max(len(self.actions), 1)))))
 
 
@@ -58,9 +61,10 @@ def write_reward(
     server: effects.ServerState,
     report: ExplorationReport,
 ) -> str | dict[str, Any]:
-    """Write the reward of an end state: by the server where that changed, else by the page.
+    """Write the reward of an end state: by what the server keeps where that changed, else by the page.
 
-    Raises ValueError where no reward can be written.
+    changes, after, texts: as for `effects.write_page_reward`. server: what it keeps at the end. report: of the
+    exploration, for the start. Raises ValueError where no reward can be written.
     """
     kept = effects.compare_server_states(report.start_server, server)
     if databases := [change for change in kept if change.kind == "database"]:
@@ -70,22 +74,23 @@ def write_reward(
     return effects.write_page_reward([one for one in changes if one.kind in _PAGE_KINDS], after, texts, report.masks)
 
 
-def make_candidate(name: str, functions: Sequence[SiteFunction], report: ExplorationReport) -> TaskCandidate:
-    """Make the task of one function. Raises ValueError (NotWordable) where it cannot be told or verified."""
-    last = functions[-1]
-    text = report.masks.hide(last.after.text)
-    if last.leads_elsewhere and text in (report.masks.hide(view.text) for view in last.earlier):
+def make_candidate(name: str, function: SiteFunction, report: ExplorationReport) -> TaskCandidate:
+    """Make a candidate for the task of one function, named `name`.
+
+    report: of the exploration. Raises ValueError where it cannot be told (NotWordable) or verified.
+    """
+    text = report.masks.hide(function.after.text)
+    if function.leads_elsewhere and text in (report.masks.hide(view.text) for view in function.earlier):
         raise NotWordable("it leads back")
-    if all(change.kind == "storage" for change in last.changes):
+    if all(change.kind == "storage" for change in function.changes):
         raise NotWordable("only what the page stores changes")
-    if any(step.do == "type" for step in last.steps) and _FINDS_NOTHING.search(_new_text(last)):
+    if any(step.do == "type" for step in function.steps) and _FINDS_NOTHING.search(_new_text(function)):
         raise NotWordable("it finds nothing")
-    if _takes_away(last):
+    if _takes_away(function):
         raise NotWordable("it takes away what a step before did")
-    instruction = word_task(functions, report.titles)
-    reward = write_reward(last.changes, last.after, last.texts, last.server, report)
-    script = tuple(step for function in functions[:1] for step in function.script)
-    return TaskCandidate(name, tuple(functions), script, instruction, reward, last.changes)
+    instruction = word_task((function,), report.titles)
+    reward = write_reward(function.changes, function.after, function.texts, function.server, report)
+    return TaskCandidate(name, (function,), tuple(function.script), instruction, reward, function.changes)
 
 
 _FINDS_NOTHING = re.compile(
@@ -126,25 +131,31 @@ def _takes_away(function: SiteFunction) -> bool:
 
 @dataclass
 class TrialOutcome:
-    """Hold what playing a candidate's script gave.
+    """Hold the outcome of playing a candidate's script.
 
-    actions: that it took. end: of the page, as text. why: what was wrong; "" for nothing.
+    actions: that it took. thoughts: one for each of them. end: key of the state at the end, equal for equal states.
+    why: what was wrong; "" for nothing.
     """
 
     actions: tuple[Action, ...] = ()
+    thoughts: tuple[str, ...] = ()
     end: str = ""
     why: str = ""
     also: frozenset[str] = frozenset()  # other candidates whose reward holds at the end
 
 
 class TaskTrials:
-    """Play candidates in sessions whose state holds the reward of each of them."""
+    """Try candidates: play their scripts, and keep the tasks that hold.
+
+    walker: of sessions that read the reward of each candidate. report: of the exploration. seed: of the site's reset,
+    and of the random play that tasks must withstand.
+    """
 
     def __init__(self, walker: SiteWalker, report: ExplorationReport, seed: int) -> None:
         self._walker, self._report, self._seed = walker, report, seed
 
     async def play(self, candidate: TaskCandidate, seed: int, waits: int = 0) -> TrialOutcome:
-        """Carry out a candidate's script from a reset. waits: steps that pass first."""
+        """Play a candidate's script from a reset with `seed`. waits: steps that pass first."""
         walker, outcome, name = self._walker, TrialOutcome(), candidate.name
         try:
             view, result = await walker.begin(seed)
@@ -154,14 +165,14 @@ class TaskTrials:
                 result = await walker.env.step(Wait())
             if waits:
                 view = await read_page_view(walker.env.tab)
-            if view.dialog:
-                view, actions, result = await walker.do(ScriptStep("accept"), view)
-                outcome.actions += tuple(actions)
-            for number, step in enumerate(candidate.script):
-                if _holds(result, name):
+            opening = [ScriptStep("accept")] if view.dialog else []
+            for number, step in enumerate((*opening, *candidate.script), -len(opening)):
+                if number >= 0 and _holds(result, name):
                     return TrialOutcome(why="done before its last step" if number else "done at the start")
+                before = view
                 view, actions, result = await walker.do(step, view)
                 outcome.actions += tuple(actions)
+                outcome.thoughts += tuple(word_thoughts(step, actions, before))
             for _ in range(_WAITS):
                 if _holds(result, name):
                     break
@@ -175,7 +186,7 @@ class TaskTrials:
         return outcome
 
     async def accept(self, candidates: Sequence[TaskCandidate], counts: Counter[str]) -> list[TaskCandidate]:
-        """Return the candidates that hold, with the actions that they take; `counts` tells why others do not."""
+        """Return the candidates that hold, with their actions; others are counted in `counts`, as `dropped: REASON`."""
         held: list[tuple[TaskCandidate, frozenset[str]]] = []
         for one in candidates:
             first = await self.play(one, self._seed)
@@ -186,7 +197,7 @@ class TaskTrials:
             if why:
                 counts[f"dropped: {why}"] += 1
             else:
-                held.append((replace(one, actions=first.actions), first.also))
+                held.append((replace(one, actions=first.actions, thoughts=first.thoughts), first.also))
         kept: list[TaskCandidate] = []
         also = {one.name: names for one, names in held}
         for one, names in held:
@@ -234,10 +245,11 @@ async def extend_solutions(
     most: int,
     tell: Callable[[str], None],
 ) -> list[TaskCandidate]:
-    """Make tasks of two functions, the second one from the end state of the first; `most` pairs are tried.
+    """Make candidates of pairs of functions, the second one done from the end state of the first.
 
-    walker: of sessions in which they are carried out. tell: called with why a pair is none. Both effects must stand at
-    the end.
+    walker: of the sessions in which they are played. report: of the exploration. functions: to draw pairs of. seed: of
+    the draw. most: pairs that are tried at most. tell: called with the reason why a pair gives no task. Both effects
+    must stand at the end.
     """
     made, counts = [], 0
     for first, second in _draw_pairs(functions, seed, most):

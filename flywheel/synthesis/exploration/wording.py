@@ -1,11 +1,13 @@
-"""Word a task from the accessible names on its way, by rules, or by a language model within what the rules say."""
+"""Word a site's task by the accessible names of its controls: by rules, or by a language model within their words."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from flywheel.agent.actions import Action, Hotkey, Scroll, Wait
 from flywheel.policy.client.language_model import LanguageModelError, OpenAIChatModel
 from flywheel.synthesis.exploration.effects import split_address
 from flywheel.synthesis.exploration.page_view import PageView
@@ -20,11 +22,11 @@ _LONGEST = 500  # characters of an instruction
 
 
 class NotWordable(ValueError):
-    """Signal that a control has no name by which a person could be told of it."""
+    """Signal that a task cannot be worded for a person, such as for a control without a name."""
 
 
 def word_task(functions: Sequence[SiteFunction], titles: Mapping[str, int]) -> str:
-    """Word the task of doing `functions` in a row, the path to the first included.
+    """Word the instruction of a task that does `functions` in a row, the path to the first included.
 
     titles: how many pages of the site have each label. Raises NotWordable.
     """
@@ -64,8 +66,11 @@ def _join(where: str, clauses: Sequence[str]) -> str:
 
 
 def word_step(step: ScriptStep, view: PageView, after: PageView | None = None) -> str:
-    """Word one step of a script. view: the page that it is done on, to tell controls of one name apart. after: the page
-    then, to say where in a list a thing was dragged to. Raises NotWordable."""
+    """Word one step of a script as a clause.
+
+    view: the page that it is done on, to tell controls of one name apart. after: the page after it, to say where in a
+    list a thing was dragged to. Raises NotWordable.
+    """
     if step.do == "accept":
         return "answer the browser's question with “Ada”" if step.text else "confirm the browser's message"
     name = step.name if len(step.name) <= _LONGEST_NAME else ""
@@ -104,6 +109,36 @@ def word_step(step: ScriptStep, view: PageView, after: PageView | None = None) -
         case "combobox" | "popupbutton":
             return f"open the list {here}"
     return f"click {here}"
+
+
+_UNQUOTED = str.maketrans("", "", "“”")
+
+
+def word_thoughts(step: ScriptStep, actions: Sequence[Action], view: PageView) -> list[str]:
+    """Word a short thought for each of the `actions` that one step of a script took, as a demonstration's thoughts.
+
+    They are plain: no quotation marks, and no words that tell controls of one name apart. view: the page that the step
+    is done on. A control that cannot be named is called by its role.
+    """
+    try:
+        told = word_step(step, replace(view, controls=())).translate(_UNQUOTED)
+    except NotWordable:
+        told = f"{step.do} the {step.role}"
+    thoughts, chosen = [], False
+    for action in actions:
+        if isinstance(action, Wait):
+            thought = "I wait until the page is ready."
+        elif isinstance(action, Scroll):
+            thought = f"I scroll {action.direction} to {told}."
+        elif step.do in ("choose", "slide") and isinstance(action, Hotkey):
+            thought = f"I go {action.keys[-1]} in the list." if action.keys != ("enter",) else "I take this one."
+            thought = thought if step.do == "choose" else "I move the slider up."
+        elif step.do in ("choose", "slide") and not chosen:
+            thought, chosen = f"I {told}: first I click it.", True
+        else:
+            thought = f"I {told}."
+        thoughts.append(thought)
+    return thoughts
 
 
 def _place_in_list(step: ScriptStep, view: PageView, after: PageView | None) -> str:
@@ -155,7 +190,7 @@ _FREE = frozenset(_FREE_WORDS.split())
 
 
 def keeps_meaning(text: str, ruled: str) -> bool:
-    """Tell whether a free wording says what the rules' wording says: its quoted names, in order, and nothing else."""
+    """Tell whether a free wording says the same as the rules' wording: its quoted names in order, and nothing else."""
     if re.findall(r"“([^”]*)”", text) != re.findall(r"“([^”]*)”", ruled):
         return False
     words = set(re.findall(r"[^\W_]+", ruled.lower())) | _FREE
@@ -165,9 +200,10 @@ def keeps_meaning(text: str, ruled: str) -> bool:
 
 
 def reword(ruled: str, model: OpenAIChatModel | None) -> tuple[str, str]:
-    """Return a task's wording and who wrote it: the model's name, or rules, where it fails or says something else.
+    """Reword a task by a language model; return the wording, and who wrote it: the model's name, or rules and why.
 
-    ruled: the rules' wording. model: None for rules alone. Must not be called from a running event loop.
+    ruled: the rules' wording, which stays where the model fails or says something else. model: None for rules alone.
+    Must not be called from a running event loop.
     """
     if model is None:
         return ruled, RULES

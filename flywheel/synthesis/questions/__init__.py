@@ -1,1 +1,3 @@
-"""Make questions of several pages whose answers are proved: `flywheel tasks questions`."""
+"""Make questions that take several pages of a site to answer, with proved answers (`flywheel tasks questions`)."""
+
+__all__ = ["build", "crawl"]

@@ -1,4 +1,4 @@
-"""Make a page manifest of questions of a folder of HTML, a site that a manifest names, or a world of ours."""
+"""Make questions about a folder of HTML, a site with a manifest, or a world of ours, and write them as a manifest."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ _READ_BY_MODEL = 500  # pages without facts by rules that the language model rea
 
 @dataclass
 class QuestionSet:
-    """Hold what was made. manifest: fields, without the tasks. funnel: what was left out at each step, by reason."""
+    """Hold the questions that were made of a site, and what they were made of. manifest: fields of the page manifest,
+    without the tasks. funnel: counts of each step, and of what was left out by reason: `pages`, `facts`, `questions`,
+    `levels`, `language model`, `attributes`, `seed`."""
 
     manifest: dict[str, Any]
     crawl: Crawl
@@ -66,14 +68,13 @@ class QuestionSet:
 def find_questions(
     source: str, *, count: int, seed: int, budget: CrawlBudget, start: str = "", model: TextModel | None = None
 ) -> QuestionSet:
-    """Crawl a source, gather its facts and draw questions. Starts an event loop of its own, for the crawl, which
-    `budget.seconds` bounds.
+    """Crawl a source, gather its facts, and draw questions about them.
 
-    source: a folder, a page manifest (its file, or the name of one that ships), or the name of a site of ours. count:
-    of questions, at most. seed: of the draw. budget: of the crawl. start: address of the first page in a folder; "":
-    the index.html nearest to its root. model: the language model, which also reads the first 500 pages without facts by
-    rules; None, and once it has failed three times in a row: rules alone. Raises BadInput for a source that cannot be
-    read, has no pages or no facts, or gives no question.
+    Starts an event loop of its own, for the crawl. source: a folder, a page manifest (its file, or the name of one that
+    ships), or the name of a site of ours. count: of questions, at most. seed: of the draw. budget: of the crawl. start:
+    address of the first page in a folder; "": the index.html nearest to its root. model: the language model, which also
+    reads the first 500 pages without facts by rules; None, and once it has failed three times in a row: rules alone.
+    Raises BadInput for a source that cannot be read, has no pages or no facts, or gives no question.
     """
     manifest, crawl, pages = asyncio.run(_open_source(source, start, budget))
     if not crawl.pages:
@@ -108,11 +109,12 @@ def find_questions(
 
 
 def write_questions(made: QuestionSet, out: Path) -> Path:
-    """Write the manifest OUT/NAME.json, and beside it the folder OUT/NAME with funnel.json, details.json, facts.csv and
-    a world's pages, each whole or not at all; what is there is replaced. Returns the manifest's path.
+    """Write the questions as a page manifest into the folder `out`; return the manifest's path.
 
-    The split of a question is eval for a fifth of the entities that it may begin with, else train. Raises BadInput for
-    a place where nothing can be made, or one in the folder that is asked about; DiskFull.
+    It is NAME.json, and the folder NAME beside it gets funnel.json, details.json, facts.csv and a world's pages, each
+    whole or not at all; NAME is the manifest's name. What is there is replaced. The split of a question is eval for a
+    fifth of the entities that it may begin with, else train. Raises BadInput for a place where nothing can be made, or
+    one in the folder that is asked about; DiskFull.
     """
     name = made.manifest["name"]
     path, beside = out / f"{name}.json", out / name
@@ -121,7 +123,7 @@ def write_questions(made: QuestionSet, out: Path) -> Path:
                        fix="name another place")  # fmt: skip
     with errors_of_place(out):
         with atomic_folder(beside) as folder:
-            write_funnel(folder, count_funnel(made))
+            write_funnel(folder, count_question_funnel(made))
             write_json(folder / "details.json", made.funnel)
             with (folder / "facts.csv").open("w", encoding="utf-8", newline="") as file:
                 rows = csv.writer(file, lineterminator="\n")
@@ -182,8 +184,11 @@ def _draw(drawer: QuestionDrawer, helper: LanguageHelper, count: int) -> tuple[l
 
 
 def find_near_questions(texts: list[str]) -> set[int]:
-    """Find the questions that are near-duplicates of an earlier one, by index: by MinHash of their words and pairs of
-    words, then by the Jaccard similarity itself (ALIKE); with other numbers they are none."""
+    """Find the questions, by index, that are near-duplicates of an earlier one.
+
+    Candidates by MinHash of words and pairs of words are compared by their Jaccard similarity (ALIKE). Questions with
+    other numbers are no duplicates.
+    """
     words = [re.findall(r"\w+", text.casefold()) for text in texts]
     shingles = [{*own, *itertools.pairwise(own)} for own in words]
     if not texts:
@@ -324,8 +329,8 @@ def _freeze(text: str, address: str, origin: str, crawl: Crawl, files: dict[str,
     return re.sub(r'href="([^"]*)"', point, text.replace(base[0], "") if base else text)
 
 
-def count_funnel(made: QuestionSet) -> Funnel:
-    """Count what each step took, left and discarded, as the report shows it."""
+def count_question_funnel(made: QuestionSet) -> Funnel:
+    """Make the funnel of a set of questions: of pages, facts and questions."""
     pages, facts, asked = (made.funnel[name] for name in ("pages", "facts", "questions"))
     named = {name: count for name, count in asked.items() if name not in ("kept", "drawn") and count}
     return Funnel(
@@ -344,15 +349,16 @@ def count_funnel(made: QuestionSet) -> Funnel:
 
 
 def count_unread(funnel: dict[str, Any]) -> int:
-    """Count the pages that a budget left unread: an answer is proved to be the only one on the pages that were read.
-    funnel: that of a `QuestionSet`."""
+    """Count the pages that a budget left unread, on which another answer may stand. funnel: of a `QuestionSet`."""
     left_out = funnel["pages"]["left out"]
     return sum(count for why, count in left_out.items() if why.startswith("over the budget") or why == "too deep")
 
 
 def summarise_funnel(funnel: dict[str, Any]) -> Iterable[str]:
-    """Yield the funnel of a `QuestionSet` in lines: pages, facts, questions with the reasons why they were left out,
-    and what the language model did."""
+    """Yield lines for a person that say how many pages, facts and questions were kept, and why others were left out.
+
+    A last one counts the answers of the language model, if any. funnel: of a `QuestionSet`.
+    """
     for step in ("pages", "facts"):
         own = funnel[step]
         yield f"{step}: {own.get('read', own.get('kept'))}" + _reasons(own["left out"])

@@ -1,4 +1,4 @@
-"""Crawl a site over its links from the start page, within budgets; what is left out is named and counted."""
+"""Crawl a site along its links from the start page, within a budget, and count the pages that are left out."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _REDIRECTS = 5
 
 @dataclass(frozen=True)
 class CrawlBudget:
-    """Bound a crawl: pages, bytes of one and of all, clicks from the start (`depth`), seconds, and pages whose
-    addresses differ in numbers or a query alone (`same_shape`)."""
+    """Hold the limits of a crawl. pages: number of them. page_bytes, all_bytes: of one page, and of all. depth: clicks
+    from the start. same_shape: pages whose addresses differ in numbers or a query alone."""
 
     pages: int = 2000
     page_bytes: int = 2_000_000
@@ -38,7 +38,8 @@ class CrawlBudget:
 
 @dataclass
 class Crawl:
-    """Hold what was crawled. pages: by address. skipped: reason -> count. named: reason -> the first addresses."""
+    """Hold the pages of a crawl, by address. skipped: reason -> count of pages left out. named: reason -> the first
+    addresses."""
 
     start: str
     pages: dict[str, SitePage] = field(default_factory=dict)
@@ -60,7 +61,8 @@ Fetch = Callable[[str], Awaitable[tuple[str, bytes] | str]]
 
 
 def fetch_from_folder(root: Path, alias: Mapping[str, str], page_bytes: int) -> Fetch:
-    """Make a `Fetch` of the files in `root`. alias: as of a manifest. page_bytes: of the largest page that is read."""
+    """Return a `Fetch` that reads pages from the folder `root`. alias: as in a page manifest. page_bytes: of the
+    largest page that is read."""
     folder = ServedFolder(root, alias)
 
     async def fetch(address: str) -> tuple[str, bytes] | str:
@@ -84,8 +86,11 @@ def fetch_from_folder(root: Path, alias: Mapping[str, str], page_bytes: int) -> 
 
 
 def fetch_over_http(client: httpx.AsyncClient, origin: str, page_bytes: int, kind: str = "html") -> Fetch:
-    """Make a `Fetch` of the pages of `origin`, by `client`. page_bytes: of the largest page that is read. kind: what
-    the media type must name. Four redirects are followed, none to another origin."""
+    """Return a `Fetch` that requests pages of `origin` by `client`.
+
+    page_bytes: of the largest page that is read. kind: a part of the media type that pages must have. Four redirects
+    are followed, none to another origin.
+    """
 
     async def fetch(address: str) -> tuple[str, bytes] | str:
         for _ in range(_REDIRECTS):
@@ -117,8 +122,10 @@ def fetch_over_http(client: httpx.AsyncClient, origin: str, page_bytes: int, kin
 
 
 async def read_robots(client: httpx.AsyncClient, origin: str) -> Callable[[str], bool]:
-    """Read the site's robots.txt; returns what tells whether an address may be crawled. Where it cannot be read, is no
-    plain text or has more than 500,000 bytes, all may."""
+    """Read the robots.txt of `origin`; return a function that tells whether an address may be crawled.
+
+    Where it cannot be read, is no plain text or has more than 500,000 bytes, all may.
+    """
     rules = urllib.robotparser.RobotFileParser()
     found = await fetch_over_http(client, origin, 500_000, "text/plain")("robots.txt")
     rules.parse("" if isinstance(found, str) else found[1].decode("utf-8", "replace").splitlines())
@@ -126,7 +133,7 @@ async def read_robots(client: httpx.AsyncClient, origin: str) -> Callable[[str],
 
 
 def normalise_address(address: str) -> str:
-    """Drop what names a session from an address, and sort its query, so that a page has one address."""
+    """Remove the session's id from an address, and sort its query, so that a page has one address."""
     path, mark, query = _PATH_SESSION.sub("", address).partition("?")
     kept = sorted(pair for pair in parse_qsl(query, keep_blank_values=True) if not _SESSION_NAME.fullmatch(pair[0]))
     return f"{path}?{urlencode(kept)}" if mark and kept else path
@@ -148,10 +155,11 @@ async def crawl_site(
     finite: bool = False,
     keep: bool = False,
 ) -> Crawl:
-    """Crawl breadth first. start: address of the first page. allowed: what robots.txt allows. finite: pages are files,
-    so that queries are ignored and shapes are not bounded. keep: the HTML stays in `raw`.
+    """Crawl a site breadth first.
 
-    A page whose text another one has already counts once: what a session or a calendar shows again and again ends.
+    start: address of the first page. origin: of the site, for its absolute links. allowed: tells whether robots.txt
+    allows an address. finite: whether pages are files, so that queries are ignored and shapes are not bounded. keep:
+    whether the HTML is kept in `raw`. Pages with the same text count once, so that a crawl of a calendar ends.
     """
     began, size = time.monotonic(), 0
     found, shapes, texts = Crawl(start), Counter(), {}

@@ -1,4 +1,4 @@
-"""Draw questions over a fact table: chains along links, conditions made vague, and the proof of each by query."""
+"""Draw questions over a fact table: entities in a chain of links, with vague conditions, and prove each by a query."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _Chosen = tuple[Condition, frozenset[int]]  # a condition, and the entities that
 
 @dataclass(frozen=True)
 class AttributeScore:
-    """Say how distinct an attribute is. shared: mean number of entities of one value. found: share of its values of
-    which one search finds the page. use: what follows from that."""
+    """Hold how far the values of an attribute give away their entity. entities, values: numbers of these. shared: mean
+    number of entities with one value. found: share of the values for which one search finds the page. use: in words,
+    how conditions on it are made."""
 
     kind: str
     label: str
@@ -45,7 +46,9 @@ class AttributeScore:
 
 @dataclass(frozen=True)
 class Question:
-    """Hold a proved question. chain: entities, the asked one first. answers: texts that count as right."""
+    """Hold a proved question. answers: texts that count as right. ask: the label that is asked for; "": the name.
+    chain: entities, the asked one first. proof: `sql`, `row`, `needed`, `facts`, `way` (addresses of pages) and
+    `difficulty`."""
 
     text: str
     answers: tuple[str, ...]
@@ -59,7 +62,8 @@ class Question:
 
 
 class QuestionDrawer:
-    """Draw questions over the facts of a site. seed: of all choices. `funnel` counts what was drawn and discarded."""
+    """Draw questions over the facts of a site. seed: of all choices. funnel: counts what was drawn and discarded, by
+    reason. scores: of the attributes."""
 
     def __init__(self, crawl: Crawl, table: FactTable, seed: int) -> None:
         self.crawl, self.table, self.funnel = crawl, table, Counter()
@@ -458,11 +462,11 @@ def question_sql(
     kinds: list[int] | None = None,
     count: bool = False,
 ) -> str:
-    """Write a question as a query over `entities` and `facts`.
+    """Write a question as an SQL query over the tables `entities` and `facts` (`FactTable.connect`).
 
-    entities: of the chain, each of which a hop, a condition or what is asked must name. ask: a label; "": the name.
-    kinds: of the entities, where they are conditions too. count: select the number of answers, not the distinct rows of
-    entities and answer.
+    entities: their number in the chain; each must be named by a hop, a condition or what is asked. ask: a label; "":
+    the name. kinds: of the entities, where they are conditions too. count: select the number of answers, not the
+    distinct rows of entities and answer.
     """
     tables, where, at = [], [], [[] for _ in range(entities)]
 

@@ -34,7 +34,7 @@ def parse_number(text: str) -> tuple[float, str] | None:
 
 
 def normalise_value(text: str) -> str:
-    """Normalise a value for comparison: a number by its value and unit, a text without case and runs of space."""
+    """Normalise a value for comparison: a number is its value and unit, a text loses case and runs of space."""
     if number := parse_number(text):
         return f"{number[0]:.12g} {number[1]}".strip().casefold()
     return normalise_text(text).strip(" .").casefold()
@@ -42,7 +42,8 @@ def normalise_value(text: str) -> str:
 
 @dataclass
 class Entity:
-    """Hold an entity. form: page, section or row. name: without the word of its kind; full_name: with it."""
+    """Hold an entity: what a page, a section of one or a table's row is about. form: page, section or row. name,
+    full_name: without and with the word of its kind. kind: index of it; -1: of none."""
 
     number: int
     full_name: str
@@ -55,8 +56,9 @@ class Entity:
 
 @dataclass(frozen=True)
 class Fact:
-    """Hold one value of an entity. value: normalised. shown: as on the page. target: the entity it links to; -1: none.
-    quantity: value and unit, where it is a number. by: rules, or the language model."""
+    """Hold one value that an entity has under a label. value: normalised. shown: as on the page. target: the entity
+    that it links to; -1: none. quantity: value and unit, where it is a number. by: who found it: rules, or language
+    model."""
 
     entity: int
     label: str
@@ -70,8 +72,8 @@ class Fact:
 
 @dataclass
 class FactTable:
-    """Hold the entities and facts of a site; an entity is named by its index. nouns: of each kind. funnel: what was
-    left out, by reason."""
+    """Hold the entities and facts of a site; an entity is named by its index. nouns: the word for each kind. funnel:
+    counts of what was left out, by reason."""
 
     entities: list[Entity]
     facts: list[Fact]
@@ -96,7 +98,7 @@ class FactTable:
 
     @cached_property
     def pointing(self) -> dict[int, dict[str, frozenset[int]]]:
-        """Return, for each entity, those that link to it, by label."""
+        """Return entity -> label -> the entities that link to it under the label."""
         found: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for one in self.facts:
             if one.target >= 0:
@@ -105,7 +107,7 @@ class FactTable:
 
     @cached_property
     def related(self) -> frozenset[tuple[int, int]]:
-        """Return the pairs of entities of which one gives the other under a label, both ways round."""
+        """Return the pairs of entities, both ways round, of which one links to the other under a label."""
         told = {(one.entity, one.target) for one in self.facts if one.target >= 0 and one.label != LINKS}
         return frozenset(told | {(target, entity) for entity, target in told})
 
@@ -119,8 +121,10 @@ class FactTable:
         return {key: tuple(map(list, zip(*sorted(own), strict=True))) for key, own in found.items()}
 
     def within(self, label: str, unit: str, low: float, high: float) -> frozenset[int]:
-        """Return the entities whose number under `label`, in `unit`, is from `low` to `high`, both included. Raises
-        KeyError where no entity has such a number."""
+        """Return the entities whose number under `label`, in `unit`, is from `low` to `high`, both included.
+
+        Raises KeyError where no entity has a number with that label and unit.
+        """
         numbers, owners = self.by_quantity[label, unit]
         return frozenset(owners[bisect_left(numbers, low) : bisect_right(numbers, high)])
 
@@ -135,7 +139,7 @@ class FactTable:
 
     @cached_property
     def functional(self) -> frozenset[tuple[int, str]]:
-        """Return (kind, label) of the attributes that nearly every entity has one value of."""
+        """Return (kind, label) of the attributes with one value for nearly every entity that has them."""
         single, every = Counter(), Counter()
         for number, by_label in self.of_entity.items():
             for label, own in by_label.items():
@@ -170,7 +174,7 @@ class FactTable:
 
 
 def gather_facts(crawl: Crawl, more: dict[str, list[LabelledValue]] | None = None) -> FactTable:
-    """Gather the facts of crawled pages. more: values by address that the language model found.
+    """Gather the facts of crawled pages into a table. more: address -> values that the language model found.
 
     Labels that fewer than `FEWEST` entities share, kinds that are smaller, sentences, links within a page, and what
     two pages tell differently of one attribute are left out and counted.

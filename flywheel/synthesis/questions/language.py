@@ -1,4 +1,4 @@
-"""Ask the language model of the settings for facts, wordings and guesses; what it answers is checked, never believed.
+"""Ask the language model of the settings for facts, wordings and guesses, and check each of its answers.
 
 A page's text may tell the model what to say. So a fact counts only where its value stands on that page, a wording only
 where every condition still stands in it, and a guess only discards a question.
@@ -30,7 +30,7 @@ _GUESS = "Answer the question from what you know, as shortly as possible. If you
 
 
 class TextModel(Protocol):
-    """Complete a system and a user message, as `OpenAIChatModel`."""
+    """Answer a system and a user message, as `OpenAIChatModel` does."""
 
     def complete(self, system: str, user: str) -> str:
         """Return the model's answer. Raises LanguageModelError."""
@@ -38,7 +38,8 @@ class TextModel(Protocol):
 
 
 class LanguageHelper:
-    """Ask a language model; None asks nobody. `counts` tells what came of each question to it."""
+    """Ask a language model for facts, wordings and guesses; a model of None is not asked. counts: how often it was
+    asked, and how its answers were used, by purpose."""
 
     def __init__(self, model: TextModel | None) -> None:
         self._model, self._failed, self.counts = model, 0, Counter()
@@ -59,7 +60,7 @@ class LanguageHelper:
         return said
 
     def find_facts(self, page: SitePage) -> list[LabelledValue]:
-        """Return what the model finds as label and value on a page, where the value stands in its text."""
+        """Return the labels and values that the model finds on a page, where the value stands in the page's text."""
         said, found = self._ask("facts", _FACTS, page.text[:_PAGE_CHARACTERS]), {}
         for line in said.splitlines():
             label, mark, value = (part.strip() for part in line.partition(":"))
@@ -95,7 +96,7 @@ class LanguageHelper:
         return said
 
     def knows(self, question: str, answers: Sequence[str]) -> bool:
-        """Tell whether the model answers a question without the pages."""
+        """Tell whether the model answers a question rightly without seeing the pages."""
         said = self._ask("closed book", _GUESS, question)
         right = any(same_answer(said, one) or contains_text(said.casefold(), one.casefold()) for one in answers if said)
         numbers = [number[0] for one in answers if (number := parse_number(one))]

@@ -1,4 +1,4 @@
-"""Read HTML pages: their text, their links, and what they give as label and value.
+"""Read HTML pages: their text, their links, and their pairs of label and value, as in tables and lists.
 
 Hidden parts and scripts are left out: what no reader sees is no fact. Markup is hostile until shown otherwise: nesting,
 size and number of nodes are bounded.
@@ -122,7 +122,7 @@ class PageLink:
 
 @dataclass(frozen=True)
 class LabelledValue:
-    """Hold what a page gives as label and value.
+    """Hold a value that a page gives under a label.
 
     section: (anchor, heading) of the part of the page it stands in. subject: of a table's row, its first cell's text
     and link; None: the page or section itself. links: within the value. all_links: the value is links alone.
@@ -138,7 +138,8 @@ class LabelledValue:
 
 @dataclass
 class SitePage:
-    """Hold one page. address: within the site, without a leading slash. heading: the first h1; "" where none."""
+    """Hold one parsed page of a site. address: within the site, without a leading slash. heading: the first h1; ""
+    where there is none. login: whether it asks for a password."""
 
     address: str
     title: str
@@ -150,8 +151,10 @@ class SitePage:
 
 
 def resolve_address(base: str, href: str) -> tuple[str, str] | None:
-    """Resolve a link. base: its page's URL. Returns the URL without fragment, and the fragment; None where it is none
-    of http or of no form."""
+    """Resolve a link to its URL without fragment, and the fragment; None for one that is not of http, or malformed.
+
+    base: URL of the link's page.
+    """
     try:
         url, fragment = urldefrag(urljoin(base, href.strip()))
         return (url, fragment) if urlsplit(url).scheme in ("http", "https") else None

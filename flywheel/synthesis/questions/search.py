@@ -16,7 +16,7 @@ _COMMON = 0.25  # share of the pages
 
 
 class PageIndex:
-    """Index pages. texts: title and text by address. Their order breaks ties.
+    """Hold an index of a site's pages for full-text search. texts: title and text by address; their order breaks ties.
 
     Words that stand on a quarter of the pages are left out of quick queries: they weigh little, and take most time.
     """
@@ -33,8 +33,10 @@ class PageIndex:
         self.holds = lru_cache(100_000)(self._holds)
 
     def first(self, query: str, count: int, every: bool = False) -> list[str]:
-        """Return the addresses of the first `count` hits of any of a query's words, [] where it has none that count.
-        every: the common ones, and those that nearly every question has, count too."""
+        """Return the addresses of the best `count` pages for a query's words; [] where none of these counts.
+
+        every: whether common words, and those of nearly every question, count too.
+        """
         asked = dict.fromkeys(re.findall(r"\w+", query.casefold()))
         told = [word for word in asked if not _EMPTY.fullmatch(word)]
         words = list(asked) if every else [word for word in told if word not in self._common] or told

@@ -1,4 +1,4 @@
-"""Word a question in plain sentences, by rules."""
+"""Word a drawn question in plain sentences, by rules."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NO_NOUN = re.compile(
 class Condition:
     """Hold one condition on an entity: its `label` is `value`, or begins with it, or is from `low` to `high`.
 
-    place: of the entity in the question's chain. op: is, begins or between. many: the label has several values.
-    digits: of the numbers, as text.
+    place: of the entity in the question's chain. op: is, begins or between. shown: the value as on the page. grouped:
+    whether numbers are written with commas at the thousands. many: whether the label has several values.
     """
 
     place: int
@@ -36,7 +36,7 @@ class Condition:
 
     @property
     def literals(self) -> tuple[str, ...]:
-        """Return the texts that a wording must hold for the condition to stand in it."""
+        """Return the texts that any wording of the condition must contain."""
         if self.op == "between":
             return format_number(self.low, self.grouped), format_number(self.high, self.grouped)
         return (self.shown,)
@@ -44,10 +44,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Hop:
-    """Hold the step between the entities at `place` and `place + 1` of a chain.
+    """Hold the link between the entities at `place` and `place + 1` of a question's chain.
 
-    forward: the first is what the second gives under `label`; else the first gives the second there. many: among
-    others.
+    forward: whether the second links to the first under `label`; else the first links to the second. many: whether the
+    label has several values.
     """
 
     place: int
@@ -75,7 +75,7 @@ def is_noun(label: str) -> bool:
 
 
 def quote_label(label: str) -> str:
-    """Write a label in quotation marks; a label that has them already is one that is never taken for a noun."""
+    """Write a label in quotation marks, once if it has them already."""
     return f"“{label.strip('“”')}”"
 
 
@@ -132,8 +132,8 @@ def _ask(label: str, what: str) -> str:
 def word_question(nouns: list[str], hops: list[Hop], conditions: list[Condition], ask: str, hint: str) -> str:
     """Word a question: in one sentence where it is short, else in a sentence for each entity.
 
-    nouns: of the entities, the asked one first. ask: the label that is asked for; "": the name. hint: form of the
-    answer.
+    nouns: the word for each entity's kind, the asked one first. ask: the label that is asked for; "": the name. hint: a
+    sentence on the form of the answer.
     """
     clauses = [[word_condition(one) for one in conditions if one.place == place] for place in range(len(nouns))]
     last = len(nouns) - 1

@@ -1,4 +1,4 @@
-"""Compose games from goals and mechanics (mechanics.yaml), and let each through the gates; a refusal has a reason."""
+"""Compose small games from goals and mechanics (mechanics.yaml), and keep those that pass every gate."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class Refused(Exception):
-    """Signal that a proposal fails a gate; its text is the reason, which is counted."""
+    """Signal that a proposed game fails a gate; its text is the reason, which is counted."""
 
 
 @dataclass
 class Proposal:
-    """Hold a game that passed all gates. figures: of its levels, for the list of games."""
+    """Hold a game that passed all gates. declared: content of its file. figures: for each level `level`, `refused`,
+    `kept`, `shortest` and `random`, for the list of games."""
 
     declared: GameDeclaration
     game: RuleGame
@@ -52,8 +53,8 @@ class Proposal:
 
 
 @dataclass
-class Funnel:
-    """Count the proposed and the accepted games, and the refused ones by reason."""
+class GameFunnel:
+    """Hold the numbers of proposed, of accepted and, by reason, of refused games."""
 
     proposed: int = 0
     accepted: int = 0
@@ -62,9 +63,10 @@ class Funnel:
 
 # -- composition ------------------------------------------------------------------------------------------------------
 def compose_game(rng: random.Random) -> GameDeclaration:
-    """Compose a goal with two or three mechanics that go with it, by `rng`. Returns the declaration, as the file of a
-    game has it; no gate has tried it. Raises Refused where no looks are left, or its words name no object of its
-    own."""
+    """Compose a game of a goal and up to three mechanics that go with it, by `rng`; no gate has tried it.
+
+    Returns the content of the game's file. Raises as `declare_game`.
+    """
     goals, mechanics = LIBRARY["goals"], LIBRARY["mechanics"]
     goal, wanted = rng.choice(sorted(goals)), rng.choice((2, 2, 2, 3))
     parts = {goal: goals[goal]}
@@ -81,8 +83,11 @@ def compose_game(rng: random.Random) -> GameDeclaration:
 
 
 def declare_game(parts: Mapping[str, Mapping[str, Any]], rng: random.Random) -> GameDeclaration:
-    """Write the file of a game. parts: the goal and the mechanics, by name, as in mechanics.yaml. Raises Refused where
-    no looks are left, for an unknown layer, and where its words name no object of its own."""
+    """Make the content of a game's file from its goal and mechanics.
+
+    parts: these, the goal first, by name as in mechanics.yaml. rng: draws looks and the name's end. Raises Refused
+    where no distinct looks are found, for an unknown layer, and where the words name an object that is not there.
+    """
     looks = _choose_looks(parts, rng)
     movers = " ".join(f"no {name}" for name in LIBRARY["movers"] if name in looks)
     order = ("ground", "floor", "body")
@@ -158,11 +163,12 @@ def _choose_looks(parts: Mapping[str, Mapping[str, Any]], rng: random.Random) ->
 
 # -- gates ------------------------------------------------------------------------------------------------------------
 def examine_game(declared: GameDeclaration, where: str, rng: random.Random) -> Proposal:
-    """Let a game through the gates, and set what its levels ask for by what their boards give.
+    """Test a game by all gates, and set the range of each level's shortest solutions by the boards that pass.
 
-    A level gets the range of its shortest ways, which rises from level to level, and a budget from it. Raises Refused:
-    for a file that cannot be used, a level of which too few boards pass (`RuleGame.judge_board`), a rule that never
-    fires, or one that random keys win too often.
+    declared: content of the game's file; its levels are changed. where: names the game in errors. A level gets the
+    range of its shortest ways, which rises from level to level, and a budget from it. Raises Refused: for a file that
+    cannot be used, a level of which too few boards pass (`RuleGame.judge_board`), a rule that never fires, or one that
+    random keys win too often.
     """
     figures, fired, least = [], Counter(), _SHORTEST
     for level in declared.get("levels", ()):
@@ -201,8 +207,7 @@ def examine_game(declared: GameDeclaration, where: str, rng: random.Random) -> P
 
 
 def load_declared(declared: GameDeclaration, where: str) -> RuleGame:
-    """Load a declared game as a suite would. where: of it, for messages. Raises Refused for a declaration that is
-    wrong."""
+    """Load a declared game as a suite would. where: names it in errors. Raises Refused for a wrong declaration."""
     try:
         file = RuleGameFile.model_validate({name: value for name, value in declared.items() if name != "kind"})
         return make_rule_game(file, where, dump_game(declared).encode())
@@ -243,14 +248,13 @@ def _play_at_random(kept: list[tuple[Any, Any]], budget: int, rng: random.Random
 
 
 def make_games(
-    count: int, seed: int, propose: Callable[[random.Random], GameDeclaration], most: int, funnel: Funnel
+    count: int, seed: int, propose: Callable[[random.Random], GameDeclaration], most: int, funnel: GameFunnel
 ) -> Iterator[Proposal]:
-    """Propose games until `count` have passed the gates, or `most` were proposed; yield each that passes, with its
-    figures.
+    """Propose games until `count` have passed the gates, or `most` were proposed; yield each game that passes.
 
-    seed: of the generators of chance, one a proposal; the same arguments give the same games where `propose` does.
-    propose: makes a declaration by a generator of chance, or raises Refused. funnel: counts what happens; what it has
-    accepted counts too.
+    seed: of the random generators, one a proposal; the same arguments give the same games where `propose` does.
+    propose: makes a declaration by a random generator, or raises Refused. funnel: is changed, and counts
+    what happens; games that it has accepted already count towards `count`.
     """
     known: set[str] = set()
     for number in range(most):
@@ -273,8 +277,11 @@ def make_games(
 
 
 def write_game(one: Proposal, folder: Path) -> dict[str, Any]:
-    """Write a game's file `NAME.yaml` into `folder`, which must exist; return what the list of games says of it, as the
-    other games' manifests do, `file` and `levels` besides. Raises OSError where it cannot be written."""
+    """Write a game's file NAME.yaml into `folder`, which must exist; return its entry in the list of games.
+
+    An existing file is replaced. The entry has `file` (its name), fields of the game's manifest such as `name`, `title`
+    and `checksum`, and `levels` (`figures` of a Proposal). Raises OSError where the file cannot be written.
+    """
     path = folder / f"{one.game.name}.yaml"
     path.write_text(dump_game(one.declared), encoding="utf-8")
     told = ("name", "title", "domain", "kind", "version", "checksum", "templates", "instruction")
@@ -282,5 +289,5 @@ def write_game(one: Proposal, folder: Path) -> dict[str, Any]:
 
 
 def dump_game(declared: GameDeclaration) -> str:
-    """Return the text of a game's file."""
+    """Return the YAML text of a game's file."""
     return yaml.safe_dump(declared, sort_keys=False, allow_unicode=True, width=120)

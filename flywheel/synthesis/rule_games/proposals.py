@@ -1,4 +1,4 @@
-"""Let a language model propose a mechanic for a game; it goes through the same gates as any other (`generator.py`)."""
+"""Let a language model invent a mechanic for a game, which then has to pass the gates of `generator.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ thing, mark. place: how many, at five levels. words: the rules in plain words, o
 
 
 class MechanicAnswer(BaseModel):
-    """Declare what the language model must answer: a part, as in mechanics.yaml, with one look for each object."""
+    """Hold a mechanic that the language model answered, in the form of mechanics.yaml, with a look for each object."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     name: str = Field(min_length=1, max_length=20)
@@ -39,7 +39,8 @@ class MechanicAnswer(BaseModel):
 def propose_by_model(model: OpenAIChatModel) -> Callable[[random.Random], GameDeclaration]:
     """Return a function that composes a goal of the library with a mechanic that the model invents, for `make_games`.
 
-    model: asked once a proposal. The function raises Refused for an answer that is no mechanic, or none at all.
+    model: asked once a proposal. The function takes the generator that draws goal, icon and looks, and returns the
+    game. It raises Refused where the model fails, or its answer is no mechanic that a game can be made of.
     """
 
     def propose(rng: random.Random) -> GameDeclaration:
@@ -65,7 +66,7 @@ def propose_by_model(model: OpenAIChatModel) -> Callable[[random.Random], GameDe
 
 
 def parse_mechanic(text: str) -> MechanicAnswer:
-    """Parse the model's answer, with or without a code fence. Raises Refused."""
+    """Parse the language model's answer, with or without a code fence. Raises Refused where it is no mechanic."""
     lines = [line for line in text.splitlines() if not line.startswith("```")]
     try:
         return MechanicAnswer.model_validate(yaml_text.parse_yaml("\n".join(lines)))

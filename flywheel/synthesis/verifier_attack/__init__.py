@@ -1,1 +1,3 @@
-"""Attack the verifiers of tasks: known solutions must pass, changed end states fail, other legal ways pass (2.5.1)."""
+"""Test the verifiers of tasks: known solutions and other legal ends must pass, changed end states must fail."""
+
+__all__ = ["run"]

@@ -1,4 +1,4 @@
-"""Spoil and reword answers: what must be refused, and what says the same in another legal form."""
+"""Make wrong answers, which a verifier must refuse, and other legal forms of right ones, which it must accept."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Answer = str | int | float | Sequence[str]
 
 
 def fold_answer(wanted: Answer, said: str) -> object:
-    """Reduce an answer to what it says: a number to its value, texts to their letters in lower case and any order.
+    """Reduce an answer to a value that is equal for all legal forms of it.
 
-    wanted: the right answer, whose type tells how `said` is read. A text that is no number is its own value.
+    wanted: the right answer, whose type tells how `said` is read: as a number (a text that is none stays as it is), as
+    a text without case and accents, or as a list of texts in any order.
     """
     if isinstance(wanted, str):
         bare = "".join(one for one in unicodedata.normalize("NFKD", said) if not unicodedata.combining(one))
@@ -30,9 +31,9 @@ def fold_answer(wanted: Answer, said: str) -> object:
 
 
 def spoil_answer(wanted: Answer, said: str, others: Sequence[str], rng: random.Random) -> Iterator[str]:
-    """Yield answers that are wrong, or take back what they say.
+    """Yield wrong answers, and answers that take back what they say.
 
-    said: a right answer to what is `wanted`. others: right answers to other tasks of the template.
+    wanted: the right answer. said: a form of it. others: right answers to other tasks of the template.
     """
     other = next((one for one in others if fold_answer(wanted, one) != fold_answer(wanted, said)), None)
     if isinstance(wanted, int | float):
@@ -60,7 +61,7 @@ def spoil_answer(wanted: Answer, said: str, others: Sequence[str], rng: random.R
 
 
 def reword_answer(wanted: Answer, said: str) -> Iterator[str]:
-    """Yield other legal forms of a right answer: of a number its thousands apart or a unit, of a text its case."""
+    """Yield other legal forms of a right answer, such as a number with commas or a text in capitals."""
     yield f"  {said} "
     yield f"{said}."
     if isinstance(wanted, int | float):

@@ -1,4 +1,4 @@
-"""Play known solutions, mutate their end states, and count what the verifier lets through and what it refuses.
+"""Attack a template's verifier: mutate the end states of known solutions, and count what it accepts and refuses.
 
 The gold gate comes first: a known solution must pass in every run, and the start must fail. Only then do mutations
 say anything.
@@ -41,7 +41,10 @@ class Solution:
 
 @dataclass
 class Attack:
-    """Count what a template's verifier did. survivors, refused: mutations that passed, legal ends that did not."""
+    """Hold the results of attacking a template's verifier. runs, gold: known solutions, and those that it accepts.
+    start: start states that it accepts. mutations, killed: mutated ends, and those that it refuses. ways, accepted:
+    other legal ends, and those that it accepts. survivors, refused: in words, the mutations that it accepts and the
+    legal ends that it refuses."""
 
     world: str
     template: str
@@ -76,10 +79,10 @@ def attack_template(
 ) -> Attack:
     """Attack the verifier of one template.
 
-    solutions: runs of known solutions, of other seeds or the same; one at least. contract_of: says what counts in a
-    task's states. solved: the verifier, whether a state solves a task. donors: ends of other tasks of the suite, whose
+    solutions: runs of known solutions, of other seeds or the same; one at least. contract_of: returns a task's
+    contract. solved: the verifier, whether a state solves a task. donors: ends of other tasks of the suite, whose
     entries are put into the solutions'. more_answers: right answers to other tasks. halves: ends of the first solution
-    without its last steps. All solutions go through the gold gate; as many are mutated as give FEWEST
+    without its last steps. All solutions and their starts are tried unchanged; as many are mutated as give FEWEST
     mutations, two at least.
     """
     task = solutions[0].task
@@ -122,9 +125,9 @@ def _count_mutation(found: Attack, task: Task, variation: Variation, solved: Cal
 def list_mutations(
     one: Solution, contract: Contract, answers: Sequence[str], donors: Sequence[State], rng: random.Random
 ) -> list[Variation]:
-    """List mutations of a solution's end that differ from it in what counts, MUTATIONS at most, none twice.
+    """List mutations of a solution's end that by the contract do not solve the task, MUTATIONS at most, none twice.
 
-    answers: of the template's solutions. donors: as of `attack_template`.
+    answers: of the template's solutions. donors: as for `attack_template`.
     """
     gold = contract.counted(one.end)
     kept: list[Variation] = []
@@ -140,7 +143,7 @@ def list_mutations(
 
 
 def list_ways(one: Solution, contract: Contract, rng: random.Random, most: int = WAYS) -> list[Variation]:
-    """List other legal ends, `most` at most: states that differ from a solution's end in nothing that counts."""
+    """List other end states that by the contract solve the task as `one` does, `most` at most."""
     gold = contract.counted(one.end)
     ways = contract.ways(one.start, one.end, rng)
     return list(itertools.islice((way for way in ways if contract.counted(way.state) == gold), most))

@@ -1,7 +1,8 @@
-"""Say what of a task's state counts, by the worlds' documentation and without any of their verifiers' code.
+"""Decide which end states solve a task, by a second reading of the worlds' documentation, to test the verifiers.
 
-A mutation counts against a verifier only where it differs from the known solution in what counts; a state that differs
-in nothing else is another legal way, which a verifier must accept.
+A mutation counts against a verifier only where it does not solve the task by this reading; any other state that does is
+a legal end, which a verifier must accept. No verifier's code is used but that of sites' templates: which page and
+answer are wanted, and which paths are ignored, is taken from the template, as the verifier does (`_site_contract`).
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ Tampering = Callable[[Sequence[State]], Iterator[Variation]]
 
 @dataclass(frozen=True)
 class Contract:
-    """Hold what counts in the states of one task.
+    """Hold which end states solve one task: what must equal the known solution, and what may differ.
 
-    parts: paths of the state's parts that are mutated. counted: returns what counts of a state, equal for states that
-    are the same to who reads the documentation. ways: yields other legal ends from (start, a solution, rng). answer:
-    the right answer, None where any may be given. tampered: yields further wrong states from all states of a solution.
+    parts: paths of the state's parts that are mutated. counted: reduces a state to what must equal the solution; states
+    with equal results are the same to a reader of the documentation. ways: yields other legal ends from (start, a
+    solution's end, rng). answer: the right answer, None where any may be given. tampered: yields further wrong states
+    from all states of a solution.
     """
 
     parts: tuple[Path, ...]
@@ -54,7 +56,7 @@ class Contract:
 
 
 def find_contract(task: Task) -> Contract:
-    """Return the contract of a task. Raises KeyError for a suite that none is written for."""
+    """Return the contract of a suite's task. Raises KeyError for a suite without one."""
     params = task.params
     if task.environment == "phone":
         return _phone_contract(params)
@@ -99,7 +101,7 @@ def _reworded(gold: State, answer: Answer | None) -> Iterator[Variation]:
 
 # -- pages by manifest -----------------------------------------------------------------------------------------------
 def make_page_contract(task: Task) -> Contract:
-    """Return the contract of a manifest's task: its reward reaches the threshold, and one of its answers is given."""
+    """Return the contract of a third-party page's task: enough reward and, where it asks for one, a right answer."""
     answers = [_as_number(text) for text in task.params.get("answer", ())]
 
     def counted(state: State) -> Any:

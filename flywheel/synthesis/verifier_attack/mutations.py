@@ -1,4 +1,4 @@
-"""Change JSON states by type: what a run may leave behind that did a task almost, wrongly, or twice.
+"""Mutate a solution's end state (JSON), as if an agent had done the task almost, wrongly, or twice.
 
 Nothing here knows a task: a mutation is guided by what differs between the start and a known solution. States are never
 changed in place, and what a mutation leaves alone is the same object in it, so that comparing two is cheap.
@@ -22,7 +22,7 @@ _ROWS = 3  # other records, and other fields of one, that a change is moved to
 
 @dataclass(frozen=True)
 class Variation:
-    """Hold a changed state. kind: how it was changed; what: where, and to what, in a few words."""
+    """Hold a changed state. kind: how it was changed. what: where, and to what, in a few words."""
 
     kind: str
     what: str
@@ -39,7 +39,10 @@ def get_at(tree: Any, path: Path) -> Any:
 
 
 def put_at(tree: Any, path: Path, value: Any) -> Any:
-    """Return a JSON tree with `value` at `path`, all else shared with `tree`; missing objects on the way are made."""
+    """Return a JSON tree with `value` at `path`, all else shared with `tree`; GONE removes what is there.
+
+    Missing objects on the way are made.
+    """
     if not path:
         return value
     copy = dict(tree) if isinstance(tree, Mapping) else {}
@@ -115,11 +118,11 @@ def vary_value(value: Any, rng: random.Random) -> Iterator[Any]:
 def mutate_state(
     start: State, gold: State, parts: tuple[Path, ...], donors: Sequence[State], rng: random.Random
 ) -> Iterator[Variation]:
-    """Yield mutations of a known solution, the kinds in turn.
+    """Yield mutations of a known solution's end, the kinds in turn.
 
-    start, gold: the states before anything was done, and once all is. parts: paths of what is mutated, such as
-    ("records",). donors: other states of the suite, whose entries are added to it. A mutation may equal the solution by
-    what a verifier leaves free: who counts decides that.
+    start, gold: the states at the solution's start and end. parts: paths of what is mutated, such as ("records",).
+    donors: other states of the suite, whose entries are added to it. A mutation may still be a legal end, which the
+    caller finds out by the contract.
     """
     changed = [path for part in parts for path in _changes_of(start, gold, part)]
     rng.shuffle(changed)
@@ -136,7 +139,7 @@ def mutate_state(
 
 
 def take_turns(kinds: list[Iterator[Variation]]) -> Iterator[Variation]:
-    """Yield one of each iterator in turn, until all have ended."""
+    """Yield one element of each iterator in turn, until all have ended."""
     while kinds:
         left = []
         for kind in kinds:

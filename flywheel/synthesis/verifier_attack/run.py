@@ -17,14 +17,14 @@ from flywheel.envs.base import Task, TaskSuite
 from flywheel.envs.browser.pages.manifest import PageManifest, parse_manifest_file
 from flywheel.envs.registry import find_backend, open_environments
 from flywheel.envs.tasks.drawing import make_task
-from flywheel.envs.tasks.page_tasks import make_page_task
+from flywheel.envs.tasks.page_tasks import list_proof_steps, make_page_task
 from flywheel.envs.tasks.verification import COUNTS, format_verification
 from flywheel.rewards.scorers.verifier import score_final_state
 from flywheel.synthesis.verifier_attack.attack import Attack, Solution, attack_template
 from flywheel.synthesis.verifier_attack.contracts import find_contract, make_page_contract
 from flywheel.synthesis.verifier_attack.mutations import State
-from flywheel.synthesis.verifier_attack.solutions import SolutionPlayer, list_proof_actions, play_actions
-from flywheel.utils.errors import DataError
+from flywheel.synthesis.verifier_attack.solutions import SolutionPlayer, has_known_solutions, play_actions
+from flywheel.utils.errors import BadInput, DataError
 from flywheel.utils.files import write_text
 
 _DONORS = 6  # templates whose ends lend entries to others
@@ -34,15 +34,18 @@ _PLACES = {"terminal": 2, "computer": 1}
 
 
 def attack_settings(settings: Settings) -> Settings:
-    """Return settings for an attack: `settings`, a workspace's or the default ones, with one browser of three pages, or
-    two machines, at once and deadlines of 120 seconds."""
+    """Return a copy of `settings` for attacks on verifiers: few environments at once, deadlines of 120 seconds.
+
+    These are one browser of three pages of 320x320 pixels, two terminals, or one computer, whose commands get 10
+    seconds.
+    """
     kinds = {name: {"places": n, "timeout_s": 120.0, "run_s": 10.0} for name, n in _PLACES.items()}
     sandbox = settings.sandbox.model_copy(update={**_SANDBOX, "kinds": {**settings.sandbox.kinds, **kinds}})
     return settings.model_copy(update={"sandbox": sandbox})
 
 
 def is_solved(task: Task, state: State) -> bool:
-    """Tell whether the task's verifier takes a state for solved; one that it cannot read is not."""
+    """Tell whether the task's verifier accepts a state as solved; a state that it cannot read is not."""
     try:
         return score_final_state(task, state) >= task.threshold
     except DataError:
@@ -50,13 +53,19 @@ def is_solved(task: Task, state: State) -> bool:
 
 
 async def attack_suite(settings: Settings, suite: TaskSuite, runs: int, templates: Sequence[str] = ()) -> list[Attack]:
-    """Attack the verifiers of a suite, template by template; returns what came of each, in order.
+    """Attack the verifiers of a suite with mutated end states of known solutions; return a result a template, in order.
 
     settings: as `attack_settings` makes them. runs: known solutions of each template, one a seed from 0 on, its levels
-    in turn; 1 or more. templates: names; () for all. Opens the suite's environments meanwhile. Raises BadInput where
-    something that they need is missing, EnvError and EnvTimeout where one fails or is late, DataError for a state that
-    a verifier cannot read, KeyError for a suite that no contract is written for, or that lacks one of `templates`.
+    in turn; 1 or more. templates: names; () for all. Opens the suite's environments meanwhile. Raises BadInput for a
+    suite without an expert, and where something that its environments need is missing, EnvError and EnvTimeout where
+    one fails or is late, DataError for a state that a verifier cannot read, KeyError for a suite that no contract is
+    written for, or that lacks one of `templates`.
     """
+    if not has_known_solutions(suite):
+        what = (
+            f"the suite {suite.name}, of the kind {suite.environment}, has no expert whose solutions could be changed"
+        )
+        raise BadInput(what, where="--world", fix="see docs/verifiers.md: try its verifier in tests of your own")
     chosen = list(templates or suite.templates)
     found: list[Attack] = []
     rng = random.Random(f"donors {suite.name}")
@@ -74,18 +83,18 @@ async def attack_suite(settings: Settings, suite: TaskSuite, runs: int, template
 
 
 def draw_tasks(suite: TaskSuite, template: str, runs: int) -> list[Task]:
-    """Draw `runs` tasks of a template, its levels in turn."""
+    """Draw `runs` tasks of a template, with seeds from 0 on, its levels in turn."""
     levels = sorted(suite.templates[template].max_steps)
     return [make_task(suite, template, levels[seed % len(levels)], seed, "train") for seed in range(runs)]
 
 
 async def attack_manifest(settings: Settings, manifest: PageManifest, runs: int) -> dict[str, Attack]:
-    """Attack the verifiers of a manifest's tasks; returns the results by variant.
+    """Attack the verifiers of a page manifest's tasks with mutated end states of solutions; return results by variant.
 
     A variant whose task neither asks for an answer nor holds the `actions` of a solution in its proof is left out.
     settings: as `attack_settings` makes them. runs: of each solution, 1 or more. Raises BadInput where something that
-    the pages need is missing, EnvError and EnvTimeout where one fails or is late, DataError for a state that a verifier
-    cannot read.
+    the pages need is missing, or a proof has a text that is no action, EnvError and EnvTimeout where one fails or is
+    late, DataError for a state that a verifier cannot read.
     """
     chosen = settings.synthesis.model_copy(update={"manifests": [str(manifest.path)]})
     found: dict[str, Attack] = {}
@@ -95,7 +104,7 @@ async def attack_manifest(settings: Settings, manifest: PageManifest, runs: int)
     async with open_environments(settings, list(tasks.values())[:1]) as environments:
         for name, task in tasks.items():
             proof = manifest.tasks[name].proof if name in manifest.tasks else {}
-            if not (actions := list_proof_actions(task, proof)):
+            if not (actions := [action for _, action in list_proof_steps(task, proof)]):
                 continue
 
             async def play(actions: Sequence[Action], task: Task = task) -> list[State]:
@@ -115,16 +124,16 @@ async def attack_manifest(settings: Settings, manifest: PageManifest, runs: int)
 
 
 def count_attack(found: Attack) -> dict[str, int]:
-    """Return what an attack counted: a number for each name of COUNTS."""
+    """Return the counts of an attack, by the names in `envs.tasks.verification.COUNTS`: the fields of `Attack`."""
     return {name: getattr(found, name) for name in COUNTS}
 
 
 def write_page_verification(manifest: PageManifest, attacks: dict[str, Attack]) -> None:
-    """Write the results into the manifest's file, as the entry `verification` of each task; comments of a YAML file are
-    lost.
+    """Write the results of attacks into a page manifest's file, as the entry `verification` of each task.
 
-    attacks: by variant; one that is none of the manifest's `tasks` is left out. Raises BadInput where the file cannot
-    be read, or as `make_page_task`, DiskFull.
+    The file is replaced; comments of a YAML file are lost. attacks: as `attack_manifest` returns them, by variant; one
+    that is none of the manifest's `tasks` is left out. Raises BadInput where the file cannot be read, or as
+    `make_page_task`, DiskFull.
     """
     raw = parse_manifest_file(manifest.path)
     for name, found in attacks.items():

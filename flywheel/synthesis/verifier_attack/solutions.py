@@ -1,4 +1,4 @@
-"""Play the known solutions of tasks: the worlds' own experts, and the proof that a page's task carries."""
+"""Play the known solutions of tasks: by the worlds' expert programs, or by the proof that a page's task carries."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flywheel.agent.actions import Action, Finished, ParseError
-from flywheel.agent.parsing.parser import parse_response
-from flywheel.envs.base import Env, Task
+from flywheel.agent.actions import Action, Finished
+from flywheel.envs.base import Env, Task, TaskSuite
 from flywheel.envs.registry import EnvProvider
 from flywheel.envs.suites import catalogue, oracle
-from flywheel.envs.suites.chores.family import ChoreFamilySuite
-from flywheel.envs.suites.chores.world import CHORES, ERRANDS
-from flywheel.envs.suites.desk.world import play_desk_task
 from flywheel.envs.suites.phone import world as phone
 from flywheel.envs.suites.phone.home_screen import HOME_SCREEN
-from flywheel.store.interop.demonstration import DEMONSTRATION_GRAMMAR
 from flywheel.synthesis.verifier_attack.attack import Solution
 from flywheel.synthesis.verifier_attack.mutations import State
-from flywheel.utils.errors import BadInput
 
 _BEFORE = 8
-_CHORES: dict[str, ChoreFamilySuite] = {suite.name: suite for suite in (CHORES, ERRANDS)}
+
+
+def has_known_solutions(suite: TaskSuite) -> bool:
+    """Tell whether an expert can play known solutions of the suite's tasks."""
+    return suite.environment in ("browser", "phone") or suite.name in oracle.list_computer_suites()
 
 
 class SolutionPlayer:
-    """Play the known solutions of tasks in opened environments. _BEFORE of the states before an end are kept.
+    """Play the known solutions of suites' tasks in opened environments.
 
-    places: solutions played at once, at most.
+    Of each it keeps the start, the end and the eight states before the end; of games all. A phone's task is played by
+    its parts, as tasks of their sites; its states are composed of their ends, and all are kept. places: solutions
+    played at once, at most.
     """
 
     def __init__(self, environments: EnvProvider, places: int) -> None:
         self._environments, self._places = environments, asyncio.Semaphore(places)
 
     async def play(self, tasks: Sequence[Task]) -> list[Solution]:
-        """Play the expert's solution of each task; returns them in the order of `tasks`.
+        """Play the expert's solution of each task, and return them in the order of `tasks`.
 
-        Raises what playing environments does, BadInput for a suite without an expert.
+        tasks: of suites that have one (`has_known_solutions`). Raises what playing environments does.
         """
         return list(await asyncio.gather(*map(self._play_one, tasks)))
 
@@ -62,31 +62,11 @@ async def _play(env: Env, task: Task) -> list[State]:
             states.append(result.info["state"])
             ended = result.terminated or result.truncated
         return states
-    return await play_actions(env, task, _computer_expert(task))
-
-
-def list_proof_actions(task: Task, proof: Mapping[str, Any]) -> list[Action]:
-    """Return the solution of a page's task: `actions` of its proof, texts in the grammar of recordings, and its answer.
-
-    Empty where the proof holds no such texts and the task asks for no answer. Raises BadInput for a text that is no
-    action.
-    """
-    actions = proof.get("actions")
-    texts = [text for text in actions if isinstance(text, str)] if isinstance(actions, list) else []
-    answer = next(iter(task.params.get("answer", ())), None)
-    if not texts and answer is None:
-        return []
-    steps = [parse_response(f"Action: {text}", DEMONSTRATION_GRAMMAR).action for text in texts]
-    for text, step in zip(texts, steps, strict=True):
-        if isinstance(step, ParseError):
-            raise BadInput(
-                f"no action: {text!r}", where=f"proof.actions of {task.template}", fix="see docs/verifiers.md"
-            )
-    return [*steps, Finished(answer or "")]
+    return await play_actions(env, task, [action for _, action in oracle.list_expert_steps(task)])
 
 
 async def play_actions(env: Env, task: Task, actions: Iterable[Action]) -> list[State]:
-    """Play actions from a reset, until they or the episode end; returns the states, the start's first."""
+    """Play actions from a reset, then finish unless the episode ended; return the states, the start's first."""
     result = await env.reset(task, task.seed)
     states = [result.info["state"]]
     for action in actions:
@@ -97,15 +77,9 @@ async def play_actions(env: Env, task: Task, actions: Iterable[Action]) -> list[
     return [*states, (await env.step(Finished(""))).info["state"]]
 
 
-def _computer_expert(task: Task) -> Iterator[Action]:
-    suite = _CHORES.get(task.world)
-    steps = suite.play(task.template, task.params) if suite else play_desk_task(task.template, task.params)
-    return (action for _, action in steps)
-
-
 # -- the phone: its applications are sites, so that a solution is made of theirs -------------------------------------
 def list_phone_parts(task: Task) -> Iterator[Task]:
-    """Yield the parts of a phone's task that change something or ask for an answer, as tasks of their sites."""
+    """Yield a phone's task in parts, as tasks of sites, without those that are only looked up for a later part."""
     for part in task.params["parts"]:
         if not part["read"]:
             suite, params = catalogue.get_world(part["site"]), part["params"]

@@ -1,1 +1,1 @@
-"""Take gradient steps in one process or several."""
+"""Take gradient steps of one model in one process or several."""

@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_map_only
 
 from flywheel.config import OptimizerSettings
 from flywheel.policy.adapter import has_adapter
-from flywheel.policy.devices import enable_tf32, is_cuda, open_pass_pool
+from flywheel.policy.devices import enable_tf32, is_cuda
 from flywheel.policy.model import require_bitsandbytes
+from flywheel.policy.torch_threads import open_pass_pool
 from flywheel.utils.errors import TrainingError, first_line
 from flywheel.utils.files import atomic_file, disk_full_errors, remove_unfinished
 
@@ -34,7 +35,7 @@ R = TypeVar("R")
 
 
 class TorchEngine:
-    """Train one `module` by AdamW; every process has all of its weights.
+    """Train one `module` by AdamW in plain torch; every process has all of its weights.
 
     chosen: settings of the optimiser. at_once: passes that run in parallel, one core each. Attributes: rank and size,
     index of this process and number of processes; shares, the number of about equal parts into which a batch is best
@@ -88,8 +89,10 @@ class TorchEngine:
         return results
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the processes, clip their norm, and take a step with learning rate `rate`; return the
-        norm before clipping."""
+        """Take a step with learning rate `rate`; return the gradient's norm before clipping.
+
+        The gradients are summed over the processes, and their norm is clipped.
+        """
         parameters = self._trained()
         if self.size > 1:
             _sum_gradients_across_ranks(parameters)
@@ -112,7 +115,7 @@ class TorchEngine:
         return tree_map_only(Tensor, lambda one: one.detach().to("cpu", copy=True), self.optimizer.state_dict())
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Check that `load_state_dict` can restore `state`; nothing is changed. Raises TrainingError."""
+        """Raise TrainingError where `load_state_dict` cannot restore `state`; nothing is changed."""
         if "param_groups" not in state:
             raise _misfit_error("the saved optimiser is not of engine torch")
         saved, own = (
@@ -185,15 +188,18 @@ def get_rank_and_world_size() -> tuple[int, int]:
 
 
 def pad_microbatches_across_ranks(parts: Sequence[T], engine: TrainingEngine) -> list[tuple[T, float]]:
-    """Return this process's share of `parts`, at least one, each with weight 1, filled up with parts of weight 0, so
-    that all processes of `engine` make the same number of passes: their passes wait for one another."""
+    """Return this process's share of the micro-batches `parts`, (part, weight) each, equally many in all processes.
+
+    parts: of the whole batch, at least one. The weight is 1, or 0 for a part that only fills up: the passes of the
+    processes of `engine` wait for one another, so all must make the same number.
+    """
     count = -(-len(parts) // engine.size)
     places = [number * engine.size + engine.rank for number in range(count)]
     return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
 
 
 def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[float]:
-    """Sum `numbers` elementwise over the processes of `engine`; all must pass the same number of them."""
+    """Sum `numbers` elementwise over the processes of `engine`; each process has to call it with equally many."""
     if engine.size == 1:
         return list(numbers)
     total = torch.tensor(list(numbers), dtype=torch.float64, device=_device(engine.module))
@@ -202,8 +208,10 @@ def sum_across_ranks(numbers: Sequence[float], engine: TrainingEngine) -> list[f
 
 
 def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
-    """Return the value `mine` of each process of `engine`, by rank; the values are pickled. Each process has to call
-    it."""
+    """Return the value `mine` of each process of `engine`, by rank; each process has to call it.
+
+    The values are pickled.
+    """
     if engine.size == 1:
         return [mine]
     every: list[Any] = [None] * engine.size
@@ -212,9 +220,11 @@ def gather_across_ranks(mine: T, engine: TrainingEngine) -> list[T]:
 
 
 def build_adamw(parameters: Sequence[nn.Parameter], chosen: OptimizerSettings) -> torch.optim.Optimizer:
-    """Build the AdamW optimiser of `parameters`, at least one, by `chosen`, block `ct`, `sft` or `rl`, with learning
-    rate 0 until a step sets it; on a GPU it is torch's fused version. Raises ModelError for adamw_8bit without
-    bitsandbytes or a GPU."""
+    """Build the AdamW optimiser of `parameters`, with learning rate 0 until a step sets it.
+
+    parameters: at least one. chosen: block `ct`, `sft` or `rl`. On a GPU it is torch's fused version. Raises ModelError
+    for adamw_8bit without bitsandbytes or a GPU.
+    """
     if chosen.optimizer == "adamw_8bit":
         require_bitsandbytes("optimizer", parameters[0].device.type)
         from bitsandbytes.optim import AdamW8bit
@@ -259,7 +269,7 @@ _TAG = "flywheel"
 
 
 class ZeroEngine:
-    """Train one module by DeepSpeed, with the interface of `TorchEngine`.
+    """Train one module by DeepSpeed's ZeRO, with the interface of `TorchEngine`.
 
     zero_stage 1 splits the optimiser's state over the processes, 2 the gradients too, 3 the weights too. Raises
     TrainingError where DeepSpeed is not installed, ModelError as `build_adamw`.
@@ -298,8 +308,10 @@ class ZeroEngine:
         return self._engine(*inputs)
 
     def accumulate_gradients(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
-        """Add the gradients of `losses`, and return their results, as `TorchEngine.accumulate_gradients`, but once
-        between two calls of `step`."""
+        """Add the gradients of `losses`, and return their results, as `TorchEngine.accumulate_gradients`.
+
+        It may be called only once between two calls of `step`.
+        """
         results = []
         for number, part in enumerate(losses, 1):
             loss, found = part()
@@ -332,8 +344,7 @@ class ZeroEngine:
         return {"stage": self.stage, "size": self.size, "files": files}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Check that `load_state_dict` can restore `state`; nothing is changed. Raises TrainingError for the state of
-        another ZeRO stage or number of processes."""
+        """Raise TrainingError where `state` is of another ZeRO stage or number of processes; nothing is changed."""
         if (state.get("stage"), state.get("size")) != (self.stage, self.size):
             what = f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes"
             fix = f"go on with the same, not with ZeRO {self.stage} and {self.size}"
@@ -393,8 +404,9 @@ def _register_external_parameters(deepspeed: Any, module: nn.Module) -> None:
 class TrainState:
     """Hold weights, optimisers, counters and random state of a training, and save them as one file.
 
-    modules: by name. engines: of the trained modules, by the same names. counters: names of the subclass's integer
-    attributes to save. If several processes train, all of them must make each call; only the first one writes.
+    modules: by name. engines: of the trained modules, by the same names. The class variable `counters` has the names of
+    the subclass's integer attributes to save. If several processes train, all of them must make each call; only the
+    first one writes.
     """
 
     counters: ClassVar[tuple[str, ...]] = ()
@@ -461,9 +473,12 @@ class TrainState:
                 torch.save({**about, "state": state}, temporary)
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
-        """Restore the state that `save` wrote to the file `path`, and return its `about`; None where there is no file,
-        or it has another `key`. Raises TrainingError for a damaged file, where the processes, which may be on several
-        machines, find different files, and as `load_state_dict`."""
+        """Restore the state that `save` wrote to the file `path`, and return its `about`.
+
+        key: the digest of the run's inputs; None is returned where there is no file, or it has another `key`. Raises
+        TrainingError for a damaged file, where the processes, which may be on several machines, find different files,
+        and as `load_state_dict`.
+        """
         with suppress(OSError):
             list(path.parent.iterdir())  # makes NFS look for the file on the server, and not in its cache
         try:

@@ -1,4 +1,4 @@
-"""Start the processes that train one model, call them, and raise their errors."""
+"""Start the processes that train one model together, call them, and raise their errors."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ HostPort = tuple[str, int]  # address and port
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Describe a group to start. make: pickled function that makes the member of each process. size: number of
-    processes, on all machines. threads: CPU threads that the processes of one machine share. limit: timeout of an
-    exchange between processes, in seconds."""
+    """Hold the description of a group of processes to start.
+
+    make: pickled function that makes the member of each process. size: number of processes, on all machines. threads:
+    CPU threads that the processes of one machine share. limit: timeout of an exchange between processes, in seconds.
+    """
 
     make: bytes
     size: int
@@ -51,8 +53,11 @@ class GroupSpec:
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """Hold the answer of one process. rank: of the process. said: (result, error), pickled. ended: if the process has
-    ended instead, why."""
+    """Hold the answer of one process of a group.
+
+    rank: of the process. said: (result, error), pickled. ended: why the process has ended instead; "" where it
+    answered.
+    """
 
     rank: int
     said: bytes = b""
@@ -60,9 +65,11 @@ class RankAnswer:
 
 
 class RankProcesses(Protocol):
-    """Call the processes of a group, on this machine (`LocalRanks`) or on nodes (`flywheel/cluster/nodes.py`). lost:
-    error class for a process that has ended. grace_s: after an exchange between processes has failed, seconds within
-    which it becomes known which process has ended."""
+    """Hold the processes of a group, on this machine (`LocalRanks`) or on nodes (`flywheel/cluster/nodes.py`).
+
+    lost: error class for a process that has ended. grace_s: after an exchange between processes has failed, seconds
+    within which it becomes known which process has ended.
+    """
 
     lost: type[FlywheelError]
     grace_s: float
@@ -74,17 +81,21 @@ class RankProcesses(Protocol):
         """Send all processes a call of a method of their members. call: (name, arguments), pickled."""
 
     def answers(self, waiting: Collection[int], seconds: float) -> list[RankAnswer]:
-        """Wait up to `seconds` for an answer of one of the ranks `waiting`; return all that have come, [] for none. A
-        process that has ended answers so (`RankAnswer.ended`)."""
+        """Wait up to `seconds` for an answer of one of the ranks `waiting`; return all that have come, [] for none.
+
+        A process that has ended answers so (`RankAnswer.ended`).
+        """
 
     def close(self) -> None:
         """End all processes and wait for their end."""
 
 
 class LocalRanks:
-    """Run the processes of a group that are on this machine (a `RankProcesses`). start: description of the group.
-    ranks: their ranks in the whole group, at least one. meets: address of the group's rendezvous. address: of this
-    machine, for the other machines. Raises OSError where a process cannot be started; those started before are ended.
+    """Hold the processes of a group that are on this machine (a `RankProcesses`).
+
+    start: description of the group. ranks: their ranks in the whole group, at least one. meets: address of the group's
+    rendezvous. address: of this machine, for the other machines. Raises OSError where a process cannot be started;
+    those started before are ended.
     """
 
     lost, grace_s = TrainingError, GRACE_S
@@ -107,14 +118,19 @@ class LocalRanks:
         return ""
 
     def ask(self, call: bytes) -> None:
-        """Send all processes a call, without waiting. call: as of `RankProcesses.ask`. One that has ended is no error
-        here: `answers` tells."""
+        """Send all processes a call, without waiting.
+
+        call: as of `RankProcesses.ask`. One that has ended is no error here: `answers` tells.
+        """
         for process in self._processes.values():
             process.ask(call)
 
     def answers(self, waiting: Collection[int], seconds: float, wake: Sequence[Connection] = ()) -> list[RankAnswer]:
-        """Wait up to `seconds` for answers, as `RankProcesses.answers`; of the ranks `waiting`, those of other machines
-        are left out. wake: connections that end the wait when one is readable."""
+        """Wait up to `seconds` for answers, as `RankProcesses.answers`.
+
+        Of the ranks `waiting`, those of other machines are left out. wake: connections that end the wait when one is
+        readable.
+        """
         mine = [self._processes[rank] for rank in waiting if rank in self._processes]
         signs = [sign for process in mine for sign in (process.pipe, process.sentinel)]
         connection.wait([*signs, *wake], max(0.0, seconds))
@@ -183,9 +199,11 @@ class _RankProcess:
 
 
 def open_rendezvous(address: str) -> dist.TCPStore:
-    """Open the rendezvous of a group's processes, served by this process at a free port of `address`, one of this
-    machine's; else OSError. The port is bound before its number is passed on, as a free port that is only looked up may
-    be taken in between."""
+    """Open the rendezvous where a group's processes meet, served by this process at a free port of `address`.
+
+    address: one of this machine's; else OSError. The port is bound before its number is passed on, as a free port that
+    is only looked up may be taken in between.
+    """
     import torch.distributed as dist  # imported here: other nodes of a cluster only start processes and need no torch
 
     server = socket.create_server((address, 0))
@@ -268,13 +286,15 @@ _RENDEZVOUS_S = 300.0  # timeout for all processes to import the libraries and r
 
 
 class RankLauncher(Protocol):
-    """Start the processes of a group. address: of this machine, for all processes of the group."""
+    """Start the processes of a group when called. address: of this machine, for all processes of the group."""
 
     address: str
 
     def __call__(self, start: GroupSpec, meets: HostPort) -> RankProcesses:
-        """Start the processes of the group `start`, which meet at the address `meets`. Raises ClusterError where a node
-        cannot take part."""
+        """Start the processes of the group `start`, which meet at the address `meets`.
+
+        Raises ClusterError where a node cannot take part.
+        """
 
 
 class SingleNodeLauncher:
@@ -291,8 +311,11 @@ _launcher: ContextVar[RankLauncher] = ContextVar("launch", default=SingleNodeLau
 
 @contextmanager
 def use_launcher(launch: RankLauncher) -> Iterator[None]:
-    """Let `WorkerGroup` start groups of several processes by `launch` within the block; a group of one process stays in
-    this one. It holds for this context (contextvars) only: a thread started directly has another one."""
+    """Let `WorkerGroup` start groups of several processes by `launch` within the block, such as on a cluster's nodes.
+
+    launch: starts the processes of one group; without this they start on this machine. A group of one process stays in
+    this one. It holds for this context (contextvars) only: a thread started directly has another one.
+    """
     token = _launcher.set(launch)
     try:
         yield
@@ -301,7 +324,7 @@ def use_launcher(launch: RankLauncher) -> Iterator[None]:
 
 
 class WorkerGroup(Generic[T]):
-    """Start the processes that train one model, and call them together.
+    """Run the processes that train one model, and call a method of all their members at once.
 
     make: makes the member of each process; must be picklable. size: number of processes; 1: the member is in this
     process. threads: CPU threads that the processes of one machine share. limit: timeout of a call, and of the start,
@@ -331,9 +354,11 @@ class WorkerGroup(Generic[T]):
             raise
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call the method `name` of every member with `arguments`; return the first member's result. Raises what the
-        method raises, TrainingError or WorkerLost where a process ends, fails or times out. With several processes,
-        after an error the group is only to be closed; once closed, it has no call."""
+        """Call the method `name` of every member with `arguments`; return the first member's result.
+
+        Raises what the method raises, TrainingError or WorkerLost where a process ends, fails or times out. With
+        several processes, after an error the group is only to be closed; once closed, it has no call.
+        """
         if self._ranks is None:
             return getattr(self._member, name)(*arguments)
         self._ranks.ask(bytes(ForkingPickler.dumps((name, arguments))))

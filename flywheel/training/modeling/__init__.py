@@ -1,1 +1,1 @@
-"""Compute the policy's forward pass over training samples, padded or packed."""
+"""Run a policy forward over training samples, padded or packed, and load and save trained policies."""

@@ -1,4 +1,4 @@
-"""Patch a Qwen-VL model to read packed batches and to train faster."""
+"""Patch a Qwen-VL model, in place, to read packed batches and to train faster."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ _MASKED_SCORE = -1e30  # added to a masked score: its softmax is then 0
 
 @dataclass(frozen=True, eq=False)
 class AttentionGroup:
-    """Hold samples of similar length. queries: int64 [samples, longest tail], keys: int64 [samples, longest path]:
-    indices of the pack's tokens, 0 for padding. mask: bool [samples, 1, longest tail, longest path]. causal: whether
-    each tail is its sample's whole path (`plan_attention`)."""
+    """Hold the samples of a pack that have similar lengths, as one padded batch for attention.
+
+    queries: int64 [samples, longest tail], keys: int64 [samples, longest path]: indices of the pack's tokens, 0 for
+    padding. mask: bool [samples, 1, longest tail, longest path]. causal: whether each tail is its sample's whole path
+    (`plan_attention`).
+    """
 
     queries: Tensor
     keys: Tensor
@@ -53,8 +56,10 @@ class AttentionGroup:
 
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
-    """Describe which tokens of a pack attend to which. outputs: int64 [tokens], index of each token in the concatenated
-    results of the groups."""
+    """Hold which tokens of a pack attend to which.
+
+    outputs: int64 [tokens], index of each token in the concatenated results of the groups.
+    """
 
     groups: tuple[AttentionGroup, ...]
     outputs: Tensor
@@ -69,7 +74,7 @@ class AttentionPlan:
 
 
 def plan_attention(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> AttentionPlan:
-    """Plan the attention of a pack.
+    """Plan the attention of a pack: which tokens attend to which, in groups of samples of similar length.
 
     paths: for each sample the indices of its tokens in the pack, in order, int64 [length]. shared: for each sample the
     number of first tokens that need no result, as an earlier sample has them or nothing uses them; the others are the
@@ -219,8 +224,11 @@ def last_layer_skips_prompt(trunk: nn.Module) -> bool:
 
 
 def patch_last_layer(trunk: nn.Module) -> None:
-    """Make `trunk`, a Qwen-VL base model, return the hidden states of the tokens `predicting` only, if it is called
-    with `last` and `predicting` (`PackedBatch`). One whose last layer must not skip tokens is left unchanged."""
+    """Make the last layer of `trunk`, a Qwen-VL base model, compute only the tokens that predict a response.
+
+    It returns the hidden states of the tokens `predicting` only, if it is called with `last` and `predicting`
+    (`PackedBatch`). A model whose last layer must not skip tokens is left unchanged.
+    """
     if last_layer_skips_prompt(trunk):
         layer = trunk.language_model.layers[-1]
         layer.forward = MethodType(_last_layer_forward, layer)  # bound, so that a copy of the model has its own
@@ -247,7 +255,7 @@ def _last_layer_forward(
 
 
 def patch_rms_norms(model: PreTrainedModel) -> None:
-    """Make the language model of a Qwen-VL model use `RmsNorm` for float32 on a CPU, and the library's layer else."""
+    """Make the language model of a Qwen-VL `model` use `RmsNorm` for float32 on a CPU, and the library's layer else."""
     for module in model.base_model.language_model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = MethodType(_rms_norm_forward, module)  # bound, so that a copy of the model has its own
@@ -261,8 +269,10 @@ def _rms_norm_forward(norm: nn.Module, hidden_states: Tensor) -> Tensor:
 
 
 class RmsNorm(torch.autograd.Function):
-    """Compute x / sqrt(mean x^2 + eps) * weight over the last axis, in a quarter of the time of the library's five
-    operations. x: [..., width], weight: [width] -> [..., width]."""
+    """Compute x / sqrt(mean x^2 + eps) * weight over the last axis: [..., width] -> [..., width].
+
+    weight: [width]. It takes a quarter of the time of the library's five operations.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -311,8 +321,10 @@ _WIDE = 1 << 24  # numbers of a weight that are converted at once: 64 MiB in flo
 
 
 def compute_in_input_type(model: PreTrainedModel) -> None:
-    """Make `model`, frozen and stored in bfloat16, compute in float32, or under autocast in autocast's dtype. All its
-    weights except linear layers and token embeddings are small and become float32."""
+    """Make a frozen `model` that is stored in bfloat16 compute in float32, or under autocast in autocast's dtype.
+
+    All its weights except linear layers and token embeddings are small and become float32.
+    """
     table = model.get_input_embeddings()
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -334,8 +346,10 @@ def _wide_linear_forward(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 class WideLinear(torch.autograd.Function):
-    """Compute x W^T + bias in the dtype of x, for a frozen W of another dtype. x: [..., in], W: [out, in] -> [...,
-    out]."""
+    """Compute x W^T + bias in the dtype of x, for a frozen W of another dtype: [..., in] -> [..., out].
+
+    W: [out, in].
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -358,8 +372,10 @@ def _wide_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def multiply_frozen(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Multiply `gradient` [..., out] by a frozen `weight` [out, in] of any dtype, some of its rows at once. Returns
-    [..., in], of the gradient's dtype."""
+    """Multiply `gradient` [..., out] by a frozen `weight` [out, in] of any dtype: [..., in], of the gradient's dtype.
+
+    Some rows of the weight are converted at once.
+    """
     rows = _rows_at_once(weight)
     total: Tensor | None = None
     for some, w in zip(gradient.split(rows, dim=-1), weight.split(rows), strict=True):
@@ -373,8 +389,10 @@ def _rows_at_once(weight: Tensor) -> int:
 
 
 def patch_lora_layers(model: PreTrainedModel) -> None:
-    """Make PEFT's linear LoRA layers, without dropout or DoRA, compute by `LoraLinear` in float32 on a CPU, and gated
-    MLPs of three such layers by `LoraMlp`."""
+    """Make PEFT's linear LoRA layers compute by `LoraLinear`, and gated MLPs of three such layers by `LoraMlp`.
+
+    That holds for float32 on a CPU; the layers must have no dropout, and those with DoRA stay as they are.
+    """
     from peft.tuners.lora import Linear
 
     for module in model.modules():
@@ -433,10 +451,10 @@ def _lora_gradients(
 
 
 class LoraLinear(torch.autograd.Function):
-    """Compute x W^T + bias + scaling x A^T B^T for a frozen W of any dtype. The low-rank part is added in place, to the
-    result and to the gradient of x; PEFT's composition writes three more tensors of the result's size.
+    """Compute x W^T + bias + scaling x A^T B^T for a frozen W of any dtype.
 
-    x: float32 [..., in], W: [out, in], A: [rank, in], B: [out, rank] -> [..., out].
+    The low-rank part is added in place, to the result and to the gradient of x; PEFT's composition writes three more
+    tensors of the result's size. x: float32 [..., in], W: [out, in], A: [rank, in], B: [out, rank] -> [..., out].
     """
 
     @staticmethod
@@ -483,8 +501,10 @@ class LoraMlp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x (None where it needs none) and of each layer's A and B. gradient: of the result,
-        [..., in]."""
+        """Return the gradients of x (None where it needs none) and of each layer's A and B.
+
+        gradient: of the result, [..., in].
+        """
         x, gate, up, low_gate, low_up, low_down, *kept = ctx.saved_tensors
         rows, wants_x = x.flatten(0, -2), ctx.needs_input_grad[0]
         active = functional.silu(gate)
@@ -501,8 +521,10 @@ class LoraMlp(torch.autograd.Function):
 
 
 def patch_for_training(model: PreTrainedModel) -> bool:
-    """Make a Qwen-VL model read packs (`PackedBatch`), in place; other forward passes stay the same. Return False for a
-    model of another family, which is left unchanged."""
+    """Make a Qwen-VL `model` read packs (`PackedBatch`), in place; return False for a model of another family.
+
+    Other forward passes stay the same; a model of another family is left unchanged.
+    """
     if model.config.model_type not in FAMILY:
         return False
     model.set_attn_implementation(PACKED_ATTENTION)

@@ -1,4 +1,4 @@
-"""Compute log-probabilities, entropies and hidden states at response tokens, for padded or packed batches."""
+"""Run a policy over padded or packed samples: log-probabilities, entropies and hidden states at response tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from flywheel.config import TrainingSettings
-from flywheel.policy.devices import is_cuda, open_pass_pool
+from flywheel.policy.devices import is_cuda
 from flywheel.policy.encoding import EncodedSequence, collate_sequences
 from flywheel.policy.guided_decoding import BLOCKED_LOGIT, AnswerConstraint
 from flywheel.policy.inference import cache
 from flywheel.policy.inference.cache import EncodedScreen, ScreenFeatures, VisionEncoder, make_prompt
+from flywheel.policy.torch_threads import open_pass_pool
 from flywheel.training.modeling.monkey_patch import (
     AttentionPlan,
     last_layer_skips_prompt,
@@ -33,12 +34,12 @@ from flywheel.training.modeling.monkey_patch import (
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """Hold sequences (prompt and response), padded on the right. Logits are computed for the responses only: a prompt,
-    most of it the screen, needs none.
+    """Hold sequences of a prompt and its response, padded on the right to one length.
 
-    inputs: as `collate_sequences` returns them. ids: int64 [batch, longest response], the responses. mask: bool, same
-    shape, False for padding. positions: int64, same shape, index of the hidden state that predicts each response token.
-    members: indices of the sequences in the list that the batch was made from. blocked: as in `PackedBatch`.
+    Logits are computed for the responses only: a prompt, most of it the screen, needs none. inputs: as
+    `collate_sequences` returns them. ids: int64 [batch, longest response], the responses. mask: bool, same shape, False
+    for padding. positions: int64, same shape, index of the hidden state that predicts each response token. members:
+    indices of the sequences in the list that the batch was made from. blocked: as in `PackedBatch`.
     """
 
     inputs: dict[str, Tensor]
@@ -90,8 +91,10 @@ def append_response(prompt: EncodedSequence, response: Sequence[int]) -> Encoded
 
 
 def compute_padded_hidden(trunk: nn.Module, batch: PaddedBatch) -> Tensor:
-    """Return the hidden states that predict the response tokens, [batch, longest response, hidden]. trunk: the base
-    model, without its output embedding. Those of padding are of any token."""
+    """Return the hidden states that predict the response tokens, [batch, longest response, hidden].
+
+    trunk: the base model, without its output embedding. Where a response is padded, the states are of any token.
+    """
     hidden = trunk(**batch.inputs, use_cache=False).last_hidden_state
     return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
@@ -135,8 +138,10 @@ class TokenSequence:
 
 
 def build_token_sequence(model: PreTrainedModel, prompt: EncodedSequence, response: Sequence[int]) -> TokenSequence:
-    """Build one sequence of an encoded `prompt` and its response. model: only its rule for positions is used. response:
-    token ids, at least one."""
+    """Build the sequence of an encoded `prompt` and its response, ready to be packed.
+
+    model: only its rule for positions is used. response: token ids, at least one.
+    """
     whole = append_response(prompt, response[:-1])
     read = make_prompt(model, whole, -1, _screen_keys(whole))
     keys = whole.input_ids.copy()
@@ -158,7 +163,7 @@ def _screen_keys(encoded: EncodedSequence) -> list[bytes]:
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """Hold sequences packed into one row of tokens.
+    """Hold sequences packed into one row of tokens, with common beginnings only once.
 
     members: indices of the sequences in the list that the pack was made from. ids: int64 [1, tokens]. positions: int64
     [3, 1, tokens]. screens: each different screen once. shown: index into `screens` for each image of the row, in
@@ -192,8 +197,11 @@ class PackedBatch:
 
 
 def pack_sequences(sequences: Sequence[TokenSequence], limit: int, shares: int = 1) -> list[PackedBatch]:
-    """Pack sequences, in any order, into packs of at most `limit` computed tokens, or one sequence. shares: least
-    number of packs, if there are as many sequences; they get about equal sizes."""
+    """Pack sequences, given in any order, into packs of at most `limit` computed tokens.
+
+    A sequence that is longer has a pack of its own. shares: least number of packs, if there are as many sequences; they
+    get about equal sizes.
+    """
     order = sorted(range(len(sequences)), key=lambda row: (sequences[row].order, row))
     common = [0, *(_count_shared_tokens(sequences[before], sequences[row]) for before, row in pairwise(order))]
     enough = sum(len(sequences[row]) - shared for row, shared in zip(order, common, strict=True)) / shares
@@ -252,8 +260,10 @@ def _build_pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, in
 
 
 def compute_packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
-    """Return the hidden states that predict the responses of the members of `pack`, [responses, width], one member
-    after the other. trunk: the base model, after `patch_for_training`."""
+    """Return the hidden states that predict the responses of `pack`, [responses, width], one member after the other.
+
+    trunk: the base model, after `patch_for_training`.
+    """
     device = pack.ids.device
     images: dict[str, Any] = {}
     if pack.shown:
@@ -294,9 +304,11 @@ SCREEN_CACHE_BYTES = 256 << 20  # bytes of screens' features: about 2,000 screen
 
 @dataclass(frozen=True, eq=False)
 class EncodedExample:
-    """Hold an encoded prompt and its response. sequence: both in the form for packs; None where the model cannot read
-    packs. blocked: bits, uint8 [response, vocabulary / 8], of the tokens that guided decoding excludes; None without
-    it."""
+    """Hold an encoded prompt and its response.
+
+    context: the prompt. sequence: both in the form for packs; None where the model cannot read packs. blocked: bits,
+    uint8 [response, vocabulary / 8], of the tokens that guided decoding excludes; None without it.
+    """
 
     context: EncodedSequence
     response: tuple[int, ...]
@@ -310,11 +322,11 @@ MicroBatch = PackedBatch | PaddedBatch  # its response tokens, [tokens], are tho
 
 
 def freeze_vision_tower(policy: PreTrainedModel, chosen: TrainingSettings) -> bool:
-    """Freeze the vision tower of `policy` where `chosen.freeze_vision` is set; return whether its features may be
-    cached.
+    """Freeze the vision tower of `policy` if `chosen` says so; return whether its features may be cached.
 
-    chosen: block `ct`, `sft` or `rl`. Features may be cached where no weight of the tower is trained, as when an
-    adapter does not reach it. With ZeRO 3 they may not: all processes make each pass together, so none may skip one.
+    chosen: block `ct`, `sft` or `rl`, of which freeze_vision, engine and zero_stage are read. Features may be cached
+    where no weight of the tower is trained, as when an adapter does not reach it. With ZeRO 3 they may not: all
+    processes make each pass together, so none may skip one.
     """
     visual = policy.base_model.visual
     if chosen.freeze_vision:
@@ -326,12 +338,12 @@ def freeze_vision_tower(policy: PreTrainedModel, chosen: TrainingSettings) -> bo
 
 
 class PolicyForward(nn.Module):
-    """Run a policy and read it at response tokens. `policy` is patched, in place, to read packs if its family can.
+    """Run a policy, and read log-probabilities, entropies and hidden states at response tokens.
 
-    constraint: guided decoding of the responses, if any; probabilities are then among the tokens that it allows.
-    keeps_screens: cache the vision tower's features of a screen for other examples that show it
-    (`freeze_vision_tower`). at_once: screens that the tower then computes in parallel, one core each. bfloat16: compute
-    products in bfloat16; log-probabilities stay float32.
+    policy: patched, in place, to read packs if its family can. constraint: guided decoding of the responses, if any;
+    probabilities are then among the tokens that it allows. keeps_screens: cache the vision tower's features of a screen
+    for other examples that show it (`freeze_vision_tower`). at_once: screens that the tower then computes in parallel,
+    one core each. bfloat16: compute products in bfloat16; log-probabilities stay float32.
     """
 
     def __init__(
@@ -365,11 +377,11 @@ class PolicyForward(nn.Module):
     def split_into_micro_batches(
         self, items: Sequence[EncodedExample], settings: TrainingSettings, shares: int = 1
     ) -> list[MicroBatch]:
-        """Divide items into micro-batches on the policy's device: packs of at most settings.pack_tokens tokens, or
-        padded batches of settings.micro_batch items.
+        """Divide items into micro-batches on the policy's device, packed or padded.
 
-        items: from `encode_example`. settings: block `ct`, `sft` or `rl`. shares: least number of micro-batches, if
-        there are as many items; they get about equal sizes.
+        Packs have at most settings.pack_tokens tokens; where that is 0, or the model cannot read packs, padded batches
+        have settings.micro_batch items. items: from `encode_example`. settings: block `ct`, `sft` or `rl`. shares:
+        least number of micro-batches, if there are as many items; they get about equal sizes.
         """
         device = next(self.policy.parameters()).device
         found: list[MicroBatch] = []
@@ -391,10 +403,11 @@ class PolicyForward(nn.Module):
         ]
 
     def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
-        """Return (hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature).
+        """Read one micro-batch: return (hidden, entropy, log-probabilities at each temperature).
 
-        part: one micro-batch with `tokens` response tokens. temperatures: at least one. hidden: the hidden states that
-        predict the response tokens. entropy: of the distribution at the first temperature, in nats, without gradient.
+        part: has `tokens` response tokens. temperatures: at least one. hidden: [tokens, width], the hidden states that
+        predict the response tokens. entropy: [tokens], of the distribution at the first temperature, in nats, without
+        gradient. log-probabilities: [tokens] each.
         """
         with torch.autocast(part.targets.device.type, torch.bfloat16, enabled=self._bfloat16):
             if isinstance(part, PackedBatch):

@@ -43,13 +43,15 @@ def load_trained_policy(folder: Path, chosen: TrainingSettings, adapter: Adapter
 
 
 def computes_in_bfloat16(chosen: TrainingSettings, adapter: AdapterSettings) -> bool:
-    """Tell whether training computes matrix products in bfloat16. chosen: block `ct`, `sft` or `rl`. adapter: block
-    `adapter`."""
+    """Tell whether training computes matrix products in bfloat16.
+
+    chosen: block `ct`, `sft` or `rl`. adapter: block `adapter`.
+    """
     return chosen.compute_dtype == "bfloat16" or (adapter.method != "none" and adapter.base_dtype == "nf4")
 
 
 def save_trained_policy(policy: PreTrainedModel, encoder: Encoder, begun: Path, folder: Path) -> None:
-    """Write the trained adapter, or whole checkpoint, to `folder`, which is replaced where it exists.
+    """Write a trained policy, its adapter or the whole checkpoint, to `folder`, which is replaced where it exists.
 
     encoder: of the policy. begun: folder of the checkpoint that training began with. Raises DiskFull, and ModelError as
     `save_adapter`.

@@ -1,0 +1,3 @@
+"""Train the outcome reward model on labelled trajectories."""
+
+__all__ = ["trainer"]

@@ -1,4 +1,4 @@
-"""Read labelled trajectories of a workspace, divide them by task, and balance what an ORM trains on."""
+"""Load a workspace's trajectories with labels (task done or not), and draw what an outcome reward model trains on."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ _STEP_COLUMNS |= {"terminated"}
 
 @dataclass(frozen=True)
 class LabelledTrajectory:
-    """Hold a trajectory of the model and whether it did its task. template: with its world. steps: in order.
-    final_image_sha256: of the screen after the last action; None where it is not known."""
+    """Hold a trajectory of the model, and `truth`, whether it did its task.
+
+    template: with its world. steps: in order. final_image_sha256: of the screen after the last action; None where it is
+    not known.
+    """
 
     trajectory_id: str
     task_id: str
@@ -53,7 +56,7 @@ class LabelledTrajectory:
 
     @property
     def screens(self) -> set[str]:
-        """Return the sha256 of its screens."""
+        """Return the sha256 of each of the trajectory's screens."""
         return {self.final_image_sha256, *(step.image_sha256 for step in self.steps)} - {None}
 
     @property
@@ -65,10 +68,11 @@ class LabelledTrajectory:
 def load_labelled(
     ws: Workspace, iterations: tuple[int, int], folder: Path
 ) -> tuple[list[LabelledTrajectory], Mapping[str, bytes]]:
-    """Load the labelled trajectories of iterations first to last whose screens are all stored, sorted by id.
+    """Load the labelled trajectories of some iterations whose screens are all stored, sorted by id.
 
-    folder: gets a file with the screens. Returns them, and a mapping from sha256 to PNG that reads that file. Of RL's
-    episodes, one of a group has its screens. Raises DataError for a damaged or missing file, DiskFull.
+    A label is the verifier's verdict, or where people agreed, theirs. iterations: first and last. folder: gets a file
+    with the screens. Returns the trajectories, and a mapping from sha256 to PNG that reads that file. Of RL's episodes,
+    one of a group has its screens. Raises DataError for a damaged or missing file, DiskFull.
     """
     with database.connect_catalog(ws, reads=_LABELS) as connection:
         rows = database.query_rows(connection, _LABELS, dict(zip(("first", "last"), iterations, strict=True)))
@@ -94,9 +98,11 @@ def load_labelled(
 
 
 def cut_short(labelled: Sequence[LabelledTrajectory]) -> list[LabelledTrajectory]:
-    """Return, of each of `labelled` that has two steps or more, did its task and was ended there by its environment,
-    the steps before the last one: what was not done yet. Where only success ends an episode early, they alone show that
-    an end without a claim is no proof."""
+    """Make failed trajectories of solved ones, by leaving out the last step, with which the task was done.
+
+    They are made of each of `labelled` that has two steps or more, did its task and was ended there by its environment.
+    Where only success ends an episode early, they alone show that an end without a claim is no proof.
+    """
     return [
         replace(
             one,
@@ -111,7 +117,10 @@ def cut_short(labelled: Sequence[LabelledTrajectory]) -> list[LabelledTrajectory
 
 
 def share_of(name: str, seed: int = 0) -> float:
-    """Return a number in [0, 1) that follows from `name` and `seed` alone, by which tasks and templates are divided."""
+    """Return a pseudo-random number in [0, 1) that depends on `name` and `seed` alone.
+
+    Tasks and templates are divided by it.
+    """
     return int.from_bytes(hashlib.sha256(f"{seed}|{name}".encode()).digest()[:6]) / 2**48
 
 
@@ -119,10 +128,12 @@ CLAIMED = 2.0  # weight of a failed trajectory that claims success, beside one t
 
 
 def draw_balanced(labelled: Sequence[LabelledTrajectory], count: int, seed: int) -> list[LabelledTrajectory]:
-    """Draw `count` of `labelled`, with repetition, by `seed`: as many of each domain as of another, and in a domain as
-    many that did their task as not, so that a habit of saying yes wins nothing; a kind that a domain lacks is left out.
-    Of those that did and of those that did not, each template has the same share, so that which template it is tells
-    nothing."""
+    """Draw `count` of `labelled`, with repetition: equally many successes and failures of each domain.
+
+    Of a domain that has only successes or only failures these alone are drawn. So a habit of saying yes wins nothing. A
+    template has the same share among successes as among failures, so that which template it is tells nothing; but
+    failures that claim success weigh double. seed: of the draw.
+    """
     kinds: dict[tuple[str, bool], list[LabelledTrajectory]] = defaultdict(list)
     for one in labelled:
         kinds[one.domain, one.truth].append(one)

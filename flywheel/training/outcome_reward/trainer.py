@@ -1,4 +1,4 @@
-"""Train an outcome reward model (ORM): SFT on the verdict, single-turn RL on sampled verdicts, then calibration."""
+"""Train an outcome reward model (ORM): SFT on right verdicts, single-turn RL on sampled verdicts, calibration."""
 
 from __future__ import annotations
 
@@ -49,9 +49,12 @@ RL = SFT.model_copy(update={"lr": 3e-5})
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Say how an ORM is trained. begin: checkpoint to start from. reads: what of a trajectory it reads. sft_steps,
-    rl_steps: gradient steps of each stage. sft, rl: their optimiser. seed: of the batches."""
+class OrmRecipe:
+    """Hold how an outcome reward model is trained.
+
+    begin: checkpoint to start from. reads: what of a trajectory it reads. sft_steps, rl_steps: gradient steps of each
+    stage. sft, rl: their optimiser. seed: of the batches.
+    """
 
     begin: Path
     reads: VerdictInput = READS
@@ -63,16 +66,19 @@ class Recipe:
 
 
 def train_orm(
-    ws: Workspace, iterations: tuple[int, int], place: Path, recipe: Recipe, on_metric: OnMetric = lambda metric: None
+    ws: Workspace,
+    iterations: tuple[int, int],
+    place: Path,
+    recipe: OrmRecipe,
+    on_metric: OnMetric = lambda metric: None,
 ) -> Path:
-    """Train an ORM on the labelled trajectories of a workspace, and write it to the next free folder `place@N`, N from
-    1; return that.
+    """Train an outcome reward model on a workspace's labelled trajectories; return the folder that it is written to.
 
-    iterations: first and last. place: path without the version. recipe: how it is trained. on_metric: as of
-    `train_supervised`, for each stage, whose name (sft, rl) it gets as `stage`. Three quarters of the tasks train, the
-    rest calibrate. Raises BadInput for labels of one class or too few of one, or where no domain has enough to be
-    calibrated; DiskFull; otherwise as `load_labelled`, `verdict_tokens`, `build_verdict_context` and
-    `train_supervised`.
+    iterations: first and last. place: path without the version: the next free folder `place@N`, N from 1, is written.
+    recipe: how it is trained. on_metric: as of `train_supervised`, for each stage, whose name (sft, rl) it gets as
+    `stage`. Three quarters of the tasks train, the rest calibrate. Raises BadInput for labels of one class or too few
+    of one, or where no domain has enough to be calibrated; DiskFull; otherwise as `load_labelled`, `verdict_tokens`,
+    `build_verdict_context` and `train_supervised`.
     """
     with TemporaryDirectory(prefix="flywheel-orm-") as scratch:
         work = Path(scratch)
@@ -99,8 +105,10 @@ def train_orm(
 
 
 def check_labels(labelled: Sequence[LabelledTrajectory], where: str) -> None:
-    """Check that of `labelled` `LEAST` trajectories or more did their task, and as many did not. where: they are from,
-    for the error. Raises BadInput where they are of one class, or too few of one."""
+    """Raise BadInput unless at least `LEAST` of `labelled` did their task, and as many did not.
+
+    where: they are from, for the error.
+    """
     done, not_done = _counts(labelled)
     if not done or not not_done:
         kind = "did" if done else "did not do" if not_done else "neither did nor did not do"
@@ -120,11 +128,11 @@ def _counts(labelled: Sequence[LabelledTrajectory], domain: str = "") -> tuple[i
 def train_verdicts(
     labelled: Sequence[LabelledTrajectory],
     images: Mapping[str, bytes],
-    recipe: Recipe,
+    recipe: OrmRecipe,
     folder: Path,
     on_metric: OnMetric = lambda metric: None,
 ) -> None:
-    """Train a checkpoint on the verdicts of `labelled` by `recipe`, and write it to `folder`.
+    """Train a checkpoint by `recipe` to give the right verdict on each of `labelled`, and write it to `folder`.
 
     images: PNG by sha256. folder: replaced where it exists; with no steps in the recipe nothing is written. on_metric:
     as of `train_supervised`, with the `stage` (sft or rl). Raises as `verdict_tokens`, `train_supervised` and, for a
@@ -165,19 +173,22 @@ def train_verdicts(
 def encode_verdict_prompt(
     encoder: Encoder, images: Mapping[str, bytes], reads: VerdictInput, one: LabelledTrajectory
 ) -> EncodedSequence:
-    """Encode the prompt of the labelled trajectory `one`. encoder: of the ORM. images: PNG by sha256. reads: what of
-    the trajectory it reads. Raises as `build_verdict_context` and `Encoder.encode`."""
+    """Encode the prompt that asks an outcome reward model about the trajectory `one`.
+
+    encoder: of the ORM. images: PNG by sha256. reads: what of the trajectory it reads. Raises as
+    `build_verdict_context` and `Encoder.encode`.
+    """
     given = (one.instruction, one.steps, images, encoder.count, reads, one.final_image_sha256)
     return encoder.encode(build_verdict_context(*given))
 
 
-def judge(
+def compute_yes_probabilities(
     folder: Path, reads: VerdictInput, labelled: Sequence[LabelledTrajectory], images: Mapping[str, bytes]
 ) -> np.ndarray:
-    """Return P(yes) of each of `labelled`, as `VerdictReader` does, float64 [labelled]; what samples of a task share is
-    read once.
+    """Return the probability of yes that an outcome reward model gives each of `labelled`, float64 [labelled].
 
-    folder: of the ORM. reads: what it reads. images: PNG by sha256. Raises as `build_verdict_context`, `load_model`.
+    It is what `VerdictReader` gives; what samples of a task share is read once. folder: of the ORM. reads: what it
+    reads. images: PNG by sha256. Raises as `build_verdict_context`, `load_model`.
     """
     encoder, forward = (
         Encoder.from_folder(folder),
@@ -216,9 +227,13 @@ def read_verdicts(
 def calibrate(
     folder: Path, reads: VerdictInput, labelled: Sequence[LabelledTrajectory], images: Mapping[str, bytes]
 ) -> dict[str, DomainCalibration]:
-    """Calibrate an ORM on trajectories of tasks that it was not trained on, by domain; a domain with fewer than `LEAST`
-    of a kind is left out. Arguments and errors as of `judge`."""
-    said = judge(folder, reads, labelled, images)
+    """Calibrate an outcome reward model, by domain, on trajectories of tasks that it was not trained on.
+
+    Returns a `DomainCalibration` by domain: the probabilities of yes of those that did their task, and of those that
+    did not; a domain with fewer than `LEAST` of a kind is left out. Arguments and errors as of
+    `compute_yes_probabilities`.
+    """
+    said = compute_yes_probabilities(folder, reads, labelled, images)
     found = {}
     for domain in sorted({one.domain for one in labelled}):
         kinds = [
@@ -244,8 +259,10 @@ class VerdictTrainer(SupervisedTrainer):
     """
 
     def step(self, number: int, rate: float) -> tuple[float, float]:
-        """Take a gradient step on batch `number` at learning rate `rate`; return (loss, mean probability of the right
-        verdict among the two). Raises as `SupervisedTrainer.step`."""
+        """Take a gradient step on batch `number` at learning rate `rate`; return its loss and a probability.
+
+        That is the mean probability of the right verdict among the two. Raises as `SupervisedTrainer.step`.
+        """
         batch, verdicts = self.dataset.get_batch(number), verdict_tokens(self.encoder)
         right = np.array([example.response[0] == verdicts[0] for example in batch])
         # What is sampled depends on both verdicts of a trajectory, which may lie in different packs.
@@ -286,10 +303,13 @@ def sample_advantages(logprobs: np.ndarray, truth: np.ndarray, rng: np.random.Ge
 
 
 def write_card(
-    made: Calibration, trained: Sequence[LabelledTrajectory], iterations: tuple[int, int], recipe: Recipe
+    made: Calibration, trained: Sequence[LabelledTrajectory], iterations: tuple[int, int], recipe: OrmRecipe
 ) -> str:
-    """Write the model card, Markdown: what it is, was trained and calibrated on. made: its calibration. trained: what
-    it was trained on, of `iterations`, first and last, by `recipe`. Raises ModelError as `checkpoint_digest`."""
+    """Return the model card of an outcome reward model as Markdown: what it is, was trained and calibrated on.
+
+    made: its calibration. trained: what it was trained on, of `iterations`, first and last, by `recipe`. Raises
+    ModelError as `checkpoint_digest`.
+    """
     (done, not_done), begin = _counts(trained), "/".join(recipe.begin.absolute().parts[-2:])
     lines = [
         f"# {made.name}",

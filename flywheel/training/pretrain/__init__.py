@@ -1,1 +1,3 @@
-"""Pretrain the base model."""
+"""Pretrain the base model, and measure whether a new base is better."""
+
+__all__ = ["figures", "pretrainer"]

@@ -34,7 +34,10 @@ _ENDS = (".", "\n", " ;", "\nAction: ", "\nThought: ")
 
 
 class NameOccurrences(NamedTuple):
-    """Hold where a name of `length` characters occurs in a text. starts: index of its first character, in order."""
+    """Hold where a name of `length` characters occurs in a text.
+
+    starts: index of its first character at each occurrence, in order.
+    """
 
     length: int
     starts: tuple[int, ...]
@@ -49,8 +52,11 @@ class CopyText(NamedTuple):
 
 @dataclass(frozen=True)
 class CopyBatch:
-    """Hold texts that repeat names. ids: int64 [texts, length], 0 after the end of a text. repeats: bool [texts,
-    length, length], whether the token of the second axis repeats the earlier token of the third."""
+    """Hold a batch of tokenised texts that repeat names.
+
+    ids: int64 [texts, length], 0 after the end of a text. repeats: bool [texts, length, length], whether the token of
+    the second axis repeats the earlier token of the third.
+    """
 
     ids: torch.Tensor
     repeats: torch.Tensor
@@ -74,8 +80,10 @@ def draw_copy_text(rng: random.Random) -> CopyText:
 
 
 def draw_name(rng: random.Random) -> str:
-    """Draw a name by `rng`: letters, syllables, a word, a number, or a word with a suffix; one in four has a file
-    extension."""
+    """Draw a name by `rng`: letters, syllables, a word, a number, or a word with a suffix.
+
+    One in four has a file extension.
+    """
     word, kind = rng.choice(_WORDS), rng.randrange(20)
     if kind < 5:
         said = "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 8)))
@@ -105,8 +113,10 @@ def _draw_distinct(make, count: int, rng: random.Random) -> list[str]:
 
 
 def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch:
-    """Tokenise `texts`, at least one, into one padded batch, with the tokens that each token repeats. encoder: of the
-    model."""
+    """Tokenise `texts` into one padded batch, with the tokens that each token repeats.
+
+    texts: at least one. encoder: of the model.
+    """
     encoded = [encoder.tokenizer(each.text, add_special_tokens=False, return_offsets_mapping=True) for each in texts]
     length = max(len(one["input_ids"]) for one in encoded)
     ids, repeats = np.zeros((len(texts), length), np.int64), np.zeros((len(texts), length, length), bool)
@@ -120,9 +130,11 @@ def collate_copy_texts(encoder: Encoder, texts: Sequence[CopyText]) -> CopyBatch
 def find_repeated_tokens(
     spans: Sequence[tuple[int, int]], names: Sequence[NameOccurrences]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (index of a repeating token, index of an earlier token that it repeats): the earlier one contains the same
-    character of an earlier occurrence of the name, also if it is tokenised otherwise. spans: each token's first
-    character and end. names: where they occur in the text."""
+    """Yield (index of a token, index of an earlier token that it repeats), for the names that occur several times.
+
+    The earlier one contains the same character of an earlier occurrence of the name, also if it is tokenised otherwise.
+    spans: each token's first character and end. names: where they occur in the text.
+    """
     token_at = {place: token for token, (start, end) in enumerate(spans) for place in range(start, end)}
     for length, starts in names:
         for number, begin in enumerate(starts):
@@ -142,10 +154,12 @@ READING_SKILLS = ("read", "ask")  # skills whose whole answer is read off the sc
 
 @dataclass(frozen=True)
 class QuestionBatch:
-    """Hold the tensors of a batch. inputs: the model's keyword arguments, with attention_mask bool [batch, 1, length,
-    length] and position_ids [3, batch, length]. labels: [batch, length], the token id in a response, else IGNORED.
-    question: [batch, length], number of the token's question (-1: none). read: bool [batch, length], whether the token
-    belongs to an answer that is read off the screen. looks: targets of attention. repeats: as in `CopyBatch`.
+    """Hold a batch of screens, each with its questions in one row.
+
+    inputs: the model's keyword arguments, with attention_mask bool [batch, 1, length, length] and position_ids [3,
+    batch, length]. labels: [batch, length], the token id in a response, else IGNORED. question: [batch, length], number
+    of the token's question (-1: none). read: bool [batch, length], whether the token belongs to an answer that is read
+    off the screen. looks: targets of attention. repeats: as in `CopyBatch`.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -158,9 +172,12 @@ class QuestionBatch:
 
 @dataclass(frozen=True)
 class AttentionTargets:
-    """Hold where the model should attend to on the screen while it writes a point, reads a text, or begins to judge a
-    thing. row, position: [looks], of the token that predicts the next one from there. cells: [looks, image tokens], the
-    shares of the thing's area in each image token, summing to 1. screen: range of the image tokens in a row."""
+    """Hold which parts of the screen the model should attend to, and at which tokens.
+
+    They are those at which it writes a point, reads a text, or begins to judge a thing. row, position: [looks], of the
+    token that predicts the next one from there. cells: [looks, image tokens], the shares of the thing's area in each
+    image token, summing to 1. screen: range of the image tokens in a row.
+    """
 
     row: torch.Tensor
     position: torch.Tensor
@@ -181,8 +198,10 @@ class _QuestionRow:
 
 
 def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """Compute the area of a box within each of cells x cells image tokens, in square pixels: [cells^2]. side: of the
-    screen, in pixels."""
+    """Compute the area of a box within each of cells x cells image tokens, in square pixels: [cells^2].
+
+    side: of the screen, in pixels.
+    """
     edges = np.arange(cells + 1) * (side / cells)
     across = np.clip(np.minimum(box.x + box.w, edges[1:]) - np.maximum(box.x, edges[:-1]), 0, None)
     down = np.clip(np.minimum(box.y + box.h, edges[1:]) - np.maximum(box.y, edges[:-1]), 0, None)
@@ -190,8 +209,10 @@ def compute_cell_areas(box: SceneBox, side: int, cells: int) -> np.ndarray:
 
 
 def compute_cell_shares(box: SceneBox, side: int, cells: int) -> np.ndarray:
-    """Compute the shares of a box's area in each image token: float32 [cells^2], summing to 1. Arguments as of
-    `compute_cell_areas`; a box outside of the screen gives NaN."""
+    """Compute the shares of a box's area in each image token: float32 [cells^2], summing to 1.
+
+    Arguments as of `compute_cell_areas`; a box outside of the screen gives NaN.
+    """
     area = compute_cell_areas(box, side, cells)
     return (area / area.sum()).astype(np.float32)
 
@@ -219,10 +240,10 @@ class QuestionCollator:
         return self._encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[SceneQuestion]]) -> QuestionBatch:
-        """Pack screens with their questions, one row per screen. pixels: uint8 [batch, side, side, 3]. questions: of
-        each screen.
+        """Pack screens with their questions into a batch, one row per screen.
 
-        Raises TrainingError for an answer with fewer points than its question has boxes.
+        pixels: uint8 [batch, side, side, 3]. questions: of each screen. Raises TrainingError for an answer with fewer
+        points than its question has boxes.
         """
         rows = [self._row(asked) for asked in questions]
         length = max(len(row.tokens) for row in rows)
@@ -315,8 +336,10 @@ class QuestionCollator:
         return found[::-1]
 
     def patches(self, pixels: np.ndarray) -> torch.Tensor:
-        """Cut screens of the model's size, `pixels` uint8 [batch, side, side, 3], into patches, as the image processor
-        does: float32 [batch x patches, values per patch], scaled to [-1, 1]."""
+        """Cut screens into patches as the image processor does: float32 [batch x patches, values per patch] in [-1, 1].
+
+        pixels: uint8 [batch, side, side, 3], of the model's size.
+        """
         batch, p, m = len(pixels), self._patch, self._merge
         g = self._grid // m
         scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1.0)
@@ -334,7 +357,7 @@ CELL_CHARACTERS = 8  # first characters of a text that an image token predicts
 def build_naming_targets(
     encoder: Encoder, shown: Sequence[Sequence[tuple[str, SceneBox]]], side: int, cells: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Name what each image token shows: the things in its cell, weighted by their areas, or "empty".
+    """Return the words that each image token should predict: names of the things in its cell, by area, or "empty".
 
     encoder: of the model. shown: for each screen, names and boxes in pixels. side: of a screen in pixels. cells: image
     tokens along it. Returns token ids of the words and their weights, [screens x cells x cells, words] each. All

@@ -42,23 +42,31 @@ AskedPage = tuple[layouts.Scene, list[layouts.SceneQuestion]]
 
 
 def draw_base_questions(pages: int = PAGES, seed: int = SEED) -> dict[str, list[AskedPage]]:
-    """Draw `pages` questions of each group: grounding, reading, action and copying. seed: of the pages."""
+    """Draw `pages` questions of each group (grounding, reading, action, copying), each with its page, by group.
+
+    seed: of the pages.
+    """
     rng = random.Random(f"bench base {seed}")
     groups = {"grounding": _grounding, "reading": _reading, "action": _action, "copying": _typing}
     return {name: [draw(number, rng) for number in range(pages)] for name, draw in groups.items()}
 
 
 def answer_base_questions(folder: Path, asked: Mapping[str, Sequence[AskedPage]]) -> dict[str, list[JudgedAnswer]]:
-    """Let the checkpoint in `folder` answer questions, by group. asked: as `draw_base_questions` returns them. Raises
-    ModelError for a folder that cannot be loaded, BadInput, EnvError and PolicyError as `answer_questions`."""
+    """Let the checkpoint in `folder` answer questions; return its judged answers, by group.
+
+    asked: as `draw_base_questions` returns them. Raises ModelError for a folder that cannot be loaded, BadInput,
+    EnvError and PolicyError as `answer_questions`.
+    """
     model, encoder = load_model(folder), Encoder.from_folder(folder)
     answers = iter(answer_questions(model, encoder, config.PolicySettings(), list(chain.from_iterable(asked.values()))))
     return {name: list(islice(answers, len(some))) for name, some in asked.items()}
 
 
 def rate_base(answers: Mapping[str, Sequence[JudgedAnswer]]) -> dict[str, float]:
-    """Return the figures, each a fraction of right answers. answers: of all groups, as `answer_base_questions` returns
-    them, with a number among the readings."""
+    """Return the figures of a base by name, each a fraction of right answers.
+
+    answers: of all groups, as `answer_base_questions` returns them, with a number among the readings.
+    """
     policy = config.PolicySettings()
     right = {name: [answer.right for answer in some] for name, some in answers.items()}
     numbers = [answer.right for answer in answers["reading"] if answer.question.response.isdigit()]
@@ -78,12 +86,13 @@ def list_worse_figures(before: Mapping[str, float], after: Mapping[str, float]) 
 
 
 def replace_base(candidate: Path, place: Path, *, pages: int = PAGES, seed: int = SEED) -> dict[str, float]:
-    """Put a checkpoint in the place of another one, if it is no worse in any figure; return its figures.
+    """Put a checkpoint in the place of another one, if it is no worse in any figure; return the new one's figures.
 
     candidate: folder of the new checkpoint. place: folder of the old one, whose files are replaced, all or none. Both
-    answer the same questions: `pages` of each group, drawn by `seed`. Raises ModelError where a figure is lower, with
-    those that are, and for a folder that cannot be loaded; DiskFull; BadInput, EnvError and PolicyError as
-    `answer_questions`. The old one is then unchanged.
+    answer the same questions: `pages` of each group, drawn by `seed` (`draw_base_questions`). The figures, by name, are
+    fractions of right answers (`rate_base`). Raises ModelError where a figure is lower, with those that are, and for a
+    folder that cannot be loaded; DiskFull; BadInput, EnvError and PolicyError as `answer_questions`. The old checkpoint
+    is then unchanged.
     """
     asked = draw_base_questions(pages, seed)
     before, after = (rate_base(answer_base_questions(folder, asked)) for folder in (place, candidate))

@@ -24,7 +24,10 @@ PRETRAINING_ATTENTION = "pretraining"
 
 @dataclass
 class CapturedQK:
-    """Hold the inputs of one layer's attention. query, key: [batch, heads, length, width], after rotary positions."""
+    """Hold the queries and keys of one layer's attention.
+
+    query, key: [batch, heads, length, width], after rotary positions.
+    """
 
     query: torch.Tensor
     key: torch.Tensor
@@ -33,7 +36,10 @@ class CapturedQK:
 
 @dataclass
 class Captured:
-    """Collect queries and keys during one pass. layers: of the language model, to capture. screens: in the batch."""
+    """Hold the queries and keys that are captured during one pass.
+
+    layers: of the language model, to capture. screens: number of them in the batch.
+    """
 
     layers: tuple[int, ...]
     screens: int
@@ -45,8 +51,10 @@ _captured: Captured | None = None
 
 @contextmanager
 def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[int, CapturedQK]]:
-    """Capture queries and keys of the language model's `layers` in one forward pass within the block; yield them by
-    layer. screens: number of screens in the pass, all of one size. Not for concurrent passes."""
+    """Capture the language model's queries and keys in one forward pass within the block; yield them by layer.
+
+    layers: those to capture. screens: number of screens in the pass, all of one size. Not for concurrent passes.
+    """
     global _captured
     _captured = Captured(layers, screens)
     try:
@@ -56,14 +64,19 @@ def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[in
 
 
 def install_attention(model: PreTrainedModel) -> None:
-    """Make `model`, a Qwen3-VL, use this attention; it must then be called within `capture_attention`."""
+    """Make `model`, a Qwen3-VL, use the attention whose queries and keys can be captured.
+
+    It must then be called within `capture_attention`.
+    """
     model.set_attn_implementation(PRETRAINING_ATTENTION)
     patch_patch_embedding(model)
 
 
 def make_screen_lengths(patches: int) -> torch.Tensor:
-    """Return `cu_seqlens` with which the library passes the patches of all screens to `_attend` in one call, which
-    splits them. patches: of all screens."""
+    """Return the `cu_seqlens` that let the library pass the patches of all screens in one call.
+
+    The attention of this module splits them. patches: of all screens.
+    """
     return torch.tensor([0, patches], dtype=torch.int32)
 
 
@@ -117,9 +130,11 @@ PREVIOUS_TOKEN_LAYER, PREVIOUS_TOKEN_HEADS = 0, 2  # layer, and its number of he
 
 @dataclass(frozen=True)
 class PretrainLosses:
-    """Hold the losses of one pass. answers: weighted mean cross-entropy over response tokens. aids: the auxiliary
-    losses, by name. right: share of attention targets that the heads hit. predicted: [response tokens], the likeliest
-    token at each."""
+    """Hold the losses of one pass.
+
+    answers: weighted mean cross-entropy over response tokens. aids: the auxiliary losses, by name. right: share of
+    attention targets that the heads hit. predicted: [response tokens], the likeliest token at each.
+    """
 
     answers: torch.Tensor
     aids: dict[str, torch.Tensor]
@@ -134,8 +149,11 @@ class PretrainLosses:
 
 @dataclass(frozen=True)
 class ScreenTargets:
-    """Hold the targets of seeing for a batch: the results of `build_naming_targets`, `build_placing_targets`,
-    `build_spelling_targets` and `build_reading_targets` in `batches`."""
+    """Hold what the image tokens and patches of a batch should predict of the screens.
+
+    They are the results of `build_naming_targets`, `build_placing_targets`, `build_spelling_targets` and
+    `build_reading_targets` in `batches`.
+    """
 
     names: tuple[torch.Tensor, torch.Tensor]
     places: torch.Tensor
@@ -154,8 +172,11 @@ class AuxiliaryHeads(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(vision)
 
     def losses(self, features: torch.Tensor, patches: torch.Tensor, shown: ScreenTargets) -> dict[str, torch.Tensor]:
-        """Compute the losses placing, spelling and reading, scalars by name. features: [image tokens, hidden]. patches:
-        [patches, vision], the vision tower's last hidden states. shown: their targets."""
+        """Compute the losses placing, spelling and reading, scalars by name.
+
+        features: [image tokens, hidden]. patches: [patches, vision], the vision tower's last hidden states. shown:
+        their targets.
+        """
         return {
             "placing": self.placing(features, shown.places),
             "spelling": _character_loss(self.spell(self.norm(patches.float())), shown.spelling),
@@ -163,8 +184,11 @@ class AuxiliaryHeads(torch.nn.Module):
         }
 
     def placing(self, features: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Compute the mean cross-entropy of a centre's digits over the image tokens that show something; first digits
-        weigh five times as much as second ones."""
+        """Compute the mean cross-entropy of a centre's digits over the image tokens that show something.
+
+        First digits weigh five times as much as second ones. features: [image tokens, hidden]. places: of
+        `build_placing_targets`.
+        """
         logits = self.place(features.float()).view(-1, 4, 10)
         each = cross_entropy(logits.transpose(1, 2), places, reduction="none", ignore_index=batches.IGNORED)
         weights = torch.tensor([TENS_WEIGHT, UNITS_WEIGHT] * 2) / (2 * TENS_WEIGHT + 2 * UNITS_WEIGHT)
@@ -213,9 +237,11 @@ def compute_question_losses(
     shown: ScreenTargets | None,
     digits: torch.Tensor,
 ) -> PretrainLosses:
-    """Compute the losses of questions about screens. shown: targets of seeing; None computes no losses of seeing, only
-    pointing, and copying where questions repeat a name. digits: int64 [10], token ids of the digits. The model needs
-    `install_attention`."""
+    """Compute the losses of questions about screens: of the answers, of pointing, and of seeing.
+
+    shown: targets of seeing; None: no losses of seeing are computed, only pointing, and copying where questions repeat
+    a name. digits: int64 [10], token ids of the digits. The model needs `install_attention`.
+    """
     inputs = dict(packed.inputs)
     core = model.model
     patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
@@ -238,8 +264,11 @@ def compute_question_losses(
 
 
 def compute_digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
-    """Return loss weights [batch, length]: TENS_WEIGHT for the first of two successive digits, UNITS_WEIGHT for the
-    second, 1 elsewhere. labels: [batch, length]. digits: int64 [10], token ids of the digits."""
+    """Return loss weights [batch, length] that stress the first of two successive digits.
+
+    They are TENS_WEIGHT for the first digit, UNITS_WEIGHT for the second, 1 elsewhere. labels: [batch, length]. digits:
+    int64 [10], token ids of the digits.
+    """
     digit = torch.isin(labels, digits)
     after, before = torch.zeros_like(digit), torch.zeros_like(digit)
     after[:, 1:], before[:, :-1] = digit[:, :-1], digit[:, 1:]

@@ -54,7 +54,7 @@ DESCRIPTION_SKILLS = ("describe", "board")  # their answers are too long for one
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """Hold a question, the model's answer (text), and whether it is right. pixels: uint8 [side, side, 3]."""
+    """Hold a question, the model's answer `text`, and whether it is right. pixels: uint8 [side, side, 3]."""
 
     scene: layouts.Scene
     pixels: np.ndarray
@@ -64,10 +64,10 @@ class JudgedAnswer:
 
 
 def is_correct_answer(question: layouts.SceneQuestion, text: str, coordinates: int) -> bool:
-    """Tell whether an answer is right: the right kind of action with its points in the question's boxes; for a question
-    without boxes, and for a description, the same text. Thoughts are ignored.
+    """Tell whether an answer is right: the right kind of action, with its points in the question's boxes.
 
-    text: the answer. coordinates: `policy.coordinates`, of its points.
+    For a question without boxes, and for a description, it is right if it is the same text. Thoughts are ignored. text:
+    the answer. coordinates: `policy.coordinates`, of its points.
     """
     if not question.boxes or question.skill == "describe":
         return text.split("Action: ")[-1] == question.response.split("Action: ")[-1]
@@ -145,7 +145,7 @@ ACCURACY_WINDOW = 300  # number of questions over which a success rate is measur
 
 
 def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
-    """Draw by `rng` (kind, level) of the next `count` scenes: all kinds, those that teach most more often.
+    """Draw by `rng` kind and level of each of the next `count` scenes; kinds that teach most come more often.
 
     Levels need not rise with success: with the pointing loss, attention falls on the right one of several things after
     5,000 screens. Without that loss a small model needs rising levels to learn which thing a word means.
@@ -156,7 +156,7 @@ def draw_scene_kinds(count: int, rng: random.Random) -> list[tuple[str, int]]:
 
 @dataclass
 class KindAccuracy:
-    """Measure success for each kind of scene, on its newest ACCURACY_WINDOW or more questions."""
+    """Hold the success rate of each kind of scene, on its newest ACCURACY_WINDOW or more questions."""
 
     hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(layouts.SCENE_KINDS, 0))
     asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(layouts.SCENE_KINDS, 0))
@@ -210,8 +210,10 @@ log = logging.getLogger(__name__)
 
 
 class PretrainLog:
-    """Write `log.jsonl`: means since the last line, and evaluations. out: folder of the file. speaks: whether this is
-    the first process; others write nothing."""
+    """Write `log.jsonl`: means since the last line, and evaluations.
+
+    out: folder of the file. speaks: whether this is the first process; others write nothing.
+    """
 
     def __init__(self, out: Path, speaks: bool) -> None:
         self._file, self._speaks = out / "log.jsonl", speaks
@@ -223,8 +225,10 @@ class PretrainLog:
         self._losses: list[tuple[float, ...]] = []
 
     def note(self, lost: Sequence[objectives.PretrainLosses], seen: int, asked: int) -> None:
-        """Add the losses of a step. lost: of the screens, then of the copy texts, if any. seen, asked: numbers of
-        screens and questions."""
+        """Add the losses of a step.
+
+        lost: of the screens, then of the copy texts, if any. seen, asked: numbers of screens and questions.
+        """
         aids = {name: aid.item() for part in lost for name, aid in part.aids.items()}
         copies = sum(part.answers.item() for part in lost[1:])
         named = [aids.get(name, 0.0) for name in objectives.AUXILIARY_WEIGHTS]
@@ -232,8 +236,10 @@ class PretrainLog:
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
     def write(self, step: int, success: dict[str, float]) -> None:
-        """Write a line of means since the last line, after `step` steps. success: by kind of scene, 0 to 1. In the line
-        scenes_s and questions_s are this process's numbers per second."""
+        """Write a line of means since the last line, after `step` steps.
+
+        success: by kind of scene, 0 to 1. In the line scenes_s and questions_s are this process's numbers per second.
+        """
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
         names = ("answers", *objectives.AUXILIARY_WEIGHTS, "right", "copies")
@@ -282,14 +288,17 @@ _LIMIT_S = 6 * 3600  # timeout of the steps between two evaluations, with severa
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Describe one pretraining. out: its folder. seed: of weights, scenes and questions. steps: gradient steps in all.
-    seeing: the first steps, in which the model learns only to see, without questions. copying: the model also learns to
-    copy from texts, with vision tower and word embeddings frozen; for a `start` that sees already. start: checkpoint to
-    begin with; None: random weights. seconds: time limit of one call. optimizer: its processes share each batch; the
-    result depends on their number as on a seed. chunk: scenes that a process draws at once; the result depends on it
-    too. report_every, evaluate_every: in steps. held_out: scenes of each kind in an evaluation. policy: block `policy`,
-    the form of prompts and answers."""
+class PretrainRecipe:
+    """Hold the settings of one pretraining.
+
+    out: its folder. seed: of weights, scenes and questions. steps: gradient steps in all. seeing: the first steps, in
+    which the model learns only to see, without questions. copying: the model also learns to copy from texts, with
+    vision tower and word embeddings frozen; for a `start` that sees already. start: checkpoint to begin with; None:
+    random weights. seconds: time limit of one call. optimizer: its processes share each batch; the result depends on
+    their number as on a seed. chunk: scenes that a process draws at once; the result depends on it too. report_every,
+    evaluate_every: in steps. held_out: scenes of each kind in an evaluation. policy: block `policy`, the form of
+    prompts and answers.
+    """
 
     out: Path
     seed: int = 7
@@ -306,10 +315,10 @@ class Recipe:
     policy: config.PolicySettings = field(default_factory=config.PolicySettings)
 
 
-def run_pretraining(recipe: Recipe, *, resume: bool = True) -> Path:
+def run_pretraining(recipe: PretrainRecipe, *, resume: bool = True) -> Path:
     """Pretrain a base model by `recipe` and return its checkpoint's folder, `out`/base (bfloat16 on disk).
 
-    resume: continue from `out`/state.pt where it exists, whatever recipe began it; False begins anew. The checkpoint is
+    resume: continue from `out`/state.pt where it exists, whatever recipe began it; False removes it. The checkpoint is
     written at each evaluation and at the end; `out`/log.jsonl gets a line every `report_every` steps and at each
     evaluation. Stops after `steps` steps, or `seconds` of this call; a state with `steps` steps is not trained further.
     Raises BadInput for settings that exclude one another, a number of processes that does not divide the batches, an
@@ -366,7 +375,7 @@ class Pretrainer(TrainState):
 
     counters = ("step", "chunk")
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: PretrainRecipe) -> None:
         self.recipe = recipe
         torch.manual_seed(recipe.seed)
         if recipe.start:

@@ -27,9 +27,11 @@ if TYPE_CHECKING:  # names are looked up without importing torch, which takes se
 
 @dataclass(frozen=True)
 class TurnEstimates:
-    """Hold the estimates of one trajectory. advantages: one array per turn, [response tokens]. returns: V's targets, in
-    the same shapes; empty without V. horizon: how many tokens a reward reaches back; NaN where it reaches all tokens
-    equally."""
+    """Hold the estimated advantages of one trajectory's tokens, and the targets of V.
+
+    advantages: one array per turn, [response tokens]. returns: V's targets, in the same shapes; empty without V.
+    horizon: how many tokens a reward reaches back; NaN where it reaches all tokens equally.
+    """
 
     advantages: tuple[np.ndarray, ...]
     returns: tuple[np.ndarray, ...] = ()
@@ -38,8 +40,10 @@ class TurnEstimates:
 
 @dataclass(frozen=True)
 class ScoredTrajectory:
-    """Hold a whole trajectory, as input of an algorithm. task_id, start: trajectories of one task and start are a group
-    (start: "" for the task's beginning). rewards: shaped reward of each step. lengths: trainable tokens of each step.
+    """Hold a whole trajectory with its rewards, as input of an algorithm.
+
+    task_id, start: trajectories of one task and start are a group (start: "" for the task's beginning). rewards: shaped
+    reward of each step. lengths: trainable tokens of each step.
 
     Only where the algorithm needs V: values, one array per step, [its tokens]; bootstrap, V after the last token, and
     outcome, the score earned by then, both of a truncated trajectory. They are 0 for one that ended by itself, whose
@@ -91,7 +95,7 @@ def list_algorithms() -> list[str]:
 
 
 def check_algorithm(name: str) -> None:
-    """Check that there is an RL algorithm `name`. Raises BadInput where there is none."""
+    """Raise BadInput where there is no RL algorithm `name`."""
     if name not in (known := list_algorithms()):
         what = f"there is no algorithm {name!r}"
         raise BadInput(what, where="rl.algorithm", fix=f"known are {', '.join(known)}")

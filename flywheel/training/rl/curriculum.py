@@ -1,11 +1,14 @@
-"""Choose the task of the next group of episodes: levels rise with success, and tasks that teach nothing are rarer; or,
-for value pretraining, in shuffled rounds.
+"""Choose the task of the next group of episodes: levels rise with success, and tasks that teach nothing are rarer.
+
+For value pretraining tasks come in shuffled rounds instead.
 
 A group of episodes is informative if some succeed and some fail (with equal outcomes all advantages are 0). The success
 rate p of a task has a Beta distribution: its prior comes from the outcomes of the task's kind (world, template, level),
 its counts from the task's own outcomes, older ones with less weight. A task's weight is the probability that a group of
 n is mixed,
+
     1 - E[p^n] - E[(1 - p)^n],   E[p^n] = prod_{i<n} (a + i) / (a + b + i) for p ~ Beta(a, b),
+
 so a task that is always or never solved is drawn less, and one that was never tried more. (The report says that tasks
 grow harder with the agent, but not how; DAPO 2025 discards unmixed groups, after they were played.)
 
@@ -43,7 +46,10 @@ _SURE = 0.95  # success rate from which a task counts as always solved; up to 1 
 
 @dataclass(frozen=True)
 class PastOutcomes:
-    """Hold the outcomes before a run: (successes, episodes) by task_id and by kind (world, template, level)."""
+    """Hold how often tasks were solved before the run.
+
+    tasks, kinds: (successes, episodes) by task_id, and by kind (world, template, level).
+    """
 
     tasks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     kinds: Mapping[TaskKind, tuple[float, float]] = field(default_factory=dict)
@@ -80,16 +86,19 @@ class _FadingCount:
 
 
 class Curriculum:
-    """Choose among tasks of one domain. Not safe for concurrent threads.
+    """Hold what is known of the success at the tasks of one domain, and choose among them.
 
-    Tasks above the open level of their world are drawn only through the uniform share
-    (rl.curriculum_uniform_fraction). A level opens once the share rl.curriculum_level_up_success of the newest episodes
-    of the level below succeeds, of one and a half groups or more, and never closes.
+    Tasks above the open level of their world are drawn only through the uniform share (rl.curriculum_uniform_fraction).
+    A level opens once the share rl.curriculum_level_up_success of the newest episodes of the level below succeeds, of
+    one and a half groups or more, and never closes. Not safe for concurrent threads.
     """
 
     def __init__(self, tasks: Sequence[Task], rl: RlSettings, seed: int, prior: PastOutcomes | None = None) -> None:
-        """Begin with `tasks`. rl: block `rl`. seed: of the first order. prior: outcomes before the run. Raises
-        TrainingError for no tasks, or two with the same id."""
+        """Begin with `tasks`, each of which has an id of its own.
+
+        rl: block `rl`. seed: of the first order. prior: outcomes before the run. Raises TrainingError for no tasks, or
+        two with the same id.
+        """
         self._tasks = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
         if not tasks or len(self._tasks) < len(tasks):
             what = "two tasks have the same id" if tasks else "there are no tasks"
@@ -129,11 +138,10 @@ class Curriculum:
         return self._tasks[chosen]
 
     def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        """Record the outcomes of a whole group of `task_id`; empty lists, where every environment crashed, change
-        nothing.
+        """Record the outcomes of a whole group of episodes of `task_id`.
 
-        scores, successes: of each episode. Raises TrainingError for an unknown task, lists of different lengths, or a
-        score that is not finite.
+        scores, successes: of each episode; empty lists, where every environment crashed, change nothing. Raises
+        TrainingError for an unknown task, lists of different lengths, or a score that is not finite.
         """
         task = self._tasks.get(task_id)
         if task is None or len(scores) != len(successes) or not all(map(math.isfinite, scores)):
@@ -150,21 +158,25 @@ class Curriculum:
         self._rise(task.world)
 
     def success_rate(self, task_id: str) -> float | None:
-        """Return the success rate of the task `task_id`, 0 to 1, newer episodes counting more; None where it has not
-        been played. Raises KeyError for an unknown task."""
+        """Return the success rate of the task `task_id`, 0 to 1, in which newer episodes count more.
+
+        None where it has not been played. Raises KeyError for an unknown task.
+        """
         own = self._own[task_id]
         return own.successes / own.episodes if own.episodes else None
 
     def chances(self) -> dict[str, float]:
-        """Return each task's share of the next draws, by task_id. They sum to 1, and each is at least
-        rl.curriculum_uniform_fraction / (number of tasks)."""
+        """Return each task's share of the next draws, by task_id.
+
+        They sum to 1, and each is at least rl.curriculum_uniform_fraction / (number of tasks).
+        """
         weights = {name: self._weight(task) for name, task in self._tasks.items()}
         total, floor = math.fsum(weights.values()), self._rl.curriculum_uniform_fraction
         even = 1 / len(weights)
         return {name: even * floor + (1 - floor) * (w / total if total else even) for name, w in weights.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the curriculum's metrics.
+        """Return what the curriculum adds to the metrics of an RL step, by name.
 
         Names begin with curriculum_: level_<world> (open level), level (mean over worlds), always, never, untried
         (shares of the tasks: 95% of the episodes solved, 5%, under half a group played), informative (share of the
@@ -180,8 +192,11 @@ class Curriculum:
         return found
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row per task (table `curriculum`): how often it was drawn, its outcomes, its probability, and the
-        reason why that is below an even share ("" where it is not, or where other tasks are only more promising)."""
+        """Return a row per task for the table `curriculum`: how often it was drawn, its outcomes, its probability.
+
+        `reason` says why that is below an even share; it is "" where it is not, or where other tasks are only more
+        promising.
+        """
         rows, even = [], 1 / len(self._tasks)
         for name, chance in self.chances().items():
             task, own = self._tasks[name], self._own[name]
@@ -228,8 +243,12 @@ class Curriculum:
 
 
 def describe_curriculum(table: Sequence[Mapping[str, Any]]) -> str:
-    """Describe in one line how many rows of a `table`, of `Curriculum.table`, are drawn less than evenly, and why: "3
-    always solved, 5 never solved of 20", or "none of 20"."""
+    """Describe in one line how many tasks of a curriculum are drawn less than evenly for a reason of their own.
+
+    table: as `Curriculum.table` returns it; rows whose `reason` is "" are not counted, also where others are only more
+    promising. Reasons are `always solved`, `level not reached` and `never solved`. Returns such as "3 always solved, 5
+    never solved of 20", or "none of 20".
+    """
     counts = Counter(row["reason"] for row in table if row["reason"])
     return f"{', '.join(f'{n} {why}' for why, n in sorted(counts.items())) or 'none'} of {len(table)}"
 
@@ -262,8 +281,10 @@ def _first_credit(seed: int, *names: object) -> float:
 
 
 class ShuffledTasks:
-    """Draw tasks in shuffled rounds, each once per round: for value pretraining, where the policy is fixed (a
-    `TaskSampler`)."""
+    """Draw tasks in shuffled rounds, each once per round (a `TaskSampler`).
+
+    It serves value pretraining, where the policy is fixed. tasks: at least one. seed: of the order.
+    """
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:
         self._order = [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]

@@ -1,9 +1,10 @@
-"""Choose what a group of RL's episodes plays, once the curriculum has drawn its task: which contents, and from where.
+"""Choose what a group of RL's episodes plays, once its task is drawn: fresh contents, and where they begin.
 
 Fresh contents (`rl.fresh_tasks`) are of the drawn task's world, template and level. A restored start
 (`rl.restored_start_fraction`) lies some steps before the end of a known success: as many as make success a coin toss,
-where a group teaches most. Each choice is a function of the run's seed, the group's number and the calls before it,
-which `RolloutLog` repeats in their order where a killed run goes on: so it draws the same ones.
+where a group teaches most; a true start is the task's beginning. Each choice is a function of the run's seed, the
+group's number and the calls before it, which `RolloutLog` repeats in their order where a killed run goes on: so it
+draws the same ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from flywheel.config import RlSettings
 from flywheel.envs.base import Task
 from flywheel.rollout.async_pool import EpisodeBatch, EpisodeGroup
 from flywheel.rollout.episode import derive_seed
-from flywheel.rollout.starts import SOLVER, KnownSuccess, RestoredStart
+from flywheel.rollout.solvers import SOLVER, has_expert
+from flywheel.rollout.starts import KnownSuccess, RestoredStart
 
 DrawFreshTask = Callable[[Task, int], Task]  # of a drawn task and the group's number
 
@@ -28,31 +30,27 @@ _SURE, _LOST = 0.7, 0.3  # success rates beyond which the start moves away from 
 
 @dataclass
 class StartDepth:
-    """Control how many steps before the end of a success episodes begin, `depth`; p: their success rate there, of which
-    nothing is known at first."""
+    """Hold how many steps before the end of a success the episodes of a task begin, `depth`.
+
+    p: the success rate of those that began there, in [0, 1]; nothing is known of it at first.
+    """
 
     depth: int = 1
     p: float = 0.5
 
     def record(self, successes: Sequence[bool], most: int) -> None:
-        """Record the outcomes, whether each is a success, of a group of at least one episode that began there: more
-        than 70% of success on average, of which the newest group is 0.3, move the start one step away from the end,
-        less than 30% one towards it.
-        successes: of each episode. most: bound of the depth."""
+        """Record the outcomes of a group that began at the depth, and move the depth by one step where p says so.
+
+        Above 70% of success (p, a moving average in which the newest group weighs 0.3) the start moves away from the
+        end, below 30% towards it. successes: whether each episode is one; at least one. most: bound of the depth.
+        """
         self.p += _RATE * (sum(successes) / len(successes) - self.p)
         step = (self.p > _SURE) - (self.p < _LOST)
         self.depth = max(1, min(self.depth + step, most))
 
 
-def has_solver(task: Task) -> bool:
-    """Tell whether the task's suite has a solver (`envs.suites.oracle`)."""
-    from flywheel.envs.suites import catalogue  # imports browser suites, which most runs do not need
-
-    return task.environment == "browser" and task.world in catalogue.list_worlds()
-
-
 class GroupChooser:
-    """Choose contents and start of each group (a `GroupPlanner`).
+    """Choose the contents and the start of each group of episodes (a `GroupPlanner`).
 
     The depth of starts, their success rate, and the turns of restored and true starts are kept for each task; with
     fresh contents for each world, template and level, as a task is then drawn once.
@@ -66,11 +64,14 @@ class GroupChooser:
         successes: Iterable[KnownSuccess] = (),
         draw_fresh: DrawFreshTask | None = None,
         on_task: Callable[[Task], None] = lambda task: None,
-        solvable: Callable[[Task], bool] = has_solver,
+        solvable: Callable[[Task], bool] = has_expert,
     ) -> None:
-        """rl: block `rl`. seed: of the turns. successes: that episodes can begin within. draw_fresh: draws fresh
-        contents, such as `ContentDrawer.draw`; None: the drawn task is played. on_task: called with each task that is
-        drawn so, again where a run goes on. solvable: tells whether a task's suite has a solver."""
+        """Begin with what is known before the run.
+
+        rl: block `rl`. seed: of the turns. successes: that episodes can begin within. draw_fresh: draws fresh contents,
+        such as `ContentDrawer.draw`; None: the drawn task is played. on_task: called with each task that is drawn so,
+        again where a run goes on. solvable: tells whether a task's suite has an expert.
+        """
         self._rl, self._seed, self._draw, self._on_task, self._solvable = rl, seed, draw_fresh, on_task, solvable
         self._known: dict[tuple[str, str], list[KnownSuccess]] = defaultdict(list)  # by source and key
         for one in sorted(successes, key=lambda one: one.trajectory_id):
@@ -97,14 +98,19 @@ class GroupChooser:
         return EpisodeGroup(self._fresh(number, task), task.task_id)
 
     def record(self, group: EpisodeGroup, successes: Sequence[bool]) -> None:
-        """Record how a group ended; only one that was to begin within a success counts here. successes: whether each
-        episode is one; empty changes nothing."""
+        """Record how a group ended; only one that was to begin within a success changes anything.
+
+        successes: whether each episode is one; empty changes nothing.
+        """
         if group.key and successes:
             self._depths[group.key].record(successes, self._most[group.key])
 
     def drop(self, group: EpisodeGroup, reason: str) -> None:
-        """Drop the success that a group was to begin within, so that no later group does; where its solver was to play,
-        the solver is not asked for that task again. reason: why, counted in `dropped`."""
+        """Drop the success that a group was to begin within, so that no later group begins within it.
+
+        Where a solver was to play up to the start, it is not asked for that task again. reason: why the start cannot be
+        reached, counted in `dropped`.
+        """
         self.dropped[reason] += 1
         success = group.start.success if group.start else None
         if success is None:
@@ -151,7 +157,7 @@ class GroupChooser:
 
 
 def start_metrics(batch: EpisodeBatch) -> dict[str, float]:
-    """Compute the metrics of a batch's starts.
+    """Compute the metrics of where the episodes of a batch began.
 
     restored_fraction: share of its episodes that began within a success. live_true_starts, live_restored_starts: share
     of its groups of true and of restored starts, of two episodes or more, whose scores differ. start_depth: mean number

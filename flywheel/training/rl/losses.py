@@ -25,10 +25,11 @@ _FARTHEST = 20.0  # bound of |log rho|: exp could overflow, and 0 x inf would ma
 
 @dataclass(frozen=True)
 class PolicyTerms:
-    """Hold sums over trainable tokens, not divided by their number, so that micro-batches' sums add up.
+    """Hold sums of the policy loss's terms over trainable tokens, for the metrics of a step.
 
-    kl: divergence of the sampling policy from the new one, estimator r - 1 - log r (Schulman's k3). clipped: tokens
-    whose gradient the clipping removed. truncated: tokens whose importance weight was bounded.
+    They are not divided by the number of tokens, so that micro-batches' sums add up. kl: divergence of the sampling
+    policy from the new one, estimator r - 1 - log r (Schulman's k3). clipped: tokens whose gradient the clipping
+    removed. truncated: tokens whose importance weight was bounded.
     """
 
     tokens: float = 0.0
@@ -49,7 +50,7 @@ class PolicyTerms:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Hold the trainable tokens of one micro-batch; each array [tokens].
+    """Hold the trainable tokens of one micro-batch, as arrays [tokens].
 
     logprobs: under the weights in training, with gradient. old_logprobs: as sampled. proximal: under the weights before
     this RL step. entropy: without gradient. successful: whether the token's trajectory succeeded. tokens,
@@ -67,8 +68,10 @@ class TokenBatch:
 
 
 def clipped_loss(part: TokenBatch, rl: RlSettings) -> tuple[Tensor, PolicyTerms]:
-    """Compute `policy_loss` of the micro-batch `part` (a scalar), plus rl.positive_nll times `positive_nll` (VAPO), and
-    the terms of the former. rl: block `rl`, with eps_low, eps_high and dual_clip."""
+    """Compute PPO's loss of a micro-batch, plus rl.positive_nll times `positive_nll` (VAPO).
+
+    Returns the loss (a scalar) and the terms of `policy_loss`. rl: block `rl`, with eps_low, eps_high and dual_clip.
+    """
     every = torch.ones_like(part.logprobs, dtype=torch.bool)
     loss, terms = policy_loss(
         part.logprobs,
@@ -101,9 +104,11 @@ def policy_loss(
     proximal: Tensor | None = None,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, PolicyTerms]:
-    """Compute PPO's loss: -sum w L / tokens, L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), but at least
-    dual_clip A where A < 0; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), bounded by 1 + eps_high
-    where A > 0 and by dual_clip elsewhere.
+    """Compute PPO's clipped loss, with dual clip and importance weights for tokens that older weights sampled.
+
+    It is -sum w L / tokens, L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), but at least dual_clip A where A <
+    0; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), bounded by 1 + eps_high where A > 0 and by
+    dual_clip elsewhere.
 
     All arrays have one shape, such as [batch, length] of a padded batch or [tokens] of a pack; entries outside `mask`
     may be anything, NaN included. old_logprobs: of each token under the weights that sampled it, which may differ
@@ -149,12 +154,17 @@ def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: in
 
 
 def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) -> Tensor:
-    """Compute sum (V - R)^2 / (2 tokens) over the tokens of `mask`, a scalar with gradient. values (V), returns (R),
-    mask: of one shape. tokens: number of trainable tokens of the global batch, at least one."""
+    """Compute the value model's loss, sum (V - R)^2 / (2 tokens) over the tokens of `mask`: a scalar with gradient.
+
+    values (V), returns (R), mask: of one shape. tokens: number of trainable tokens of the global batch, at least one.
+    """
     return 0.5 * (values[mask] - returns[mask]).square().sum() / tokens
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
-    """Compute 1 - Var(R - V) / Var(R) of `values` V and `returns` R, [tokens] each; NaN where all returns are equal."""
+    """Compute 1 - Var(R - V) / Var(R): the share of the returns' variance that the values explain.
+
+    values (V), returns (R): [tokens] each. NaN where all returns are equal.
+    """
     spread = float(np.var(returns))
     return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")

@@ -1,4 +1,4 @@
-"""Keep successes of tasks that seldom succeed, and train on their turns again (`rl.replay_fraction`).
+"""Keep successful episodes, and train again on turns of those whose tasks seldom succeed (`rl.replay_fraction`).
 
 A turn is taken again with the advantage that it had in its own batch, if that was positive, and with the
 log-probabilities that were recorded then. The buffer's list is saved with the trainer's state, its episodes lie in
@@ -28,7 +28,7 @@ _MOST = 256  # episodes that are kept, the newest
 
 @dataclass(frozen=True)
 class ReplayedTurns:
-    """Name turns of one kept episode. turns: their numbers among its own steps. advantages: of each."""
+    """Hold the turns drawn from one kept episode: their indices among its steps, and the advantage of each."""
 
     trajectory_id: str
     turns: tuple[int, ...]
@@ -36,16 +36,22 @@ class ReplayedTurns:
 
 
 class ReplayBuffer:
-    """Keep the newest successful true starts in `folder`. entries: for the saved state, oldest first: `id` of the
-    trajectory, `task` that was drawn, `advantages` of its turns."""
+    """Keep the newest 256 successful episodes that began at their task's beginning, as files in `folder`.
+
+    entries: for the saved state, oldest first: `id` of the trajectory, `task` that was drawn, `advantages` of its
+    turns.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.entries: list[dict[str, Any]] = []
 
     def add(self, batch: EpisodeBatch, advantages: Mapping[str, Sequence[float]]) -> None:
-        """Add the successes of a `batch` that was trained on, each with a file; of more than 256 the oldest go.
-        advantages: of each turn, by trajectory_id. Raises DiskFull."""
+        """Keep the successful episodes of a `batch` that was trained on, each in a file.
+
+        They are those that began at their task's beginning and have a turn of positive advantage; of more than 256 the
+        oldest go. advantages: of each turn, by trajectory_id. Raises DiskFull.
+        """
         for (request, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True):
             mine = [float(one) for one in advantages.get(episode.id, ())]
             if outcome.success and not episode.trajectory.start_step and max(mine, default=0.0) > 0:
@@ -56,7 +62,7 @@ class ReplayBuffer:
         self.entries = self.entries[-_MOST:]
 
     def sweep(self) -> None:
-        """Delete the files of episodes that are not kept, once the state that says so is saved."""
+        """Delete the files of episodes that are no longer kept; call it once the state that says so is saved."""
         kept = {self._file(entry["id"]) for entry in self.entries}
         for path in self._folder.glob("*.zip"):
             if path not in kept:
@@ -65,8 +71,8 @@ class ReplayBuffer:
     def choose(self, count: int, success_rate: Callable[[str], float | None], seed: int) -> list[ReplayedTurns]:
         """Draw `count` turns of positive advantage, or as many as there are, of tasks that seldom succeed now.
 
-        success_rate: of a task by its id, in [0, 1]; None: not known, and its turns are not drawn. seed: of the draw.
-        Returns them sorted by trajectory.
+        Seldom: in less than half of the episodes. success_rate: of a task by its id, in [0, 1]; None: not known, and
+        its turns are not drawn. seed: of the draw. Returns them sorted by trajectory.
         """
         rare = [entry for entry in self.entries if (rate := success_rate(entry["task"])) is not None and rate < _RARE]
         turns = [(entry, n) for entry in rare for n, one in enumerate(entry["advantages"]) if one > 0]
@@ -80,8 +86,11 @@ class ReplayBuffer:
         ]
 
     def read(self, chosen: Sequence[ReplayedTurns], encoder: Encoder, settings: Settings) -> list[Experience]:
-        """Build the experiences of `chosen` turns, in order. encoder: of the policy. Raises DataError for an episode
-        that is missing or damaged, and what `build_experiences` does."""
+        """Read the `chosen` turns from their files as experiences to train on, in order.
+
+        encoder: of the policy. settings: of the workspace. Raises DataError for an episode that is missing or damaged,
+        and what `build_experiences` does.
+        """
         found = []
         for one in chosen:
             facts, episode = (

@@ -94,11 +94,10 @@ def hash_run_inputs(
     prior: PastOutcomes | None,
     successes: Sequence[KnownSuccess] = (),
 ) -> str:
-    """Hash all inputs that a run of `train_rl` with these arguments depends on, to 64 hex digits, so that the saved
-    state of another run is not resumed.
+    """Hash all that an RL run depends on, to 64 hex digits, so that the saved state of another run is not resumed.
 
-    tasks, successes: by their ids alone. Raises ModelError as `checkpoint_digest`, BadInput for an environment that is
-    not known or wrong settings of it.
+    The arguments are those of `train_rl`. tasks, successes: by their ids alone. Raises ModelError as
+    `checkpoint_digest`, BadInput for an environment that is not known or wrong settings of it.
     """
     names = [task.task_id for task in tasks] + [one.trajectory_id for one in successes]
     used = [_STATE_FORMAT, checkpoint_digest(sft_folder), domain, iteration, settings.seed, names]
@@ -109,8 +108,11 @@ def hash_run_inputs(
 
 @contextmanager
 def open_trainer_thread(settings: Settings) -> Iterator[ThreadPoolExecutor]:
-    """Open the trainer's single thread within the block, with a team of OpenMP threads (`count_trainer_threads` of
-    these `settings`), and leave the other cores to the policy: torch's number of threads is lowered meanwhile."""
+    """Open the trainer's single thread within the block, and leave the other cores to the policy.
+
+    The thread has a team of OpenMP threads, as many as `count_trainer_threads` of these `settings`; torch's number of
+    threads is lowered meanwhile.
+    """
     every = torch.get_num_threads()
     trainer = count_trainer_threads(settings, every)
     torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # for threads that start after this
@@ -168,7 +170,7 @@ def episode_metrics(batch: Sequence[Experience]) -> dict[str, float]:
 
 
 def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
-    """Compute success_<world>: the share of the batch's true starts in that world that succeeded."""
+    """Compute success_<world>: the share of successes among the episodes that began at their task's beginning."""
     found: dict[str, list[bool]] = defaultdict(list)
     for (ticket, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True):
         if not episode.trajectory.start_step:
@@ -177,7 +179,10 @@ def success_by_world(batch: EpisodeBatch) -> dict[str, float]:
 
 
 def group_metrics(batch: EpisodeBatch) -> dict[str, float]:
-    """Compute `measure_groups` of the batch's groups of true starts: what begins within a success is half solved."""
+    """Compute `measure_groups` of the batch's groups that began at their task's beginning.
+
+    What begins within a success is half solved, so it is left out.
+    """
     groups: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     for (request, episode), outcome in zip(batch.episodes, batch.outcomes, strict=True):
         if not episode.trajectory.start_step:
@@ -190,9 +195,9 @@ class RLResult:
     """Hold the outcome of an RL run.
 
     curve: metrics of each step. curriculum: `Curriculum.table`. dropped_starts: number of starts within a success that
-    could not be reached, by reason. trajectories: trajectory_id -> number of samples that
-    the policy was trained on (steps x rl.epochs), in the order of training. weights: weights[k] is the digest of the
-    weights after k steps, which acted then.
+    could not be reached, by reason. trajectories: trajectory_id -> number of samples that the policy was trained on
+    (steps x rl.epochs), in the order of training. weights: weights[k] is the digest of the weights after k steps, which
+    acted then.
     """
 
     curve: list[dict[str, Any]]
@@ -234,14 +239,16 @@ def train_rl(
     from another thread, with each scored episode; one that crashed is not scored. stop: called after each step; True
     ends the run as if rl.steps were reached.
 
-    The curve has one dict per step: step, reward, score, success, success_<world>, reward_<interface> and
-    success_<interface> of tasks with an interface (all of true starts), with restored starts also success_restored,
-    dropped_starts (so far) and `groups.start_metrics`, with groups `measure_groups`, where others than the verifier pay
-    and `rl.audit_fraction` is set those of `RewardAudit.add`, with replay replayed_turns,
-    response_length and think_length (tokens per step), rounds (steps per episode), episodes, metrics of the gradient
-    step, of the rollout pool and of the curriculum, horizon, rollout_s (seconds of waiting for the batch), update_s.
-    Values that are not finite are left out. If the algorithm needs V and rl.value_pretraining_steps is not 0, a dict of
-    step 0 comes first, with episodes and value pretraining's metrics.
+    Returns the outcome of the run: its curve, the curriculum's table, the samples trained on by trajectory, the
+    weights' digest after each step, and the starts that were dropped, by reason. The curve has one dict per step: step,
+    reward, score, success, success_<world>, reward_<interface> and success_<interface> of tasks with an interface (all
+    of true starts), with restored starts also success_restored, dropped_starts (so far) and `groups.start_metrics`,
+    with groups `measure_groups`, where others than the verifier pay and `rl.audit_fraction` is set those of
+    `RewardAudit.add`, with replay replayed_turns, response_length and think_length (tokens per step), rounds (steps per
+    episode), episodes, metrics of the gradient step, of the rollout pool and of the curriculum, horizon, rollout_s
+    (seconds of waiting for the batch), update_s. Values that are not finite are left out. If the algorithm needs a
+    value model and rl.value_pretraining_steps is not 0, a dict of step 0 comes first, with episodes and value
+    pretraining's metrics.
 
     Raises TrainingError where there are no tasks, no episode can be used, no batch is complete in time, every
     environment crashes, a scorer fails, a loss is not finite, rollout and training disagree, the saved state is

@@ -1,4 +1,4 @@
-"""Train RL on episodes, in each training process: value model, samples, gradient steps, value pretraining."""
+"""Train policy and value model on episodes, in each process of RL: samples, gradient steps, value pretraining."""
 
 from __future__ import annotations
 
@@ -43,15 +43,19 @@ _FEATURE_SCALE = 10.0  # factor of the extra features: at 1 a few gradient steps
 
 @dataclass(frozen=True)
 class ValueFeatures:
-    """Hold the value model's extra inputs for the state before a step. score: of that state, 0 to 1. left: share of the
-    step budget that is left, 1 at the first step."""
+    """Hold the value model's extra inputs for the state before a step.
+
+    score: of that state, 0 to 1. left: share of the step budget that is left, 1 at the first step.
+    """
 
     score: float = UNKNOWN_FEATURE
     left: float = UNKNOWN_FEATURE
 
     def append_to(self, hidden: Tensor) -> Tensor:
-        """Append these features to the hidden states of one step, [tokens, width]; return the input of `ValueModel`,
-        [tokens, width + 2]."""
+        """Append these features to the hidden states of one step: [tokens, width] -> [tokens, width + 2].
+
+        Returns the input of `ValueModel`.
+        """
         return torch.cat([hidden, hidden.new_tensor(astuple(self)).expand(len(hidden), -1)], dim=-1)
 
 
@@ -97,7 +101,7 @@ class Learner(engines.TrainState):
         constraint: AnswerConstraint | None = None,
         bfloat16: bool = False,
     ) -> None:
-        """Take `policy`, the network on its device, in training mode.
+        """Put `policy`, the network on its device, into training, with a value model where the algorithm needs one.
 
         rl: block `rl`. seed: of the value model's first weights. algorithm: None: that of rl.algorithm. constraint:
         guided decoding of the samples' answers, if any. bfloat16: compute the policy's products in it. Raises BadInput
@@ -132,8 +136,9 @@ class Learner(engines.TrainState):
 
 @dataclass(frozen=True)
 class Experience:
-    """Hold one trajectory to train on. samples, rewards, value_features: of each step of its own. score, success
-    (V = 1): of the episode's outcome.
+    """Hold one trajectory to train on, with its rewards.
+
+    samples, rewards, value_features: of each step of its own. score, success (V = 1): of the episode's outcome.
 
     bootstrap_context: prompt of the step that would have followed, for a truncated trajectory; else None. later: score
     that is then missing in the rewards. start: names where within a success it began; "" for the task's beginning.
@@ -158,13 +163,13 @@ class Experience:
 
 @dataclass(frozen=True)
 class StepSample:
-    """Hold one training sample: a step with advantages, value targets (returns) and values of its tokens, [response].
+    """Hold one training sample of RL: a step with advantages, value targets and log-probabilities of its tokens.
 
-    old_logprobs: as sampled, at the sampling temperature. on_policy: whether the present weights sampled the step.
-    proximal: log-probabilities under the present weights; equal to old_logprobs if `on_policy`. logprob_diff:
-    [response], |recomputed - sampled log-probability|, recomputed with the present weights. value_input: input of the
-    value model, [response, width + 2]. returns, values, value_input: None without a value model. item: the sample in
-    the form for micro-batches.
+    advantages, returns (the targets), values: [response]. old_logprobs: as sampled, at the sampling temperature.
+    on_policy: whether the present weights sampled the step. proximal: log-probabilities under the present weights;
+    equal to old_logprobs if `on_policy`. logprob_diff: [response], |recomputed - sampled log-probability|, recomputed
+    with the present weights. value_input: input of the value model, [response, width + 2]. returns, values,
+    value_input: None without a value model. item: the sample in the form for micro-batches.
     """
 
     experience: Experience
@@ -252,12 +257,12 @@ def _build_experience(
 def estimate_step_samples(
     batch: Sequence[Experience], learner: Learner, rl: RlSettings
 ) -> tuple[list[StepSample], float]:
-    """Estimate values and advantages over each whole trajectory, by the learner's algorithm, and cut them into steps.
+    """Estimate values and advantages over each whole trajectory, and cut them into training samples, one per step.
 
-    batch: whole trajectories, at least one. rl: block `rl`. Returns one sample per step, and the mean horizon in tokens
-    (NaN where the algorithm has none). Raises TrainingError, naming trajectory and step, for an empty batch, a
-    trajectory or step without a trainable token, a reward or log-probability that is not finite, and a step without
-    log-probabilities; PolicyError as `PolicyForward.encode_example`.
+    batch: whole trajectories, at least one. learner: whose policy, value model and algorithm are used. rl: block `rl`.
+    Returns the samples, and the mean horizon in tokens (NaN where the algorithm has none). Raises TrainingError, naming
+    trajectory and step, for an empty batch, a trajectory or step without a trainable token, a reward or log-probability
+    that is not finite, and a step without log-probabilities; PolicyError as `PolicyForward.encode_example`.
     """
     if not batch:
         raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
@@ -320,7 +325,7 @@ def estimate_step_samples(
 
 
 def replay_step_samples(replayed: Sequence[Experience], learner: Learner, rl: RlSettings) -> list[StepSample]:
-    """Make samples of turns that were trained on before, with their advantages and log-probabilities of then.
+    """Make samples of turns that were trained on before, with the advantages and log-probabilities of that time.
 
     replayed: of `ReplayBuffer.read`. learner: whose policy is trained. rl: block `rl`. The ratio is the present
     policy's over the one that sampled them, clipped as PPO does. Raises TrainingError as `estimate_step_samples`, and
@@ -419,16 +424,15 @@ def policy_learning_rate(step: int, rl: RlSettings) -> float:
 def train_step(
     learner: Learner, turns: Sequence[StepSample], rl: RlSettings, seed: int, replayed: Sequence[StepSample] = ()
 ) -> dict[str, float]:
-    """Train the policy for rl.epochs passes over the turns, and V, where there is one, for rl.critic_epochs.
+    """Train the policy for rl.epochs passes over the turns, and V, if any, for rl.critic_epochs; return metrics.
 
     turns: from `estimate_step_samples`. seed: of the minibatches. replayed: from `replay_step_samples`; each minibatch
     has rl.replay_fraction of them, as far as they reach, and V and the checks none. The version of `learner` grows by
-    1. Returns metrics, of which these are means over tokens: policy_loss, kl, entropy, clip_fraction,
-    truncated_fraction (share of bounded importance weights), mismatch (|log-probability recomputed - sampled| of tokens
-    that the newest weights sampled), drift (the same of tokens that older weights sampled); and stale_fraction (share
-    of the latter), grad_norm (mean), learning_rate (the policy's last), tokens (trained). With V also value_loss (mean
-    over gradient steps) and explained_variance (of V before the update; explained_variance_<interface> for the turns of
-    each interface).
+    1. Of the metrics these are means over tokens: policy_loss, kl, entropy, clip_fraction, truncated_fraction (share of
+    bounded importance weights), mismatch (|log-probability recomputed - sampled| of tokens that the newest weights
+    sampled), drift (the same of tokens that older weights sampled); and stale_fraction (share of the latter), grad_norm
+    (mean), learning_rate (the policy's last), tokens (trained). With V also value_loss (mean over gradient steps) and
+    explained_variance (of V before the update; explained_variance_<interface> for the turns of each interface).
 
     Raises TrainingError for an empty batch, a mismatch over rl.max_logprob_diff_on_policy (rollout and training
     disagree on the prompts, the tokens or the weights), a drift over rl.max_logprob_diff_off_policy, and a loss or
@@ -470,7 +474,7 @@ def train_step(
 
 
 def count_replayed(turns: int, rl: RlSettings) -> int:
-    """Return how many replayed turns go beside `turns` of the batch, to be rl.replay_fraction of all."""
+    """Return how many replayed turns join `turns` turns of the batch, to be rl.replay_fraction of all."""
     return round(turns * rl.replay_fraction / (1 - rl.replay_fraction))
 
 
@@ -596,8 +600,11 @@ _MIN_TASKS = 12  # with so many tasks or more, whole tasks are held out
 
 @dataclass(frozen=True)
 class ValuePretraining:
-    """Describe the best weights of value pretraining so far. steps: gradient steps that they have had. loss,
-    explained_variance: on held-out trajectories (explained_variance is NaN where all their returns are equal)."""
+    """Hold how well the best weights of value pretraining do.
+
+    steps: gradient steps that they have had. loss, explained_variance: on held-out trajectories (explained_variance is
+    NaN where all their returns are equal).
+    """
 
     steps: int
     loss: float
@@ -605,12 +612,12 @@ class ValuePretraining:
 
 
 def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: RlSettings, seed: int) -> ValuePretraining:
-    """Train the value model of `learner` for at most rl.value_pretraining_steps gradient steps, each on all tokens;
-    keep the weights with the lowest loss on a quarter of the trajectories of `batch`, which is held out.
+    """Train the value model of `learner` before RL, and keep its weights with the lowest loss on held-out trajectories.
 
-    Whole tasks are held out where there are enough: episodes of one task begin with the same screen, whose return V
-    could memorise. With few tasks single trajectories are held out, as a quarter of the tasks often has no variance to
-    explain. seed: of the split. Raises TrainingError as `estimate_step_samples`.
+    It takes at most rl.value_pretraining_steps gradient steps, each on all tokens. A quarter of the trajectories of
+    `batch` is held out. Whole tasks are held out where there are enough: episodes of one task begin with the same
+    screen, whose return V could memorise. With few tasks single trajectories are held out, as a quarter of the tasks
+    often has no variance to explain. seed: of the split. Raises TrainingError as `estimate_step_samples`.
     """
     monte_carlo = rl.model_copy(update={"lambda_critic": 1.0})
     every, _ = estimate_step_samples(batch, learner, monte_carlo)
@@ -650,8 +657,11 @@ class RLTrainer(Learner):
     """Train RL in one training process. All processes get the same calls; only the first one writes files."""
 
     def __init__(self, folder: Path, settings: Settings, seed: int, algorithm: Algorithm) -> None:
-        """Load the checkpoint in `folder`. seed: of the value model's first weights, and of a new adapter. Raises as
-        `Learner` and `open_constraint`, and ModelError for a checkpoint that cannot be loaded."""
+        """Load the checkpoint in `folder` for training.
+
+        settings: of the workspace. seed: of the value model's first weights, and of a new adapter. Raises as `Learner`
+        and `open_constraint`, and ModelError for a checkpoint that cannot be loaded.
+        """
         self.rl = settings.rl
         self.encoder = Encoder.from_folder(folder, max_image_side=settings.policy.max_image_side)
         self.begun = folder
@@ -662,17 +672,21 @@ class RLTrainer(Learner):
         super().__init__(policy, self.rl, seed, algorithm, constraint, computes_in_bfloat16(self.rl, adapter))
 
     def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """Pretrain the value model (`pretrain_value`) on `batch`; return the fields of the result as metrics, named
-        value_pretraining_<field>. seed: of the split. Raises as `pretrain_value`."""
+        """Pretrain the value model (`pretrain_value`) on `batch`; return the fields of the result as metrics.
+
+        They are named value_pretraining_<field>. seed: of the split. Raises as `pretrain_value`.
+        """
         found = pretrain_value(self, batch, self.rl, seed)
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 
     def update(
         self, batch: Sequence[Experience], seed: int, replayed: Sequence[Experience] = ()
     ) -> tuple[dict[str, float], dict[str, list[float]]]:
-        """Take one RL step on the batch; return the metrics of `train_step`, with the horizon, and the mean advantage
-        of each turn by trajectory_id. seed: of the minibatches. replayed: turns that were trained on before. Raises as
-        `train_step`, `estimate_step_samples` and `replay_step_samples`."""
+        """Take one RL step on the batch; return its metrics, and each turn's mean advantage by trajectory_id.
+
+        The metrics are those of `train_step`, with the horizon. seed: of the minibatches. replayed: turns that were
+        trained on before. Raises as `train_step`, `estimate_step_samples` and `replay_step_samples`.
+        """
         found, horizon = estimate_step_samples(batch, self, self.rl)
         again = replay_step_samples(replayed, self, self.rl)
         advantages: dict[str, list[float]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Hold what annotators share: the newest model, the tasks' leases, environments, and the sessions at work."""
+"""Begin, resume and end annotation sessions, and share the newest model, tasks and environments among annotators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DAY_S = 86_400.0
 
 
 class PolicyShelf:
-    """Keep one policy open for each model that a session at work proposes with, and the newest one."""
+    """Keep policies open: one for each model that proposes in a session at work, and the newest model's."""
 
     def __init__(self, settings: Settings, root: Path) -> None:
         self._settings, self._root = settings, root
@@ -46,9 +46,12 @@ class PolicyShelf:
         self._opening = asyncio.Lock()
 
     async def get(self, model: str) -> PolicyBackend:
-        """Return the policy of a model, opened at the first call. model: as promotions name it. Raises ModelError and
-        PolicyError as `open_policy`; with policy.backend openai a server has one model's weights at a time: while a
-        session uses it, another model is refused (BadInput)."""
+        """Return the policy of `model`, a folder or name as promotions have it; the first call opens it.
+
+        Raises ModelError and PolicyError as `open_policy`, ModelError as `resolve_checkpoint` and `checkpoint_digest`.
+        With policy.backend openai a server has one model's weights at a time: while a session uses them, another model
+        raises BadInput.
+        """
         async with self._opening:
             folder = await asyncio.to_thread(checkpoint.resolve_checkpoint, model, self._root)
             digest = await asyncio.to_thread(checkpoint.checkpoint_digest, folder)
@@ -60,7 +63,7 @@ class PolicyShelf:
             return self._open[digest]
 
     async def close_others(self, used: set[str]) -> None:
-        """Close the policies whose weights are not in `used`."""
+        """Close the policies whose weights have none of the digests `used`."""
         async with self._opening:
             for digest in self._open.keys() - used:
                 await self._open.pop(digest).close()
@@ -78,8 +81,11 @@ class _OneEnvPool:
 
 
 class Desk(Protocol):
-    """Begin and resume the sessions of annotators. sessions: at work, by name. folder: of their journals. newest: the
-    model that proposes and the digest of its weights; "" where none does. speech: hears spoken thoughts."""
+    """Begin and resume annotation sessions, for the annotation page.
+
+    sessions: at work, by name. folder: of their journals. newest: the model that proposes and the digest of its
+    weights; "" where none does. speech: recognizes spoken thoughts.
+    """
 
     settings: Settings
     folder: Path
@@ -88,20 +94,20 @@ class Desk(Protocol):
     speech: SpokenThoughts
 
     async def begin(self, annotator: str) -> DeskSession:
-        """Begin a session. Raises BadInput where there is none to begin."""
+        """Begin a session for the person `annotator`. Raises BadInput where no task is left."""
 
     async def resume(self, annotator: str, name: str) -> DeskSession:
-        """Go on with one's own session. Raises BadInput where there is none."""
+        """Go on with the session `name` of the person `annotator`. Raises BadInput where there is no such session."""
 
     def hold(self, task: Task) -> NodeSession:
-        """Lend an environment for the task, until the `end` of what is returned."""
+        """Lend an environment for `task`, until `end` is called on the returned session."""
 
     def left_by(self, annotator: str) -> list[tuple[str, Any]]:
-        """List name and state of the annotator's sessions that can be gone on with and are not at work."""
+        """List (name, state) of the annotator's sessions that can be resumed and are not at work."""
 
 
 class TaskLeases(Protocol):
-    """Lend tasks, as `TaskQueue` does."""
+    """Lend tasks to annotators, with the methods of `TaskQueue`."""
 
     def renew(self, task_id: str, annotator: str, session: str) -> str: ...
 
@@ -111,9 +117,11 @@ class TaskLeases(Protocol):
 
 
 class DeskSession:
-    """Hold one annotator's session at work: its engine, its environment, its lease.
+    """Hold one annotator's session at work, and give its environment and its task back at the end.
 
-    lock: held by whatever changes the session. changed: called when the page should be told something.
+    queue: the leases of its task. holder: the lease of its environment. engine: the session itself. lock: to be held by
+    whoever changes the session. until: time.monotonic() at which the lease ends. page: the connection that shows it.
+    closed: why it was closed; "": it is open.
     """
 
     def __init__(self, desk: Desk, queue: TaskLeases, holder: NodeSession, engine: AnnotationSession) -> None:
@@ -124,7 +132,10 @@ class DeskSession:
         self.closed = ""  # why it is
 
     async def renew(self) -> None:
-        """Hold the task for another lease. Raises BadInput where somebody else has it by now; the session is closed."""
+        """Hold the task for another lease (`annotation.lease_s`).
+
+        Raises BadInput where somebody else has the task by now, and closes the session; otherwise as `TaskQueue.renew`.
+        """
         engine = self.engine
         other = await asyncio.to_thread(self._queue.renew, engine.task.task_id, engine.annotator, engine.name)
         if other:
@@ -133,14 +144,20 @@ class DeskSession:
         self.until = time.monotonic() + self.desk.settings.annotation.lease_s
 
     async def revive(self) -> None:
-        """Go on in a fresh environment. Raises what `AnnotationSession.revive` does, EnvError where none can be had."""
+        """Go on in a fresh environment after one was lost.
+
+        Raises as `AnnotationSession.revive`, EnvError where no environment is free or opens.
+        """
         await self.holder.end()
         self.holder = self.desk.hold(self.engine.task)
         await self.engine.revive(await self.holder.env())
 
     async def close(self, why: str, *, done: bool = False, skip: bool = False) -> None:
-        """Give the environment and the task back. why: shown to the annotator. done, skip: as of `release`. Raises
-        DiskFull where a skip cannot be written; the session stays open."""
+        """Close the session, and give its environment and its task back.
+
+        why: shown to the annotator. done, skip: as for `TaskQueue.release`. Raises DiskFull where a skip cannot be
+        written; the session stays open.
+        """
         if self.closed:
             return
         engine = self.engine
@@ -159,7 +176,7 @@ class DeskSession:
 
 
 class AnnotationDesk:
-    """Begin, resume and end sessions for several annotators over one policy. Use `open_desk`."""
+    """Begin, resume and end sessions of several annotators in a workspace, as `Desk`; `open_desk` makes it."""
 
     def __init__(self, ws: Workspace, settings: Settings, domain: str, model: str) -> None:
         rules, sandbox = settings.annotation, settings.sandbox
@@ -179,7 +196,9 @@ class AnnotationDesk:
 
     async def refresh(self) -> None:
         """Take the newest promoted model, and draw the pool of tasks anew, where an iteration has ended since.
-        Raises what `PolicyShelf.get` does, and DataError for a damaged file that tells of the model or the tasks."""
+
+        Raises as `newest_promotion`, `TaskQueue` and `PolicyShelf.get`.
+        """
         async with self._refreshing:
             iteration, promoted = await asyncio.to_thread(newest_promotion, self.ws)
             model = self._model or promoted["model"]
@@ -189,8 +208,10 @@ class AnnotationDesk:
                 self._queue, self.newest = queue, (model, policy.weight_version)
 
     async def begin(self, annotator: str) -> DeskSession:
-        """Begin a session of the next task with the newest model, none that they left and can go on with. Raises
-        BadInput where no task is left, what `refresh` and `TaskQueue.lease` do, EnvError, DiskFull."""
+        """Begin a session of the next task with the newest model; tasks of the person's left sessions are not offered.
+
+        Raises as `refresh` and `TaskQueue.lease` (BadInput where no task is left), EnvError, DiskFull.
+        """
         await self.refresh()
         queue, (model, _) = self._queue, self.newest
         name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
@@ -211,10 +232,10 @@ class AnnotationDesk:
             raise
 
     async def resume(self, annotator: str, name: str) -> DeskSession:
-        """Go on with one's own session that was left, or that is still at work.
+        """Go on with the session `name` that the person `annotator` left, or that is still at work.
 
-        Raises BadInput where there is none, or somebody else has its task, and what `refresh` and
-        `AnnotationSession.resume` do.
+        Raises BadInput where there is no such session of theirs, or somebody else has its task, and as `refresh` and
+        `AnnotationSession.resume`.
         """
         await self.refresh()
         if name in self.sessions and self.sessions[name].engine.annotator == annotator:
@@ -247,18 +268,18 @@ class AnnotationDesk:
         return session
 
     def hold(self, task: Task) -> NodeSession:
-        """Lease an environment for the task, until the `end` of what is returned."""
+        """Lease an environment for `task`, until `end` is called on the returned session."""
         lease = LeaseToken(task.task_id, "", task.environment, "", 0.0)
         return NodeSession(_OneEnvPool(self.environments, task), lease)
 
     def left_by(self, annotator: str) -> list[tuple[str, Any]]:
-        """List name and state of the annotator's sessions that are neither finished, skipped nor at work, by name."""
+        """List (name, state) of the annotator's sessions that are neither finished, skipped nor at work, by name."""
         found = iter_open_sessions(self.folder)
         mine = [(name, state) for name, state in found if state.begun["annotator"] == annotator]
         return [(name, state) for name, state in mine if name not in self.sessions]
 
     async def reap(self) -> None:
-        """Close sessions whose lease has ended, again and again, and policies that nobody uses."""
+        """Close, every second until cancelled, sessions whose lease has ended, and policies that nobody uses."""
         while True:
             await asyncio.sleep(_REAP_S)
             try:
@@ -285,10 +306,12 @@ class AnnotationDesk:
 async def open_desk(
     ws: Workspace, settings: Settings, domain: str = "", model: str = ""
 ) -> AsyncIterator[AnnotationDesk]:
-    """Open the desk of a workspace, until the end of the block.
+    """Open the `AnnotationDesk` of a workspace, at which people annotate, until the end of the block.
 
-    domain: of the tasks; "": all. model: a checkpoint's folder in place of the newest promoted model. Raises BadInput
-    for settings that cannot be used, ModelError and PolicyError for a model that cannot be opened, EnvError, DiskFull.
+    Its model and environments are opened too. domain: of the tasks; "": all. model: a checkpoint's folder, relative to
+    the workspace, or Hugging Face name, in place of the newest promoted model; "": that one. Raises BadInput for
+    settings that cannot be used and a domain without tasks, ModelError and PolicyError for a model that cannot be
+    opened, DataError as `AnnotationDesk.refresh`, EnvError, DiskFull.
     """
     desk = AnnotationDesk(ws, settings, domain, model)
     iterations.record_base_model(ws, settings)

@@ -54,10 +54,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AnnotationPages:
-    """Serve the page of a desk below an address: its files, its WebSocket, a desktop's picture, and speech.
+    """Serve the annotation page of a `Desk`: its files, its WebSocket, the screen of a remote desktop, and speech.
 
-    find_desk: the desk of a request. guard: lets in whom the server knows, and wraps each handler but those of static
-    files. values: words of the page (`index.html`) and their values.
+    find_desk: returns the desk of a request. guard: wraps each handler but those of static files, and lets in whom the
+    server knows. values: returns the placeholders of `index.html` and their values, for a request.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AnnotationPages:
         self._open: set[web.WebSocketResponse] = set()
 
     def routes(self, prefix: str) -> list[web.RouteDef]:
-        """Return the routes. prefix: of their paths, with a slash at its end."""
+        """Return the routes of the page. prefix: of their paths, with a slash at its end."""
         guarded = {"": self._index, "work": self._work, "screen/{session}": self._screen}
         return [
             *(web.get(prefix + path, self._guard(handler)) for path, handler in guarded.items()),
@@ -79,7 +79,7 @@ class AnnotationPages:
         ]
 
     async def end(self, _: web.Application) -> None:
-        """Close the open WebSockets, at the application's shutdown."""
+        """Close the open WebSockets; called at the application's shutdown."""
         for page in list(self._open):
             await page.close()
 
@@ -149,8 +149,11 @@ async def _own_file(request: web.Request) -> web.Response:
 
 
 def annotate_application(desk: AnnotationDesk, login: LoginSessions, port: int, annotator: str) -> web.Application:
-    """Make the application. login: whose key or secret lets a browser in. port: at which it is served. annotator: name
-    that pages begin with."""
+    """Make the web application of `flywheel annotate`, with its login and the annotation page.
+
+    login: whose key or secret lets a browser in. port: at which it is served. annotator: name that is filled in on the
+    page at first.
+    """
     own = {f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")}
 
     @web.middleware
@@ -204,11 +207,12 @@ def _page(name: str, status: int = 200, **values: str) -> web.Response:
 
 
 def bind_annotation_port(ws: Workspace, port: int | None) -> tuple[socket.socket, str]:
-    """Bind the port of the page on 127.0.0.1, and remember it in the workspace's state, so that a bookmark stays good.
+    """Bind a port of 127.0.0.1 for the annotation page, and store it in the workspace, so that a bookmark stays good.
 
-    port: the one that is asked for; 0: a free one; None: the one of the last time, or a free one. Returns the socket,
-    which the caller closes, and a remark for who started it, or "". Raises BadInput where the port that is asked for
-    is in use; DiskFull, and as `bind_local_port`.
+    port: the wanted one; 0: a free one; None: that of the last time, or, where that cannot be had, a free one, which is
+    not stored. Returns the socket, which the caller closes, and a remark for the person who starts the server: why it
+    is not that of the last time; "" for none. Raises for a wanted port BadInput where it is in use, OverflowError for a
+    number that is no port, OSError; DiskFull.
     """
     path, note = ws.state / "annotation" / "port.json", ""
     try:
@@ -223,7 +227,11 @@ def bind_annotation_port(ws: Workspace, port: int | None) -> tuple[socket.socket
         note = f"port {known} of the last time cannot be had ({error}); another one is taken this time"
         listener = bind_local_port(0)
     if not note and (found := listener.getsockname()[1]) != known:
-        write_json(path, {"port": found})
+        try:
+            write_json(path, {"port": found})
+        except BaseException:
+            listener.close()
+            raise
     return listener, note
 
 
@@ -231,10 +239,11 @@ def bind_annotation_port(ws: Workspace, port: int | None) -> tuple[socket.socket
 async def serve_annotation(
     desk: AnnotationDesk, secret: str, listener: socket.socket, annotator: str = ""
 ) -> AsyncIterator[tuple[str, LoginSessions]]:
-    """Serve the page at a socket within the block; yields its URL, and the login, whose keys let browsers in.
+    """Serve the annotation page at a socket within the block; yield its URL, and the login, whose keys let browsers in.
 
-    secret: the credentials line of the workspace. listener: bound on 127.0.0.1; the caller closes it. annotator: name
-    that pages begin with.
+    desk: begins and ends the annotators' sessions; it stays open. secret: `flywheel:PASSWORD`
+    (`workspace_credentials`). listener: bound on 127.0.0.1; it is closed at the end of the block. annotator: name that
+    is filled in on the page at first. The end of the block waits up to 2 s for running requests.
     """
     port = listener.getsockname()[1]
     login = LoginSessions(secret, port)
@@ -248,7 +257,7 @@ async def serve_annotation(
 
 
 class AnnotatorConnection:
-    """Let one page work: what it asks for is done one after the other; only `stop` and `consider` come between."""
+    """Serve the WebSocket of one open page: its requests are done one after the other; only `stop` is done at once."""
 
     def __init__(self, desk: Desk, socket: web.WebSocketResponse) -> None:
         self._desk, self._socket = desk, socket
@@ -262,7 +271,7 @@ class AnnotatorConnection:
         self._thoughts: deque[str] = deque(maxlen=_THOUGHTS)  # that were typed, the newest first
 
     async def serve(self) -> None:
-        """Work until the page is gone. The session stays open for it until its lease ends."""
+        """Serve until the page is gone; its session stays open for it until the session's lease ends."""
         working = asyncio.create_task(self._work())
         closing = asyncio.create_task(self._tell_close())
         try:
@@ -396,7 +405,7 @@ class AnnotatorConnection:
             if one is not None and (one.closed or one.page is not self) and not self._socket.closed:
                 self._at = None
                 self._filming = await _cancelled(self._filming)
-                why = one.closed if one.page is self else "this session was opened in another tab"
+                why = one.closed if one.page is self else "it was opened in another tab"
                 await self._send(closed=why)
 
     # -- deciding ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Hear a thought that an annotator speaks, by the recognizer and the refiner that recordings have."""
+"""Recognize a thought that an annotator speaks, and refine it to a sentence, by the same means as for recordings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORD = re.compile(r"[a-z0-9']+")
 
 
 class SpokenThoughts:
-    """Recognize what annotators say, one at a time. The sound is dropped once it is heard."""
+    """Recognize spoken thoughts, one after the other (others wait); the sound is not kept."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -31,11 +31,11 @@ class SpokenThoughts:
         self._turn = asyncio.Lock()
 
     async def hear(self, data: bytes, rate: int, session: AnnotationSession) -> dict[str, Any]:
-        """Return `heard`, the words, and `text`, the thought that they are; both are "" where nothing was said.
+        """Recognize speech; return `heard`, the words, and `text`, the thought made of them, both "" for silence.
 
-        data: mono samples of 16 bits, little-endian, a minute at most. rate: samples a second. session: its task's
-        words and those on its screen are what misheard ones are corrected from. Raises BadInput for other samples, and
-        where the recognizer or its model is missing; RecognitionTimeout, LanguageModelError.
+        data: mono samples of 16 bits, little-endian, a minute at most. rate: samples a second. session: misheard words
+        are corrected by those of its task and on its screen. Raises BadInput for other samples, and where the
+        recognizer or its model is missing; RecognitionTimeout, LanguageModelError.
         """
         least, most = _RATES
         if len(data) % 2 or not least <= rate <= most or len(data) > 2 * rate * _LONGEST_S:

@@ -1,9 +1,9 @@
-"""Let people take over sessions of an environment node as data, on the page of `flywheel annotate`.
+"""Let people take over an environment node's running sessions on the annotation page, and keep their steps as data.
 
-A session that is taken over is no client's any more: its player is told that the environment is lost, and plays the
-episode again elsewhere, so that nothing of the person's is in the run's own episodes. The person goes on in the same
-environment; each step is an action of the agent's, journalled in the node's workspace before it is carried out, and the
-next iteration there takes the finished session in.
+A session that is taken over is taken from its player, which is told that the environment is lost, and plays the episode
+again elsewhere, so that no step of a person is in the run's own episodes. The person goes on in the same environment;
+each step is an action of the agent's, journalled in the node's workspace before it is carried out, and the next
+iteration there takes the finished session in.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ class _TakenTask:
 
 
 class Takeovers:
-    """Hold the sessions of a node that people have taken over. sessions: by name.
+    """Hold the sessions of a node that people have taken over (`sessions`, by name), and serve their pages.
 
-    node: whose sessions they are. ws: the workspace that their data go to. settings: of the node. token: with which
-    people log in.
+    ws: the workspace that their data go to. settings: of the node. token: with which people log in.
     """
 
     def __init__(self, node: EnvNode, ws: Workspace, settings: Settings, token: str) -> None:
@@ -97,7 +96,7 @@ class Takeovers:
 
 
 class TakeoverDesk:
-    """Be the desk (`Desk`) of the page on which one of the node's sessions is taken over. session: its id."""
+    """Take over one session of the node, as the `Desk` of its annotation page. session: its id at the node."""
 
     def __init__(self, takeovers: Takeovers, session: str) -> None:
         self._takeovers, self._session = takeovers, session
@@ -105,8 +104,11 @@ class TakeoverDesk:
         self.speech, self.newest = takeovers.speech, ("", "")
 
     async def begin(self, annotator: str) -> DeskSession:
-        """Take the session over. Raises BadInput where it is over, taken, a task of evaluation, or not here from its
-        beginning; EnvError, DiskFull."""
+        """Take the session over for the person `annotator`.
+
+        Raises BadInput where it is over, taken, of an evaluation task, or was not here from its beginning; EnvError,
+        DiskFull.
+        """
         node = self._takeovers.node
         if (found := node.sessions.get(self._session)) is not None and found.task is not None:
             refuse_evaluation_task(found.task)
@@ -128,18 +130,18 @@ class TakeoverDesk:
         return session
 
     async def resume(self, annotator: str, name: str) -> DeskSession:
-        """Go on with one's own session that is still here. Raises BadInput where it is not."""
+        """Go on with the session `name` of the person `annotator`. Raises BadInput where it is not here any more."""
         found = self.sessions.get(name)
         if found is None or found.engine.annotator != annotator:
             raise BadInput("there is no such session of yours here", where=name, fix="go on in `flywheel annotate`")
         return found
 
     def hold(self, task: Task) -> NodeSession:
-        """Lend an environment in place of a lost one, until the `end` of what is returned."""
+        """Lend an environment for `task` in place of a lost one, until `end` is called on the returned session."""
         return self._takeovers.node.lend(task.environment)
 
     def left_by(self, annotator: str) -> list[tuple[str, Any]]:
-        """Return none: what was left here is gone on with in `flywheel annotate`."""
+        """Return none: sessions that were left here are resumed in `flywheel annotate`."""
         return []
 
 
@@ -147,7 +149,11 @@ class TakeoverDesk:
 async def open_takeover_node(
     name: str, token: str, settings: Settings, kinds: Iterable[str], ws: Workspace, film: int = 0
 ) -> AsyncIterator[tuple[EnvNode, Mapping[str, tuple[int, str]]]]:
-    """Open a node (`open_node`) whose sessions people may take over as data of the workspace `ws`. Raises as it."""
+    """Open a node, as `open_node`, whose sessions people may take over as data of the workspace `ws`.
+
+    kinds: `names` of `open_node`. ws: relative paths in the settings count from its folder. The other arguments, the
+    yielded pair and the errors are those of `open_node`.
+    """
     async with open_node(name, token, settings, kinds, ws.root, film, takeovers=True) as (node, places):
         node.pages.append(Takeovers(node, ws, settings, token).add_routes)
         yield node, places

@@ -1,4 +1,4 @@
-"""Lease tasks to annotators: where the newest model is weak first, each to one person at a time."""
+"""Lease tasks to annotators, each to one person at a time, those at which the newest model is weak first."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _LOCK_S = 10.0
 
 
 def newest_promotion(ws: Workspace) -> tuple[int, dict[str, Any]]:
-    """Return the newest iteration that has promoted a model, and its promotion. Raises DataError where there is none,
-    or it is damaged."""
+    """Return the newest iteration with a decided promotion (0: the base model), and that promotion.
+
+    Raises DataError where there is none, or it is damaged.
+    """
     found = [k for k in (0, *ws.list_iteration_folders()) if ws.promotion(k).is_file()]
     newest = max(found, default=0)
     return newest, manifest.read_promotion(ws, newest)
@@ -40,11 +42,11 @@ class TaskQueue:
     def __init__(
         self, ws: Workspace, settings: Settings, iteration: int, domain: str = "", now: Callable[[], float] = time.time
     ) -> None:
-        """Draw the pool. iteration: that promoted the newest model. domain: of the tasks; "": all. now: clock, in
-        seconds since 1970, the same in all servers.
+        """Draw the pool of tasks.
 
-        Raises BadInput for a domain without tasks, and as `draw_training_tasks`; DataError where the record of open
-        levels is damaged.
+        iteration: the newest one with a decided promotion. domain: of the tasks; "": all. now: clock, in seconds since
+        1970, the same in all servers. Raises BadInput for a domain without tasks, and as `draw_training_tasks`;
+        DataError where the record of open levels is damaged.
         """
         self.iteration, self._now, self._lease_s = iteration, now, settings.annotation.lease_s
         self._path = ws.state / "annotation" / f"leases-{iteration_label(iteration)}.json"
@@ -63,8 +65,8 @@ class TaskQueue:
     def lease(self, annotator: str, session: str, left: Collection[str] = ()) -> tuple[Task, str]:
         """Lease the next free task for `session` of `annotator`; return it, and why it was drawn.
 
-        left: identities of tasks with which they can go on in an earlier session, and which are not offered.
-        Raises BadInput where nothing is left, DataError where another process holds the leases' file, DiskFull.
+        left: ids of tasks whose earlier sessions the person can resume; they are not offered. Raises BadInput where no
+        task is left, DataError where another process holds the leases' file for 10 seconds, DiskFull.
         """
         with self._leases() as held:
             left_out = {*left, *held["skipped"].get(annotator, ())} | {
@@ -79,10 +81,10 @@ class TaskQueue:
         raise BadInput(what, where="annotation", fix=fix)
 
     def renew(self, task_id: str, annotator: str, session: str) -> str:
-        """Hold a task for another `annotation.lease_s`; return the name of who has it by now instead, else "".
+        """Hold a task for another `annotation.lease_s`; return "", or the name of the person who has it by now instead.
 
-        One whose lease ended, or whose other session has it, gets it again as long as nobody else took it. Raises
-        DataError and DiskFull as `lease`.
+        A person whose lease ended, or whose other session has the task, gets it again as long as nobody else took it.
+        Raises DataError and DiskFull as `lease`.
         """
         with self._leases() as held:
             one = held["leases"].get(task_id)
@@ -93,8 +95,11 @@ class TaskQueue:
             return ""
 
     def release(self, task_id: str, annotator: str, session: str, *, done: bool = False, skip: bool = False) -> None:
-        """Give a task back. done: it is annotated, and not offered again. skip: it is not offered to them again.
-        Nothing is given back that another session holds. Raises DataError and DiskFull as `lease`."""
+        """Give a task back, if `session` holds it.
+
+        done: it is annotated, and not offered again. skip: it is not offered to this person again. Raises DataError and
+        DiskFull as `lease`.
+        """
         with self._leases() as held:
             if held["leases"].get(task_id, {}).get("session") == session:
                 if done:

@@ -60,8 +60,11 @@ _KEEPALIVE_S = 15.0  # without changes, a comment is sent so often, so that the 
 
 
 class ChangeStream:
-    """Tell the pages when the workspace changes, of one event loop. standing: returns its digest
-    (`CatalogReader.digest`); called in a thread."""
+    """Tell open pages when the workspace changes, by server-sent events.
+
+    standing: returns the digest of the workspace (`CatalogReader.digest`); called in a thread. All streams run in one
+    event loop.
+    """
 
     def __init__(self, standing: Callable[[], str]) -> None:
         self._standing = standing
@@ -74,8 +77,10 @@ class ChangeStream:
         self._over.set()
 
     async def stream(self) -> AsyncIterator[str]:
-        """Yield server-sent events with the digest of the workspace, at once and within a second after each change;
-        every 15 seconds without one a comment. Ends after `end`. Raises what `standing` does."""
+        """Yield server-sent events with the digest of the workspace, at once and about a second after each change.
+
+        After 15 seconds without a change a comment is sent. It ends after `end`. Raises as `standing`.
+        """
         told, quiet = "", time.monotonic()
         while not self._over.is_set():
             now = await self._look()
@@ -119,9 +124,12 @@ def create_explorer_app(
     runner: CounterfactualRunner,
     other: CatalogReader | None = None,
 ) -> ASGIApp:
-    """Create the explorer's application. asking: reads the workspace. login: its sessions. sql: runs users' SQL.
-    changing: stream of changes. near: servers that pages link to. runner: begins counterfactual runs, where it may.
-    other: reads a second workspace, whose iterations are shown for comparison."""
+    """Create the explorer's web application.
+
+    asking: reads the workspace. login: sessions of browsers. sql: runs users' SQL. changing: stream of changes. near:
+    servers that pages link to. runner: begins counterfactual runs, where it may. other: reads a second workspace, whose
+    iterations are shown for comparison.
+    """
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
     page = _page_renderer(asking.ws, near)
     _add_error_handlers(app, page)
@@ -138,8 +146,10 @@ def create_explorer_app(
 
 
 def json_response(found: Any, status: int = 200) -> Response:
-    """Return a response of the HTTP `status` with `found` as JSON; numbers that are not finite become null, other
-    values than JSON's their text."""
+    """Return a response of the HTTP `status` with `found` as JSON.
+
+    Numbers that are not finite become null, values that JSON does not have their text.
+    """
     return Response(to_json(found, inf_nan_mode="null", fallback=str), status, media_type="application/json")
 
 
@@ -492,7 +502,7 @@ def _add_error_handlers(app: FastAPI, page: Callable[[int], Response]) -> None:
 
 @dataclass(frozen=True)
 class ExplorerServer:
-    """Hold the running explorer of `ws`. url: its base URL. login: its sessions. beside: URLs of other servers."""
+    """Hold the running explorer of `ws`. url: its own. login: sessions of browsers. beside: URLs of other servers."""
 
     ws: Workspace
     url: str
@@ -508,12 +518,13 @@ class ExplorerServer:
 def serve_explorer(
     ws: Workspace, port: int, other: Workspace | None = None, *, allow_runs: bool = False
 ) -> Iterator[ExplorerServer]:
-    """Serve the workspace's explorer on 127.0.0.1, in a thread, within the block.
+    """Serve the explorer, web pages that show a workspace's trajectories, on 127.0.0.1 in a thread within the block.
 
     port: 0 takes a free one. other: a workspace whose iterations are shown for comparison; None: none. allow_runs:
     whether pages may begin counterfactual runs, which end with the block. Yields the server, whose `entrance` logs a
-    browser in. The workspace's credentials are made where it has none. Raises as `bind_local_port` and
-    `workspace_credentials`, FlywheelError where the server does not answer within 20 seconds.
+    browser in. The workspace's credentials are made where it has none. Raises BadInput where the port is in use,
+    OverflowError for a number that is no port, OSError where it cannot be bound or the credentials not be read,
+    DiskFull, and FlywheelError where the server does not answer within 20 seconds.
     """
     processes.limit_malloc_arenas()
     with contextlib.closing(bind_local_port(port)) as listener, start_blocking_portal(name="explorer") as portal:

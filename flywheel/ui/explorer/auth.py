@@ -1,4 +1,4 @@
-"""Authenticate requests: sessions by cookie, same origin, size limits, security headers."""
+"""Authenticate the explorer's requests by session cookies, check their origin and size, and add security headers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _MAX_SESSIONS = 1000  # most sessions, and most unused one-time keys; the oldest
 
 
 class LoginSessions:
-    """Hold one-time keys and sessions. secret: the credentials line `flywheel:PASSWORD`. port: part of the cookie's
-    name, so that two explorers have different cookies. now: clock, in seconds."""
+    """Hold the login sessions of browsers, and one-time keys that begin sessions.
+
+    secret: the credentials line `flywheel:PASSWORD`. port: part of the cookie's name, so that two explorers have
+    different cookies. now: clock, in seconds.
+    """
 
     def __init__(self, secret: str, port: int, now: Callable[[], float] = time.monotonic) -> None:
         self.cookie = f"flywheel-{port}"
@@ -53,7 +56,7 @@ class LoginSessions:
         return self._begin() if hmac.compare_digest(said, line) or hmac.compare_digest(said, password) else ""
 
     def holds(self, cookies: str) -> bool:
-        """Tell whether a Cookie header, of the text `cookies`, has a session that has not expired."""
+        """Tell whether the text of a Cookie header, `cookies`, names a session that has not expired."""
         until = self._sessions.get(cookie_parser(cookies).get(self.cookie, ""))
         return until is not None and self._now() < until
 
@@ -77,8 +80,10 @@ _OWN_SITES = ("same-origin", "none")
 
 
 def content_security_policy(nonce: str = "") -> str:
-    """Build the content security policy, which allows resources of this server only. nonce: of styles that grid and
-    editor add to the page; "": none."""
+    """Build the Content-Security-Policy header's value, which allows resources of this server only.
+
+    nonce: of styles that the page's table and editor add; "": none.
+    """
     styles = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     return (
         f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data: blob:; connect-src 'self'; "
@@ -88,7 +93,9 @@ def content_security_policy(nonce: str = "") -> str:
 
 class AuthMiddleware:
     """Wrap the application: check sessions, fetch site and size of requests, and add security headers.
-    `local_server.OwnHostOnly` checks Host and Origin."""
+
+    `local_server.OwnHostOnly` checks Host and Origin.
+    """
 
     def __init__(self, application: ASGIApp, login: LoginSessions) -> None:
         self._application, self._login = application, login

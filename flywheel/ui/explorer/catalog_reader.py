@@ -28,7 +28,7 @@ QUERIES = database.read_queries("flywheel.ui.explorer")
 
 
 class NotInStore(BadInput):
-    """Signal that a URL names something that is not in the store, or no longer."""
+    """Signal that a URL names something that is not in the store, or not any more."""
 
 
 def _materialise_tables(connection: duckdb.DuckDBPyConnection) -> None:
@@ -47,8 +47,11 @@ def _materialise_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 class CatalogReader:
-    """Run the explorer's queries, with the user's choices as parameters. limit_s: time limit of a query, and of the
-    wait for a free place. lists: whether trajectories are listed and searched too, which needs tables and an index."""
+    """Run the explorer's queries on a workspace's catalogue, with the user's choices as parameters.
+
+    limit_s: time limit of a query, and of the wait until fewer queries run. lists: whether trajectories are listed and
+    searched too, which needs tables and an index.
+    """
 
     def __init__(self, ws: Workspace, limit_s: float = 20.0, *, lists: bool = True) -> None:
         self.ws, self._limit_s, self._lists = ws, limit_s, lists
@@ -64,10 +67,10 @@ class CatalogReader:
         connection.execute("SET GLOBAL threads = 1")
 
     def words(self, text: str) -> pa.Table:
-        """Find trajectories by the words of `text` in their thoughts, as `ThoughtIndex.find`, in the present state of
-        the store; return a table with the column `trajectory_id`. Only where `lists` is true.
+        """Find trajectories by the words of `text` in their thoughts; return a table with the column `trajectory_id`.
 
-        Raises as `ask` and `ThoughtIndex.find`.
+        The index has the present state of the store. Call it only where `lists` is true. Raises as `ask` and
+        `ThoughtIndex.find`.
         """
         self.ask(lambda connection: None)
         return self.index.find(text)
@@ -89,7 +92,7 @@ class CatalogReader:
         return self.rows(QUERIES["columns"])
 
     def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Call `work` with a connection and return its result.
+        """Call `work` with a connection to the catalogue and return its result.
 
         Raises QueryTimeout after the time limit, what `work` raises, and DataError as `CatalogConnection.run`.
         """
@@ -111,6 +114,8 @@ class CatalogReader:
             self._places.release()
 
     def digest(self) -> str:
-        """Return a digest of the store, 16 hex digits: it changes when a partition or a promotion is added, removed or
-        replaced."""
+        """Return a digest of the store, 16 hex digits, which changes with every partition and promotion.
+
+        It does so when one is added, removed or replaced.
+        """
         return self._resident.digest()

@@ -1,7 +1,6 @@
-"""Begin counterfactual runs for the explorer's pages, in a process of their own, and say how far they are.
+"""Begin counterfactual runs for the explorer's pages, in a process of their own, and report their progress and results.
 
-Only a server that was begun with the right to run things does (`flywheel ui --allow-runs`); any other one says what
-came of those that somebody else began.
+Only a server with that right begins runs (`flywheel ui --allow-runs`); any other one shows the results alone.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class RunsNotAllowed(BadInput):
-    """Signal that this server was begun without the right to run things."""
+    """Signal that this server was begun without the right to begin runs."""
 
 
 class CounterfactualBody(BaseModel):
-    """Hold what a page asks for: before which step of which run, what is changed, and runs of each side."""
+    """Hold a counterfactual that a page asks for: step of a trajectory, change (`kind`, `value`), runs of each side."""
 
     trajectory_id: str = Field(max_length=200)
     step: int = Field(ge=0, le=10**6)
@@ -52,10 +51,13 @@ class CounterfactualRunner:
         self._error = ""
 
     def start(self, body: CounterfactualBody) -> None:
-        """Begin what a page asks for. Raises RunsNotAllowed; WorkspaceBusy where one is at work; BadInput for a model
-        that is none of the workspace's; otherwise as `prepare_counterfactual`."""
+        """Begin the counterfactual runs that a page asks for, and return at once.
+
+        Raises RunsNotAllowed; WorkspaceBusy where others of this server are at work; BadInput for a model that is none
+        of the workspace's; otherwise as `prepare_counterfactual`.
+        """
         from flywheel.maintenance import counterfactuals  # with the environments, which the other pages do not need
-        from flywheel.rollout.counterfactual import Change
+        from flywheel.rollout.counterfactual import CounterfactualChange
 
         if not self.allowed:
             what = "this server may not run anything"
@@ -67,7 +69,7 @@ class CounterfactualRunner:
         if "\0" in body.value + body.trajectory_id:
             raise BadInput("it holds a null character", where=body.kind)
         request = counterfactuals.CounterfactualRequest(
-            body.trajectory_id, body.step, Change(body.kind, body.value), body.runs
+            body.trajectory_id, body.step, CounterfactualChange(body.kind, body.value), body.runs
         )
         with self._lock:
             self._look()
@@ -84,10 +86,12 @@ class CounterfactualRunner:
                 )
 
     def describe(self, task_id: str) -> dict[str, Any]:
-        """Describe what there is of a task: `allowed`; `running`, with the runs `done` and their `total`, or None;
-        `error` of the last one that was begun here; `results`, the newest first; `models` that there are, while nothing
-        runs. Raises
-        DataError for a damaged file."""
+        """Describe the counterfactuals of a task, and what this server is running.
+
+        Keys: `allowed`; `running`: None, or `trajectory_id`, `step`, `change`, and the runs `done` and their `total`;
+        `error` of the last runs that were begun here, or ""; `results` (`list_counterfactuals`), the newest first;
+        `models` to choose from, while nothing runs. Raises DataError for a damaged file, and as `list_models`.
+        """
         from flywheel.maintenance import counterfactuals
 
         with self._lock:
@@ -103,13 +107,13 @@ class CounterfactualRunner:
         }
 
     def list_models(self) -> list[str]:
-        """List the workspace's checkpoints, by folder. Raises as `list_model_folders`."""
+        """List the folders of the workspace's checkpoints, relative to it. Raises as `list_model_folders`."""
         from flywheel.maintenance import counterfactuals
 
         return [self._ws.relative(one) for one in counterfactuals.list_model_folders(self._ws) if self._is_inside(one)]
 
     def close(self) -> None:
-        """End what is at work; the same request goes on where it was."""
+        """End the runs at work; the same request goes on from there."""
         with self._lock:
             if self._process is not None:
                 processes.terminate_process(self._process)

@@ -1,4 +1,4 @@
-"""Query statistics of all iterations, and the learning curves."""
+"""Query the statistics of all iterations, and learning curves, for the explorer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _OVERVIEW = ("p_v1", "rises", "held_out_success", "funnel", "minutes", "runs", "
 
 
 def query_overview(asking: CatalogReader, other: CatalogReader | None = None) -> dict[str, Any]:
-    """Query the overview of all iterations: `iterations`, `pass` (pass@k), and rows by the name of each query of
-    `_OVERVIEW`.
+    """Query the overview of all iterations, and of those of another workspace for comparison.
 
-    asking: reads the store. other: reader of a second workspace for comparison; None: none. `other` has the same keys
-    for that workspace, and its `name` (the folder's name, or the path where both folders have the same name); None
-    without one. Raises as `CatalogReader.rows`.
+    asking: reads the store. other: reads the second workspace; None: there is none. Returns lists of rows:
+    `iterations`, `pass` (pass@k), `p_v1`, `rises`, `held_out_success`, `funnel`, `minutes`, `runs`, `curves`; and
+    `other`: None, or the same keys for the second workspace, with its `name` (the folder's name, or the path where both
+    folders have the same name). Raises as `CatalogReader.rows`.
     """
     found, compared = asking.ask(_query_workspace_overview), None
     if other is not None:
@@ -52,6 +52,9 @@ def _query_pass_at_k(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def query_learning_curves(asking: CatalogReader, stage: str, name: str, iterations: Sequence[int]) -> list[Row]:
-    """Query the curves of the metric `name` of `stage` in `iterations`: rows of `iteration`, `domain`, `step`, `value`,
-    `low`, `high`. asking: reads the store. Raises as `CatalogReader.rows`."""
+    """Query the curves of the metric `name` of `stage` in `iterations`.
+
+    asking: reads the store. Returns rows of `iteration`, `domain`, `step`, `value`, `low`, `high`. Raises as
+    `CatalogReader.rows`.
+    """
     return asking.rows(QUERIES["learning_curve"], {"stage": stage, "name": name, "iterations": list(iterations)})

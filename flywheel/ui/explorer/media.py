@@ -1,4 +1,4 @@
-"""Read the screens, the sound and the token texts of a trajectory."""
+"""Read the screens, thumbnails, sound and token texts of trajectories for the explorer."""
 
 from __future__ import annotations
 
@@ -78,8 +78,11 @@ _TOLERANCE_S = 1e-4  # an utterance and its speech segment differ less than this
 
 @dataclass(frozen=True)
 class Waveform:
-    """Hold a sound's waveform. peaks: loudest sample of each of equal parts, 0 to 1. offset_s: seconds to add to the
-    sound's time to get the screens' time; None if unknown."""
+    """Hold a sound's waveform.
+
+    seconds: length of the sound. peaks: loudest sample of each of equal parts, 0 to 1. offset_s: seconds to add to the
+    sound's time to get the screens' time; None if unknown.
+    """
 
     seconds: float
     peaks: tuple[float, ...]
@@ -115,8 +118,7 @@ class SessionAudio:
         raise NotInStore("the session that this is from is not known here any more")
 
     def waveform(self, name: str) -> Waveform:
-        """Compute the waveform of the sound of the trajectory `name`. Raises as `file`, DataError for a damaged
-        sound."""
+        """Compute the waveform of the sound of a trajectory. Raises as `file`, DataError for a damaged sound."""
         path, _ = self.file(name)
         with self._one:
             return self._drawn(name, path, path.stat().st_mtime_ns)
@@ -134,8 +136,10 @@ class SessionAudio:
 
 
 def find_audio_file(folder: Path) -> tuple[Path, str]:
-    """Find the sound file of the session in `folder`, and its media type. A path in `session.json` that leads out of
-    the folder is ignored. Raises NotInStore."""
+    """Find the sound file of the recorded session in `folder`, and its media type.
+
+    A path in `session.json` that leads out of the folder is ignored. Raises NotInStore where there is no sound.
+    """
     try:
         meta, _ = load_session_meta(folder)
         path = (folder / meta.audio).resolve()
@@ -176,9 +180,11 @@ class TokenTexts:
         self._root = ws.root.resolve()
 
     def texts(self, model: str | None, ids: Sequence[int]) -> list[str]:
-        """Return one text per token id of `ids`; a part of a character becomes the replacement character, an id that
-        stands for no text ⟨id⟩. model: path of the checkpoint in the workspace; None: unknown. Without a tokeniser that
-        can be read there the text of an id is its number."""
+        """Return one text per token id of `ids`.
+
+        model: path of the checkpoint in the workspace; None: unknown. A part of a character becomes the replacement
+        character, an id that stands for no text ⟨id⟩. Without a readable tokeniser the text of an id is its number.
+        """
         if not ids:
             return []
         path = (self._root / model / "tokenizer.json").resolve() if model else None

@@ -1,4 +1,4 @@
-"""Show recordings to reviewers as they lie in their folders, before an iteration takes them in, and store verdicts."""
+"""Show recordings to reviewers from their folders, before an iteration takes them in, and store verdicts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from flywheel.ui.explorer.review import blind_steps
 
 
 class VerdictRequest(BaseModel):
-    """Hold a reviewer's answers about a recording, as a page sends them. sha256: of the recording as it was shown."""
+    """Hold a reviewer's verdict on a recording, as a page sends it.
+
+    answers: yes or no by question (`QUESTIONS`). sha256: of the recording as it was shown.
+    """
 
     name: str = Field(max_length=300)
     answers: dict[str, StrictBool]
@@ -36,11 +39,12 @@ class VerdictRequest(BaseModel):
 
 
 def list_recordings(ws: Workspace, reviewer: str) -> dict[str, Any]:
-    """List what is reviewed for a reviewer: `rows`, each with `name`, `instruction`, `iteration`, `reviews` (how many),
-    `state`, and whether it is `open` for the reviewer; `states`, how many are in each; `questions`; `needed`, the
-    reviewers that an iteration asks for (0: none); and `comment`, the most characters of a comment.
+    """List the recordings under review, and trajectories that are reviewed like them, for one reviewer.
 
-    Raises BadInput for an invalid name of the reviewer or a wrong params.yaml, and as `reviewing.list_reviewed`.
+    Returns `rows`, each with `name`, `instruction`, `iteration`, `reviews` (how many), `state`, and whether it is
+    `open` for the reviewer; `states`, the number of rows in each; `questions`; `needed`, the number of reviewers that
+    an iteration asks for (0: none); and `comment`, the most characters of a comment. Raises BadInput for an invalid
+    name of the reviewer or a wrong params.yaml, and as `reviewing.list_reviewed`.
     """
     key, settings = labels.normalise_reviewer(reviewer), config.load_settings(ws.params)
     found = reviewing.list_reviewed(ws, settings)
@@ -61,12 +65,11 @@ def list_recordings(ws: Workspace, reviewer: str) -> dict[str, Any]:
 def load_recording_item(asking: CatalogReader, tokens: TokenTexts, name: str, reviewer: str) -> dict[str, Any]:
     """Load a recording, or a trajectory that somebody asked for, to review.
 
-    Returns its `name`, `instruction`, `state`, `sha256`, `steps` and where their `screens` are, whether it has `sound`,
-    `obstacle`, why the reviewer gives no verdict on it ("": one may), and `said`, the verdicts: none before the
-    reviewer has given one, or all is decided. Who recorded it, and what scorers say, is left out.
-
-    Raises BadInput for an invalid name of the reviewer, as `reviewing.find_reviewed`, DataError for a recording that is
-    damaged, and for a trajectory as `trajectories.load_trajectory_detail`.
+    Returns its `name`, `instruction`, `iteration`, `state`, `sha256`, `steps` and where their `screens` are, whether it
+    has `sound`, `obstacle`, why the reviewer may give no verdict on it ("": one may), and `said`, the verdicts: none
+    before the reviewer has given one, or all is decided. Who recorded it, and what scorers say, is left out. Raises
+    BadInput for an invalid name of the reviewer, as `reviewing.find_reviewed`, DataError for a damaged recording, and
+    for a trajectory as `trajectories.load_trajectory_detail`.
     """
     ws, key = asking.ws, labels.normalise_reviewer(reviewer)
     settings = config.load_settings(ws.params)
@@ -100,8 +103,11 @@ def _session_steps(session: RecordedSession, settings: Settings) -> list[Row]:
 
 
 def read_recorded_screen(ws: Workspace, name: str, sha256: str) -> tuple[bytes, str]:
-    """Return the bytes and the media type of a screen of a recording. Raises NotInStore where there is none, BadInput
-    and DataError as `load_recording_item`."""
+    """Return the bytes and the media type of a screen of the recording `name`.
+
+    Raises NotInStore where there is no such recording or screen, DataError for a damaged recording, BadInput for a
+    wrong params.yaml.
+    """
     session = load_session(_folder(ws, config.load_settings(ws.params), name), speech=False)
     found = next((one for one in session.screens.values() if one.sha256 == sha256), None)
     if found is None or found.format.lower() not in IMAGE_TYPES:
@@ -110,7 +116,7 @@ def read_recorded_screen(ws: Workspace, name: str, sha256: str) -> tuple[bytes, 
 
 
 def find_recorded_sound(ws: Workspace, name: str) -> tuple[Path, str]:
-    """Return the file of a recording's sound, and its media type. Raises NotInStore where there is none."""
+    """Return the file of a recording's sound, and its media type. Raises NotInStore where there is no sound."""
     return find_audio_file(_folder(ws, config.load_settings(ws.params), name))
 
 
@@ -129,7 +135,9 @@ def save_recording_verdict(ws: Workspace, said: VerdictRequest) -> dict[str, Any
 
 
 def query_recording_agreement(ws: Workspace) -> list[Row]:
-    """Return how far reviewers agree on recordings, a row a `question`, with the fields of `Agreement`. Raises
-    DataError for a damaged file of verdicts."""
+    """Compute how far reviewers agree on recordings: a row for each `question`, with the fields of `Agreement`.
+
+    Raises DataError for a damaged file of verdicts.
+    """
     found = reviewing.measure_review_agreement(ws)
     return [{"question": name, **asdict(one)} for name, one in found.items() if one.n]

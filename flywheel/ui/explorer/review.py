@@ -1,4 +1,4 @@
-"""Draw samples for people to label, and store labels and promotion decisions."""
+"""Draw trajectories for people to label, and store labels and promotion decisions, for the explorer's review pages."""
 
 from __future__ import annotations
 
@@ -46,8 +46,12 @@ _BLIND_FACTS = ("trajectory_id", "iteration", "stage", "domain", "world", "templ
 
 
 class SampleDraw(BaseModel):
-    """Describe a sample to draw. reviewer: name of the reviewer. size: most trajectories. iteration: None: all. domain:
-    "": all. whose: `mine`, `nobody`, or a person's name: those that this person is to label; "": all."""
+    """Hold which trajectories are drawn for a reviewer.
+
+    reviewer: name of that person. queue: the kind of sample. seed: of the draw. size: most trajectories. iteration:
+    None: all. domain: "": all. whose: only those that this owner is to label: `mine`, `nobody`, or a person's name;
+    "": all.
+    """
 
     reviewer: str
     queue: ReviewQueue = "random"
@@ -59,7 +63,11 @@ class SampleDraw(BaseModel):
 
 
 class LabelRequest(BaseModel):
-    """Hold a label that a page sends. seen: others who have labelled it, as the page showed; None: whoever has."""
+    """Hold a label that a page sends.
+
+    seen: reviewers who had labelled the trajectory, as the page showed them: the label is refused where another one has
+    since; None: that is not checked.
+    """
 
     trajectory_id: str = Field(max_length=200)
     label: str
@@ -70,8 +78,11 @@ class LabelRequest(BaseModel):
 
 
 class OwnerRequest(BaseModel):
-    """Hold who is to label samples, as a page sends it. owner: name of that person; "" releases them. reviewer: name of
-    the person who says so. take_over: also another's."""
+    """Hold who is to label samples, as a page sends it.
+
+    owner: name of that person; "" releases the samples. reviewer: name of the person who decides it. take_over: whether
+    samples that another person is to label are given too.
+    """
 
     trajectory_ids: list[str] = Field(min_length=1, max_length=500)
     owner: str
@@ -80,10 +91,10 @@ class OwnerRequest(BaseModel):
 
 
 def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
-    """List the choices of a reviewer: `iterations`, newest first, and `domains` with trajectories to draw, `labels`,
-    and `comment`, the most characters of a comment.
+    """List the choices that a reviewer has: iterations, domains, labels.
 
-    asking: reads the store. Raises as `CatalogReader.rows`.
+    asking: reads the store. Returns `iterations`, newest first, and `domains` with trajectories to draw, `labels`, and
+    `comment`, the most characters of a comment. Raises as `CatalogReader.rows`.
     """
     rows = asking.rows(f"SELECT DISTINCT iteration, domain FROM {OUTCOMES_TABLE} WHERE {_ROUTED}")
     return {
@@ -95,14 +106,16 @@ def list_review_choices(asking: CatalogReader) -> dict[str, Any]:
 
 
 def draw_review_queue(asking: CatalogReader, draw: SampleDraw) -> dict[str, Any]:
-    """Draw the trajectories of the sample `draw`, from the store that `asking` reads. Returns `rows`, each with its
-    state (labelled, `mine`; `open`; `theirs`, which another person is to label; `full`, labelled by two), its `owner`
-    ("": nobody), the reviewer's own label and, where there is one, the joint state of all labels; `candidates`, the
-    number of trajectories in each queue; `owners`, the number of samples of the iteration that each person is still to
-    label; and `me`, the reviewer's key.
+    """Draw trajectories for a reviewer to label, as `draw` says, from the store that `asking` reads.
 
-    Raises BadInput for an invalid name of the reviewer or of `whose`, and as `CatalogReader.rows`,
-    `labels.read_sample_owners` and `route_review.open_questions`.
+    Returns `rows`, with `place` (from 1), `iteration`, `trajectory_id`, `domain`, `world`, `instruction`, `state`
+    (`mine`: the reviewer has labelled it; `open`; `theirs`: another person is to label it; `full`: two have labelled
+    it, but in the queue `decide`), `owner` ("": nobody), `label` and `comment` (the reviewer's own, or None),
+    `reviewers` (how many have labelled it), `together` (the joint state of all labels; None before the reviewer's own);
+    `candidates`: queue -> number of trajectories; `owners`: rows of `owner` and `n`, the samples of the iteration that
+    this person is still to label; and `me`, the reviewer's key. Raises BadInput for an invalid name of the reviewer or
+    of `whose`, and as `CatalogReader.rows`, `labels.read_sample_owners`, `route_review.open_questions` and
+    `route_review.read_waiting`.
     """
     reviewer = labels.normalise_reviewer(draw.reviewer)
     all_owners = labels.read_sample_owners(asking.ws).values()
@@ -148,7 +161,7 @@ def _with_owner(row: Row, owner: str, reviewer: str) -> Row:
 
 
 def assign_review_samples(asking: CatalogReader, said: OwnerRequest) -> None:
-    """Give samples to a person, who alone labels them until that is done, or release them.
+    """Give samples to a person, who alone labels them until they are labelled, or release them.
 
     asking: reads the store. said: which samples, to whom and by whom. Raises NotInStore where there is no such
     trajectory, and as `labels.assign_samples` and `CatalogReader.rows`.
@@ -165,11 +178,15 @@ def assign_review_samples(asking: CatalogReader, said: OwnerRequest) -> None:
 
 
 def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str, reviewer: str) -> dict[str, Any]:
-    """Load the trajectory `trajectory_id` for `reviewer`, by name, as a mapping. `mine` is the reviewer's label,
-    `owner` who is to label it ("": nobody), `seen` who else has labelled it. While `mine` is None, scores and what
-    others said are left out; afterwards it is the trajectory as its page shows it, with `others`, the labels of other
-    reviewers. asking: reads the store. tokens: decodes token ids. Raises NotInStore where there is no such trajectory,
-    BadInput for an invalid reviewer's name, and as `CatalogReader.rows` and `labels.read_sample_owners`."""
+    """Load a trajectory for a reviewer to label: scores and others' labels are left out until the reviewer's is given.
+
+    asking: reads the store. tokens: decodes token ids. reviewer: name of the person. Returns `mine`, the reviewer's
+    label (None: not given yet), `me`, the reviewer's key, `owner`, who is to label it ("": nobody), `seen`, who else
+    has labelled it. While `mine` is None, there are `facts` and `steps` besides; afterwards the trajectory as
+    `load_trajectory_detail` returns it, and `others`, the labels of other reviewers. Raises NotInStore where there is
+    no such trajectory, BadInput for an invalid reviewer's name, and as `CatalogReader.rows` and
+    `labels.read_sample_owners`.
+    """
     reviewer = labels.normalise_reviewer(reviewer)
     found = trajectories.load_trajectory_detail(asking, tokens, trajectory_id)
     columns = 'reviewer, label, comment, "at", queue'
@@ -191,13 +208,15 @@ def load_review_item(asking: CatalogReader, tokens: TokenTexts, trajectory_id: s
 
 
 def blind_steps(found: Mapping[str, Any]) -> list[Row]:
-    """Return a trajectory's steps without rewards, which tell of it. found: as `load_trajectory_detail` gives it."""
+    """Return a trajectory's steps without rewards, which would tell whether it succeeded.
+
+    found: as `load_trajectory_detail` returns it.
+    """
     return [step | {"reward": None} for step in found["steps"]]
 
 
 def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
-    """Store the label `said` in the reviewer's file. For a trajectory of an open routing review it is also the answer
-    to that review.
+    """Store the label `said` in the reviewer's file; of a trajectory under route review it is the answer there too.
 
     asking: reads the store. Raises NotInStore where there is no such trajectory, BadInput for an invalid name, label or
     comment, DiskFull, and as `CatalogReader.rows` and `route_review.label_trajectory`.
@@ -236,10 +255,10 @@ def save_review_label(asking: CatalogReader, said: LabelRequest) -> None:
 
 
 def query_agreement(asking: CatalogReader) -> dict[str, Any]:
-    """Query the agreement of reviewers with one another (`pairs`) and with scorers, and the numbers of trajectories by
-    state and of labels by reviewer.
+    """Query how far reviewers agree with one another and with scorers on whether trajectories solved their tasks.
 
-    Keys: `pairs`, `scorers`, `states`, `reviewers`, each with rows. asking: reads the store. Raises as
+    asking: reads the store. Returns lists of rows: `pairs` (reviewers with one another), `scorers`, `states` (numbers
+    of trajectories by the joint state of their labels), `reviewers` (numbers of labels). Raises as
     `CatalogReader.rows`.
     """
     return {
@@ -260,20 +279,21 @@ class PromotionRequest(BaseModel):
 
 
 def list_waiting_promotions(ws: Workspace) -> list[dict[str, Any]]:
-    """List the promotions that wait for a decision, each with the decisions so far, oldest first, and whether a run is
-    active in the workspace (`running`).
+    """List the promotions that wait for a person's decision.
 
-    Raises BadInput where an iteration's params.yaml is missing or wrong, DataError for a damaged `review.json`.
+    Returns rows of `iteration`, `decisions` so far, oldest first, and whether a process holds the workspace
+    (`running`). Raises BadInput where an iteration's params.yaml is missing or wrong, DataError for a damaged
+    `review.json`.
     """
     return [{"iteration": k} | _decided(ws, k) for k in promotion_review.list_pending_reviews(ws)]
 
 
 def list_decisions(asking: CatalogReader) -> list[dict[str, Any]]:
-    """List what is known of the promotion of each evaluated iteration, newest first: `promoted` (None: not decided),
-    `reason`, `model` (the newest afterwards), `said`, the decisions of people and of the rule, oldest first, and
-    `obstacle`, why the decision cannot be reversed ("": it can be).
+    """List the promotion decision of each evaluated iteration, newest first.
 
-    asking: reads the store. Raises as `CatalogReader.rows` and `promotion_review.find_override_obstacle`.
+    asking: reads the store. Returns rows of `iteration`, `promoted` (None: not decided), `reason`, `model` (the newest
+    afterwards), `said`, the decisions of people and of the rule, oldest first, and `obstacle`, why the decision cannot
+    be reversed ("": it can be). Raises as `CatalogReader.rows` and `promotion_review.find_override_obstacle`.
     """
     found = asking.rows(QUERIES["decisions"])
     for row in found:
@@ -283,10 +303,11 @@ def list_decisions(asking: CatalogReader) -> list[dict[str, Any]]:
 
 
 def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
-    """Load the report that a promotion decision is based on, the decisions so far, and whether one is `open`.
+    """Load the report that a promotion decision is based on (`build_promotion_report`), and the decisions so far.
 
-    Raises BadInput where the iteration is not evaluated, or its params.yaml is missing or wrong; DataError for a
-    damaged `review.json`, and as `build_promotion_report`.
+    Returns the report's fields, and `open`, whether a decision may be given now, `decisions`, oldest first, and
+    `running`, whether a process holds the workspace. Raises BadInput where the iteration is not evaluated, or its
+    params.yaml is missing or wrong; DataError for a damaged `review.json`, and as `build_promotion_report`.
     """
     why = promotion_review.find_review_obstacle(ws, iteration)
     if why and not ws.partition("metrics", iteration, "evaluate").is_dir():
@@ -298,11 +319,11 @@ def load_promotion_case(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def submit_promotion_decision(ws: Workspace, iteration: int, decision: PromotionRequest) -> dict[str, Any]:
-    """Record a decision about a promotion; return all decisions so far.
+    """Record a decision about a promotion; return the `decisions` so far, and whether a process holds the workspace.
 
-    One that reverses another is carried out at once, and the report written anew. Raises what `decide_promotion` does:
-    BadInput where none is open or the words are not valid, DataError, DiskFull; for an override what
-    `override_promotion`, `recover_workspace` and `write_report` do, and WorkspaceBusy where a run is at work.
+    A decision that reverses another is carried out at once, and the report written anew. Raises as `decide_promotion`:
+    BadInput where none is open or the words are not valid, DataError, DiskFull; for an override as
+    `override_promotion`, `recover_workspace` and `write_report`, and WorkspaceBusy where a process holds the workspace.
     """
     said = decision.model_dump(exclude={"override"})
     if decision.override:

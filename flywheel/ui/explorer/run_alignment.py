@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class AlignedState:
-    """Hold a state that one run or more came to. level: its row; a run's states have rising ones. places: run -> number
-    of the step that the run took there; the number of its steps where it ended there."""
+    """Hold a state that one run or more came to.
+
+    level: its row; the levels rise along each run. places: run -> number of the step that the run took there; the
+    number of its steps where it ended there.
+    """
 
     level: int = 0
     places: dict[int, int] = field(default_factory=dict)
@@ -27,8 +30,11 @@ class AlignedState:
 
 @dataclass(frozen=True)
 class RunAlignment:
-    """Hold runs aligned by state. states: in an order that every run keeps. order: the runs' numbers so that those with
-    a common beginning stand beside one another. levels: number of rows."""
+    """Hold runs aligned by state.
+
+    states: in an order that every run keeps. order: numbers of the runs, those with a common beginning side by side.
+    levels: number of rows.
+    """
 
     states: tuple[AlignedState, ...]
     order: tuple[int, ...]
@@ -60,10 +66,9 @@ class _Row:
 def align_runs(runs: Sequence[Sequence[Hashable]]) -> RunAlignment:
     """Align runs by their states.
 
-    runs: of each run a key of every state, in order; equal keys are the same state. Each state of each run is in
-    exactly one `AlignedState`, of which the same run has no other; the levels rise along each run; runs whose first n
-    keys are equal share their first n states. A run of s steps costs O(s log s), and one walk over the rows that there
-    are by then.
+    runs: the keys of each run's states, in order; equal keys are the same state. Each state of a run is in exactly one
+    `AlignedState`, which holds no other state of that run; the levels rise along each run; runs whose first n keys are
+    equal share their first n states. A run of s steps costs O(s log s), and one walk over the rows so far.
     """
     paths = _build_trie(runs)
     rows: list[_Row] = []

@@ -1,4 +1,4 @@
-"""List tasks, and lay the runs of one of them side by side, aligned by the states that they came to."""
+"""List tasks with their runs, and lay the runs of a task side by side, aligned by the states that they came to."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _FILTERS = ("iteration", "model", "source")
 
 
 class RunChoice(BaseModel):
-    """Say which runs of a task are shown. iteration, model (digest of the weights that acted), source: None: any.
-    offset: how many of them to leave out first."""
+    """Hold which runs of a task are shown.
+
+    iteration, model (digest of the weights that acted), source: of the runs; None: any. offset: number of chosen runs
+    to leave out first.
+    """
 
     iteration: int | None = Field(None, ge=0, le=10**6)
     model: str | None = Field(None, max_length=200)
@@ -31,8 +34,9 @@ class RunChoice(BaseModel):
 def list_tasks(asking: CatalogReader, search: str, offset: int, limit: int) -> list[Row]:
     """List tasks that have runs: those first whose runs end differently, then those with more runs.
 
-    asking: reads the store. search: words of the instruction, or a task_id; "": all. offset, limit: of the page. Each
-    row has `runs`, `judged`, `solved`, `iterations` and `branches` (runs that began within another). Raises as
+    asking: reads the store. search: a part of the instruction, or a task_id; "": all. offset, limit: number of tasks
+    before the page, and at most on it. Each row has `task_id`, `instruction`, `domain`, `world`, `template`, `level`,
+    `runs`, `judged`, `solved`, `iterations` and `branches` (runs that began within another). Raises as
     `CatalogReader.rows`.
     """
     asked = {"search": search.strip(), "offset": offset, "limit": limit}
@@ -42,10 +46,10 @@ def list_tasks(asking: CatalogReader, search: str, offset: int, limit: int) -> l
 def load_task_runs(asking: CatalogReader, task_id: str, choice: RunChoice) -> dict[str, Any]:
     """Load runs of a task side by side, as a mapping for its page.
 
-    asking: reads the store. task_id: of the task. choice: which runs; at most `MAX_RUNS`, and with each that began
-    within another also that one, as far as there is room. Returns `task`, `choices` (iterations, models and sources
-    that there are, and how many runs are chosen), `runs` in the order of the columns, `states` with their `level` and
-    `places`, and `steps` of each run. Raises NotInStore for a task without runs, and as `CatalogReader.ask`.
+    asking: reads the store. choice: which runs; at most `MAX_RUNS`, and with each that began within another also that
+    one, as far as there is room. Returns `task`, `choices` (existing iterations, models and sources, and how many runs
+    are chosen), `without_steps` (ids of runs without stored steps), and what `lay_side_by_side` returns. Raises
+    NotInStore for a task without runs, and as `CatalogReader.ask`.
     """
     return asking.ask(lambda connection: _query_runs(connection, task_id, choice))
 
@@ -102,12 +106,13 @@ def _with_parents(every: Sequence[Row], chosen: Sequence[Row]) -> list[Row]:
 
 
 def lay_side_by_side(runs: Sequence[Row], steps: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-    """Align runs by state: `runs` in the order of their columns, `states`, `steps` of each run, `levels`.
+    """Align runs by their states, as columns and rows of a page.
 
-    runs: rows of the query `runs_of_task`. steps: trajectory_id -> rows of `steps_of_runs`, in order. A state has
-    `places` ([run, step], the step after the last one where the run ended), `ways_in` and `ways_out`: how many
-    different states come before and after it, where more than one is a meeting or a fork. A run that ended has no state
-    after its last, which counts as a way out beside others'.
+    runs: rows of the query `runs_of_task`. steps: trajectory_id -> rows of `steps_of_runs`, in order. Returns `runs` in
+    the order of their columns, `states`, `steps` of each run, and `levels`, the number of rows. A state has `level`,
+    `places` ([column, step]; where the run ended, the step after its last), `screen` and its `iteration`, `ways_in` and
+    `ways_out`: how many different states come before and after it, where more than one is a meeting or a fork. The end
+    of a run counts as a way out, too.
     """
     aligned = align_runs(_list_keys(runs, steps))
     column = {run: place for place, run in enumerate(aligned.order)}

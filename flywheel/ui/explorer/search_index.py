@@ -1,4 +1,4 @@
-"""Index the words of thoughts and the first screens of trajectories, in SQLite with FTS5."""
+"""Index the words of thoughts and the first screens of trajectories for the explorer, in SQLite with FTS5."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ PartitionKey = tuple[int, str, str]  # iteration, stage, digest of its content
 
 
 def list_step_partitions(ws: Workspace) -> frozenset[PartitionKey]:
-    """List the partitions of the table `steps`. Raises DataError for a damaged list of files."""
+    """List the partitions of the table `steps` as (iteration, stage, digest of the content).
+
+    Raises DataError for a damaged list of files.
+    """
     found = set()
     for folder in ws.data.glob("steps/iteration=*/stage=*"):
         iteration, stage = (path.name.partition("=")[2] for path in (folder.parent, folder))
@@ -61,15 +64,15 @@ def list_step_partitions(ws: Workspace) -> frozenset[PartitionKey]:
 
 
 def format_fts_phrase(text: str) -> str:
-    """Format a search in the syntax of FTS5: the words of `text` in this order, the last one as a prefix."""
+    """Write a search in the syntax of FTS5: the words of `text` in this order, the last one as a prefix."""
     return f'"{_space_cjk(text).replace(chr(34), " ").replace(chr(0), " ")}" *'
 
 
 def update_index(path: Path, ws: Workspace, wanted: Set[PartitionKey]) -> tuple[int, ...]:
-    """Bring the index file `path` up to date; return the numbers of its partitions that are not in `wanted`.
+    """Add the partitions `wanted` that the index file `path` lacks; return the numbers of its obsolete partitions.
 
-    wanted: partitions of the store. If more trajectories are obsolete than wanted, the index is built anew. Raises
-    DataError for a damaged partition, sqlite3.Error or OSError where the file cannot be written.
+    wanted: those of the store (`list_step_partitions`). If more trajectories are obsolete than wanted, the index is
+    built anew. Raises DataError for a damaged partition, sqlite3.Error or OSError where the file cannot be written.
     """
     with contextlib.closing(_open_for_writing(path)) as connection:
         held = _indexed_partitions(connection)
@@ -197,8 +200,10 @@ _FETCH_ROWS = 10_000  # rows that are Python objects at a time
 
 
 class ThoughtIndex:
-    """Search a workspace's index, from any thread; a background thread keeps it up to date. limit_s: time limit of a
-    search."""
+    """Search a workspace's index of thoughts, from any thread; a background thread brings it up to date.
+
+    limit_s: time limit of a search, in seconds.
+    """
 
     def __init__(self, ws: Workspace, limit_s: float) -> None:
         self._ws, self._limit_s = ws, limit_s
@@ -227,8 +232,11 @@ class ThoughtIndex:
                 threading.Thread(target=self._catch_up, name="index", daemon=True).start()
 
     def find(self, text: str) -> pa.Table:
-        """Find the trajectories (column `trajectory_id`) with the words of `text` in their thoughts. Raises
-        QueryTimeout, DataError for a damaged file of the store, FlywheelError where the index cannot be written."""
+        """Find the trajectories with the words of `text`, in this order, in their thoughts.
+
+        Returns a table with the column `trajectory_id`. Raises QueryTimeout after `limit_s`, DataError for a damaged
+        file of the store, FlywheelError where the index cannot be read or written.
+        """
         if not self._done.wait(self._limit_s):
             raise QueryTimeout("the words of new thoughts are still being indexed", fix="ask again in a moment")
         if self._failed:

@@ -1,4 +1,4 @@
-"""Run SQL that a user typed, in worker processes within a time limit."""
+"""Run SQL that a user of the explorer typed, in worker processes (`sql_worker.py`) within a time limit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _GRACE_S = 2.0  # time for an interrupted query to end before its worker is kill
 
 @dataclass(frozen=True)
 class SqlResult:
-    """Hold the result of a query. told: facts by name: columns, rows, cut (whether rows were left out), plan, seconds.
-    data: the rows in the requested format."""
+    """Hold the result of a query. data: the rows in the requested format.
+
+    told: facts by name: `columns` (name and type), `rows` (their number), `cut` (whether rows were left out), `plan`
+    (whether they are an EXPLAIN's plan), `seconds`, `bytes` of data.
+    """
 
     told: dict[str, Any]
     data: bytes
@@ -40,9 +43,12 @@ class SqlWorkerPool:
         self._places = asyncio.Semaphore(MAX_SQL_WORKERS)
 
     async def ask(self, sql: str, form: str = "json") -> SqlResult:
-        """Run the query `sql` in a worker. form: of the result, json, csv or parquet. Raises BadInput for SQL that is
-        no query or exceeds the limits, DataError for a damaged or lost file, QueryTimeout after the limit's seconds, or
-        where no worker is free within 20 s, FlywheelError where the worker dies."""
+        """Run the query `sql` in a worker. form: of the result: json, csv or parquet.
+
+        Raises BadInput for SQL that is no query or exceeds the limits, DataError for a damaged or lost file,
+        QueryTimeout after the limit's seconds, or where no worker is free within 20 s, FlywheelError where the worker
+        dies.
+        """
         try:
             async with asyncio.timeout(_QUEUE_TIMEOUT_S):
                 await self._places.acquire()

@@ -43,15 +43,17 @@ _KINDS = "SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN"
 
 @dataclass(frozen=True)
 class ParsedQuery:
-    """Hold the statements of one query; the last one returns its rows. plan: the rows are the plan of an EXPLAIN."""
+    """Hold the statements of one query; the last one returns its rows, with `plan` the plan of an EXPLAIN."""
 
     statements: tuple[duckdb.Statement, ...]
     plan: bool = False
 
 
 def parse_sql_query(connection: duckdb.DuckDBPyConnection, sql: str) -> ParsedQuery:
-    """Parse `sql` as one query that reads, without running it. connection: whose parser is used. Raises BadInput for no
-    statement, several, invalid SQL, and any other statement."""
+    """Parse `sql` as one query that only reads, without running it. connection: whose parser is used.
+
+    Raises BadInput for no statement, several, invalid SQL or text, and a statement that is no query.
+    """
     found = _statements(connection, sql)
     if not found:
         raise BadInput("the query is empty", fix="type one query")
@@ -99,7 +101,10 @@ def _tokens(sql: str) -> list[bytes]:
 
 def _statements(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
     try:
+        sql.encode()
         return connection.extract_statements(sql)
+    except UnicodeEncodeError:
+        raise BadInput("the query has half a character (a lone surrogate)", fix="take it out") from None
     except duckdb.Error as error:
         raise database.explain_duckdb_error(connection, error) from None
 
@@ -121,8 +126,11 @@ _OVERHEAD_BYTES = 2**30  # address space for mapped files and stacks, in additio
 
 @dataclass(frozen=True)
 class SqlLimits:
-    """Limit one query. seconds: it may take. memory: bytes of DuckDB. rows, export_rows: most rows as JSON, and as a
-    file. bytes: of the result. threads: of DuckDB."""
+    """Hold the limits of one query.
+
+    seconds: its longest duration. memory: bytes of DuckDB. rows, export_rows: most rows as JSON, and as a file. bytes:
+    of the result. threads: of DuckDB.
+    """
 
     seconds: float = 10.0
     memory: int = 2**30
@@ -133,8 +141,10 @@ class SqlLimits:
 
 
 def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBPyConnection) -> None:
-    """Restrict `connection` to reading the workspace's datasets, with the memory of `limits`; no statement can lift
-    that."""
+    """Restrict `connection` to reading the workspace's datasets, within the memory and threads of `limits`.
+
+    No later statement can lift that.
+    """
     places = [ws.data, ws.state / "closed", ws.root / "iterations", labels.labels_folder(ws)]
     names = [str(name).replace("'", "''") for path in places for name in (path, path.resolve())]
     folders = ", ".join(f"'{name}'" for name in names)
@@ -155,8 +165,10 @@ def lock_connection(ws: Workspace, limits: SqlLimits, connection: duckdb.DuckDBP
 
 @contextlib.contextmanager
 def interrupt_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[threading.Event]:
-    """Interrupt the query of `connection` if the block lasts `seconds`; yield an event that is then set. The query
-    raises duckdb.InterruptException."""
+    """Interrupt the query of `connection` if the block lasts `seconds`; yield an event that is then set.
+
+    The interrupted query raises duckdb.InterruptException.
+    """
     over = threading.Event()
 
     def stop() -> None:
@@ -180,7 +192,7 @@ class SqlAnswerer:
         self._resident = CatalogConnection(ws, lambda connection: lock_connection(ws, limits, connection))
 
     def open_catalogue(self) -> None:
-        """Open the catalogue. Raises DataError as `connect_catalog`."""
+        """Open the catalogue ahead of the first query. Raises DataError as `connect_catalog`."""
         self._resident.run(lambda connection: connection.execute("SELECT 1").fetchall())
 
     def answer_query(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
@@ -334,8 +346,8 @@ def _confine(limits: SqlLimits) -> None:
 def serve_sql_queries(answers: SqlAnswerer, questions: BinaryIO, out: BinaryIO) -> None:
     """Answer the requests of the stream `questions`, one JSON line each with `sql` and `form`, until it ends.
 
-    answers: runs them. out: gets for each a line of JSON with the facts, or `error` and its `kind`, and the `bytes` of
-    the result, which follow.
+    answers: runs the queries. out: gets for each a line of JSON with the facts, or `error` and its `kind`, and the
+    number of `bytes` of the result, which follow.
     """
     for line in questions:
         asked = json.loads(line)

@@ -1,4 +1,4 @@
-"""List trajectories by filters and a search, and load one for its page."""
+"""List trajectories by filters and a search, and load one for its page, for the explorer."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ _SEARCHED["both"] = f"({' OR '.join(_SEARCHED.values())})"
 
 @dataclass(frozen=True)
 class TrajectoryQuery:
-    """Hold a parsed query of the list. condition, order: SQL. parameters: values of the condition. in_thoughts: words
-    to search in thoughts; "": none."""
+    """Hold a parsed query of the list of trajectories.
+
+    condition, order: SQL. parameters: values of the condition. in_thoughts: words to search in thoughts; "": none.
+    """
 
     condition: str
     parameters: dict[str, Any]
@@ -52,16 +54,19 @@ class TrajectoryQuery:
 
 
 def column_kind(sql_type: str) -> str:
-    """Return the kind of a column of `sql_type`: text, truth, time or number."""
+    """Return the kind of a column of the SQL type `sql_type`: text, truth, time or number."""
     return _KINDS.get(sql_type, "number")
 
 
 def parse_trajectory_query(
     columns: Mapping[str, str], where: Sequence[str] = (), search: str = "", within: str = "both", sort: str = ""
 ) -> TrajectoryQuery:
-    """Parse a query of the list. columns: name -> SQL type. where: filters, `column:operator:value`. search: words.
-    within: where to search them: instructions, thoughts or both. sort: columns separated by commas, `-` for descending.
-    Raises BadInput that names what is wrong."""
+    """Parse a query of the list of trajectories, as its URL gives it.
+
+    columns: name -> SQL type. where: filters, `column:operator:value` (`FILTER_OPERATORS`). search: words. within:
+    where to search them: instructions, thoughts or both. sort: columns separated by commas, `-` for descending; "": the
+    newest iterations first. Raises BadInput for an unknown column, operator or `within`, and a wrong value.
+    """
     parameters: dict[str, Any] = {}
     either: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, text in enumerate(where):
@@ -134,12 +139,12 @@ def list_trajectory_columns(asking: CatalogReader) -> list[Row]:
 def query_trajectory_page(
     asking: CatalogReader, where: Sequence[str], search: str, within: str, sort: str, offset: int, limit: int
 ) -> dict[str, Any]:
-    """Query a page of trajectories: `rows`, each with the sha256 of its first screen, and `total`, the number of all
-    that match.
+    """Query a page of the list of trajectories.
 
     asking: reads the store. where, search, within, sort: as in `parse_trajectory_query`. offset, limit: number of
-    matches before the page, and at most on it, which is never more than MAX_ROWS. Raises BadInput as that does, and as
-    `CatalogReader.rows` and `CatalogReader.words`.
+    matches before the page, and at most on it, which is never more than MAX_ROWS. Returns `rows` of the view
+    `trajectory_outcomes`, each with its first `screen` (sha256, or None), and `total`, the number of all matches.
+    Raises as `parse_trajectory_query`, `CatalogReader.rows` and `CatalogReader.words`.
     """
     types = {row["name"]: row["type"] for row in asking.columns}
     what = parse_trajectory_query(types, where, search, within, sort)
@@ -179,9 +184,10 @@ def _first_screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
 
 
 def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
-    """Count the 60 most frequent values of `column` of the view `trajectory_outcomes`; asking: reads the store.
+    """Count the 60 most frequent values of `column` of the view `trajectory_outcomes`.
 
-    Raises BadInput for an unknown column, and as `CatalogReader.rows`.
+    asking: reads the store. Returns rows of `value` (as text) and `n`. Raises BadInput for an unknown column, and as
+    `CatalogReader.rows`.
     """
     types = {row["name"]: row["type"] for row in asking.columns}
     parse_trajectory_query(types, [f"{column}:filled"])
@@ -192,10 +198,13 @@ def count_column_values(asking: CatalogReader, column: str) -> list[Row]:
 
 
 def load_trajectory_detail(asking: CatalogReader, tokens: TokenTexts, trajectory_id: str) -> dict[str, Any]:
-    """Load the trajectory `trajectory_id` for its page, as a mapping. asking: reads the store. tokens: decodes token
-    ids.
+    """Load everything about a trajectory for its page.
 
-    Raises NotInStore where there is no such trajectory, and as `CatalogReader.rows`.
+    asking: reads the store. tokens: decodes token ids. Returns `facts` (its row of `trajectory_outcomes`, with the
+    model), `task` (None: not known), `steps` (`make_step_row`, with `tokens` and `by`, who chose it), and lists of
+    rows: `scores`, `samples` (trajectories of the same task), `family` (those that it began within or that began within
+    it), `twins` (near-duplicates), `set_aside` (its quarantined rows). Raises NotInStore where there is no such
+    trajectory, and as `CatalogReader.rows`.
     """
     found = asking.ask(lambda connection: _query_detail(connection, trajectory_id))
     if not found:
@@ -257,8 +266,12 @@ def _query_steps(connection: duckdb.DuckDBPyConnection, name: str, outcome: Row)
 
 
 def make_step_row(row: Row, size: Row | None, said: list[Row]) -> Row:
-    """Make a step for a page: its action drawn and in words. row: of the table `steps`. size: width and height of its
-    screen, in pixels; None where there is none. said: rows of the step's utterances."""
+    """Make the data of a step for a page: the row's values, with its action drawn (`overlay`) and in words (`short`).
+
+    row: of the table `steps`. size: width and height of its screen, in pixels; None: there is no screen. said: rows of
+    the step's utterances. Keys besides those of `row`: `screen` (sha256, or None), `width`, `height`, `overlay` (SVG),
+    `short`, `said`; `memory` is parsed.
+    """
     width, height = (size["width"], size["height"]) if size else (224, 224)
     return {
         **{name: value for name, value in row.items() if name not in ("stage", "trajectory_id", "memory")},

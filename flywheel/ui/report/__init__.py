@@ -1,0 +1,1 @@
+"""Write the static report of a workspace: figures, charts, replays."""

@@ -1,4 +1,4 @@
-"""Draw charts as inline SVG: curves, intervals, sheets of charts, and the curves of RL; define their colours."""
+"""Draw charts as SVG for the report: curves, intervals, sheets of charts and the curves of RL; define their colours."""
 
 from __future__ import annotations
 
@@ -32,13 +32,18 @@ def _declared() -> dict[str, Any]:
 
 
 def tone_class(name: str) -> str:
-    """Return the CSS class of `name`, a domain, a store or `all`. A domain has the same colour in all reports."""
+    """Return the CSS class for the colour of `name`: a domain, a store, a stage or `all`.
+
+    A domain has the same colour in all reports.
+    """
     return f"tone-{name}" if name in _declared()["tones"] else f"tone-domain-{zlib.crc32(name.encode()) % _SPARE_TONES}"
 
 
 def tone_stylesheet(*, dark: bool = True) -> str:
-    """Return the style sheet of the charts' colour classes. dark: include dark pages' colours, for a page that follows
-    the browser's colour scheme."""
+    """Return the style sheet of the charts' colour classes.
+
+    dark: include dark pages' colours, for a page that follows the browser's colour scheme.
+    """
     light = "".join(f".tone-{name}{{--tone:{colour}}}" for name, (colour, _) in _declared()["tones"].items())
     if not dark:
         return light
@@ -66,8 +71,11 @@ class ChartMark:
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """Hold one curve. label: in the legend. tone: CSS class of its colour. points: (x, y). faint: for an older
-    iteration. dashed: for a second metric in the same chart."""
+    """Hold one curve of a chart.
+
+    label: name of the curve. tone: CSS class of its colour. points: (x, y). faint: for an older iteration. dashed: for
+    a second metric in the same chart.
+    """
 
     label: str
     tone: str
@@ -96,9 +104,11 @@ def draw_lines(
     width: int = CHART_WIDTH,
     height: int = CHART_HEIGHT,
 ) -> str:
-    """Draw the curves `series` over a common x axis as SVG; "" without points. title: for screen readers. x_label:
-    below the axis. percent: y axis from 0% to 100%. zero: y axis begins at 0 (values must be 0 or more). width, height:
-    in CSS pixels."""
+    """Draw the curves `series` over a common x axis as SVG; "" without points.
+
+    title: for screen readers. x_label: below the axis. percent: y axis from 0% to 100%. zero: y axis begins at 0
+    (values must be 0 or more). width, height: in CSS pixels.
+    """
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     if not xs:
@@ -127,9 +137,12 @@ def draw_lines(
 
 
 def draw_intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | None]]]], *, title: str) -> str:
-    """Draw fractions with intervals as SVG. groups: (x label, marks), with the marks (tone, mark) next to one another;
-    a mark of None leaves its place free. A line joins the marks of a tone, unless the tone contains `before`: these are
-    drawn hollow. title: for screen readers."""
+    """Draw fractions with intervals as SVG, in groups along the x axis.
+
+    groups: (x label, marks), with the marks (tone, mark) next to one another; a mark of None leaves its place free. A
+    line joins the marks of a tone, unless the tone contains `before`: these are drawn hollow. title: for screen
+    readers.
+    """
     low, high, ticks = 0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0)
     body = [_grid(ticks, low, high, True)]
     room = (CHART_WIDTH - _LEFT - _RIGHT) / max(len(groups), 1)
@@ -209,8 +222,10 @@ _STYLE = "".join((_PACKAGE / "templates" / "chart_sheet.css").read_text("utf-8")
 
 
 def draw_chart_sheet(charts: Sequence[Chart], small: Sequence[Chart], title: str, columns: int = 3) -> str:
-    """Draw charts under the `title` as one SVG with its own style sheet, in light colours. charts: in rows of
-    `columns`. small: below them, in rows of one more."""
+    """Draw charts under the `title` as one SVG with its own style sheet, in light colours.
+
+    charts: in rows of `columns` each. small: below them, in rows of one more.
+    """
     wide = columns * (CHART_WIDTH + 2 * _PAD) + (columns - 1) * _GAP
     body, y = [f'<text class="h" x="{_GAP}" y="38">{escape(title)}</text>'], 58
     cell = CHART_HEIGHT + _HEAD + 42
@@ -280,8 +295,11 @@ _SHOWN = 14  # most tasks that are listed of those drawn less
 
 @dataclass(frozen=True)
 class ChartPanel:
-    """Describe one chart of RL. names: a metric, and optionally a second one, drawn dashed. called: their names in the
-    legend. percent, zero: as in `draw_lines`. smooth: draw long curves as moving averages."""
+    """Hold the declaration of one chart of RL.
+
+    note: explanation below the title. names: a metric, and optionally a second one, drawn dashed. called: their names
+    in the legend. percent, zero: as in `draw_lines`. smooth: whether long curves are drawn as moving averages.
+    """
 
     title: str
     note: str
@@ -295,7 +313,7 @@ class ChartPanel:
 
 @cache
 def rl_panels() -> tuple[ChartPanel, ...]:
-    """Return the charts of RL in the order of `charts.yaml`, which declares them."""
+    """Return the declared charts of RL, in the order of `charts.yaml`."""
     return tuple(
         ChartPanel(**{name: tuple(value) if isinstance(value, list) else value for name, value in panel.items()})
         for panel in _declared()["rl_panels"]
@@ -303,9 +321,9 @@ def rl_panels() -> tuple[ChartPanel, ...]:
 
 
 def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Chart], list[Chart]]:
-    """Draw the panels of RL, and a small chart per world, of iterations after `since`, older ones faint.
+    """Draw the charts of RL, and a small chart per world, of iterations after `since`, all but the newest one faint.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. Returns both lists. Raises as `run_query`.
     """
     rows = database.query_rows(
         connection,
@@ -316,7 +334,10 @@ def load_rl_charts(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tup
 
 
 def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
-    """Draw one chart for each panel with data. rows: domain, name, step and value of metrics; iteration if several."""
+    """Draw the declared charts of RL that have data.
+
+    rows: `domain`, `name`, `step` and `value` of metrics, and `iteration` where they are of several.
+    """
     found = _group_curves(row for row in rows if "/" not in row["domain"])
     newest = max((k for k, _, _ in found), default=0)
     result = []
@@ -340,8 +361,10 @@ def draw_rl_panels(rows: Iterable[Row]) -> list[Chart]:
 
 
 def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
-    """Draw a small chart of success per world: the mean may hide that one game rises and another falls. rows: as in
-    `draw_rl_panels`."""
+    """Draw a small chart of success per world, as the mean may hide that one game rises and another falls.
+
+    rows: as for `draw_rl_panels`.
+    """
     found = _group_curves(row for row in rows if "/" in row["domain"] and row["name"] == "success")
     newest = max((k for k, _, _ in found), default=0)
     result = []
@@ -360,10 +383,10 @@ def draw_world_success(rows: Iterable[Row]) -> list[Chart]:
 
 
 def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Query the tasks that the newest curriculum draws less often. Returns for each specialist `stage`, `tasks` (number
-    of all), `less` (number of those drawn less), `why` (their numbers by reason) and `rows` (the first 14).
+    """Query the tasks that RL's curriculum of the newest iteration draws less often.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. Returns for each specialist `stage`, `tasks` (number of all), `less` (number of those
+    drawn less), `why` (their numbers by reason) and `rows` (the first 14). Raises as `run_query`.
     """
     newest = "iteration = (SELECT max(iteration) FROM curriculum)"
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
@@ -385,8 +408,11 @@ def query_downsampled_tasks(connection: duckdb.DuckDBPyConnection) -> list[dict[
 
 
 def draw_rl_sheet(rows: Sequence[Row], title: str) -> str:
-    """Draw all training curves of RL as one SVG with its own style sheet; return its text. rows: of the table
-    `metrics`, of one or more stages of RL; those of other curves are left out. title: above the charts."""
+    """Draw all training curves of RL as one SVG with its own style sheet; return its text.
+
+    rows: of the table `metrics`, of one or more stages of RL; metrics without a chart are left out. title: above the
+    charts.
+    """
     return draw_chart_sheet(draw_rl_panels(rows), draw_world_success(rows), title)
 
 

@@ -1,4 +1,4 @@
-"""Query the catalogue for the report's figures and tables."""
+"""Query the catalogue for the report's figures and tables, and draw its charts of P(V = 1), success and losses."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _QUERIES = database.read_queries("flywheel.ui.report")
 def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """Query the view `iterations`, a dict by column for each iteration, oldest first.
 
-    Each also has `held_out_success` (rows of the view by domain, `all` included; empty where it was not evaluated) and
-    the promotion's `reason` (None where none was decided). connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. Each row also has `held_out_success` (domain -> row of the view, `all` included; empty
+    where the iteration was not evaluated) and the promotion's `reason` (None where none was decided). Raises as
+    `run_query`.
     """
     found = database.query_rows(
         connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
@@ -39,16 +40,15 @@ def query_report_iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def list_evaluated_domains(rows: list[Row]) -> list[str]:
-    """List the domains that were evaluated in any iteration, sorted, without `all`. rows: of
-    `query_report_iterations`, each with `held_out_success`, by domain."""
+    """List the domains evaluated in any iteration, sorted, without `all`. rows: of `query_report_iterations`."""
     return sorted({name for row in rows for name in row["held_out_success"]} - {ALL_DOMAINS})
 
 
 def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | None:
-    """Draw P(V = 1) per iteration with intervals; if `since` is not 0, as curves over all iterations, without
-    intervals. None without data.
+    """Draw P(V = 1) per iteration; None without data.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. since: 0: with intervals; else as curves over all iterations, without intervals.
+    Raises as `run_query`.
     """
     rows = database.query_rows(connection, "FROM p_v1")
     if not rows:
@@ -76,8 +76,10 @@ def draw_p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | 
 
 
 def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
-    """Draw held-out success before and after each iteration after `since`, one chart per domain. rows: of
-    `query_report_iterations`."""
+    """Draw the held-out success before and after each iteration later than `since`, one chart per domain.
+
+    rows: of `query_report_iterations`.
+    """
     result = []
     for domain in list_evaluated_domains(rows):
         groups = []
@@ -102,9 +104,9 @@ def draw_held_out_success(rows: list[Row], since: int = 0) -> list[Chart]:
 
 
 def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
-    """Draw the losses of CT and SFT after iteration `since`, older ones faint. RL's are in `ui/report/charts.py`.
+    """Draw the losses of CT and SFT in iterations later than `since`, all but the newest one faint.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. Raises as `run_query`.
     """
     rows = database.query_rows(connection, _QUERIES["losses"], {"since": since})
     newest = max((row["iteration"] for row in rows), default=0)
@@ -128,9 +130,11 @@ def draw_losses(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[C
 
 
 def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Query the funnel of the newest three iterations: bars from tasks to stores, and the stores' shares.
+    """Query how many tasks and trajectories of the newest three iterations came through to the training stores.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. Returns a row an iteration: `iteration` (its label), `bars` and `rl` ((name, count,
+    width in percent), from tasks to verified ones, and of RL), `stores` ((store, count, share in percent)), `came`
+    and `stored` (numbers of trajectories). Raises as `run_query`.
     """
     by_iteration: dict[int, dict[str, int]] = defaultdict(dict)
     for row in database.query_rows(connection, "FROM funnel"):
@@ -163,10 +167,11 @@ def query_funnels(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def read_made_funnels(ws: Workspace) -> list[Row]:
-    """Read the funnels of the made tasks that the settings name (`synthesis.manifests`, `synthesis.worlds`).
+    """Read how many proposals became tasks, for the generated tasks that the settings name.
 
-    Returns a row a funnel: `place`, a folder; and its `funnel`, or the `fault` in words where it is damaged. One row
-    with a fault alone where the settings cannot be read.
+    These are in the folders of `synthesis.manifests` and `worlds`. Returns a row a folder (`place`) with such a record:
+    its `funnel` (`read_funnel`), or the `fault` in words where it is damaged. Where the settings cannot be read there
+    is one row, with a fault alone.
     """
     from flywheel.config import load_settings  # imported here, as `flywheel status` loads this module
     from flywheel.synthesis.funnel import list_funnel_folders, read_funnel
@@ -186,10 +191,11 @@ def read_made_funnels(ws: Workspace) -> list[Row]:
 
 
 def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tuple[list[int], list[Row]]:
-    """Query how long the stages took. Returns the iterations, and one row per stage with `stage`, `minutes` (one entry
-    per iteration; None where it did not run) and `width`, the bar of the newest iteration, 0 to 100.
+    """Query how long the stages took, as a table of stages by iterations.
 
-    stages: their order in the table. connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. stages: their order in the table. Returns the iterations, and one row per stage with
+    `stage`, `minutes` (one entry per iteration; None where it did not run) and `width`, the bar of the newest
+    iteration, 0 to 100. Raises as `run_query`.
     """
     rows = database.query_rows(connection, "FROM stage_minutes")
     numbers = sorted({row["iteration"] for row in rows})
@@ -209,10 +215,10 @@ def query_stage_minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[
 
 
 def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Row], Row | None]:
-    """Query recordings, utterances, recogniser and alignment of each iteration after `since`; and one utterance with
-    its frame, as an example (None without one).
+    """Query how speech was recognized and aligned in each iteration later than `since`, with one utterance as example.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. Returns a row an iteration, with numbers of recordings and utterances, recognizer and
+    alignment; and the row of one utterance with its `frame`, None without one. Raises as `run_query`.
     """
     table = database.query_rows(connection, _QUERIES["alignment"], {"since": since})
     figures = {
@@ -236,10 +242,10 @@ def query_alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tu
 def pick_replays(
     connection: duckdb.DuckDBPyConnection, domains: Sequence[str], since: int = 0
 ) -> list[tuple[str, replay.Replay]]:
-    """Pick up to five trajectories of iterations after `since`, of different kinds and as new as possible. Returns
-    (reason of the choice, trajectory with its first eight steps) pairs.
+    """Pick up to five trajectories of iterations later than `since`, of different kinds and as new as possible.
 
-    connection: to the catalogue. domains: of the first two a verified one is picked each. Raises what `run_query` does.
+    connection: to the catalogue. domains: of each of the first two a verified trajectory is picked. Returns pairs:
+    reason of the choice, trajectory with its first eight steps. Raises as `run_query`.
     """
     kinds = (
         *(("Verified, joins SFT", f"destination = 'sft' AND domain = '{domain}'") for domain in domains[:2]),
@@ -261,12 +267,11 @@ def pick_replays(
 
 
 def query_people_work(connection: duckdb.DuckDBPyConnection, ws: Workspace, since: int = 0) -> Row:
-    """Query what people's time brought in iterations after `since`.
+    """Query what people recorded, annotated and reviewed in iterations later than `since`, and how far they agree.
 
-    Returns `work`, rows by kind of work and skill; `agreement`, figures of reviewers' agreement by question, where two
-    answered; `fault`, in words, where a file of what people say is damaged: that does not cost an iteration its report.
-
-    connection: to the catalogue of `ws`. Raises what `run_query` does for other damaged files.
+    connection: to the catalogue of `ws`. Returns `work`, rows by kind of work and skill; `agreement`, figures of
+    reviewers' agreement by question, where two answered; `fault`, in words, where a file of people's verdicts is
+    damaged, so that the report is written all the same; "": none is. Raises as `run_query` for other damaged files.
     """
     from flywheel.recordings.reviewing import measure_review_agreement  # imports numpy
 
@@ -285,12 +290,11 @@ _TEMPLATES_SHOWN = 4  # at each end
 
 
 def query_headroom(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Row:
-    """Query the view `headroom` of iterations after `since`.
+    """Query how much RL has to learn from (view `headroom`) in iterations later than `since`.
 
-    Returns `domains`, its rows of whole domains; of the newest iteration `most` and `least`, the rows of the templates
-    with the most and the least headroom, none of them twice, and `poor`, the rows of domains in which RL has little to
-    learn from, a headroom below 0.05 or fewer live groups than 0.3 (without `all`). connection: to the catalogue.
-    Raises what `run_query` does.
+    connection: to the catalogue. Returns `domains`, its rows of whole domains; of the newest iteration `most` and
+    `least`, up to four templates each with the most and the least headroom, none of them twice, and `poor`, the rows of
+    domains (without `all`) with a headroom below 0.05 or a share of live groups below 0.3. Raises as `run_query`.
     """
     domains = database.query_rows(connection, _QUERIES["headroom"], {"since": since})
     templates = database.query_rows(connection, _QUERIES["headroom_templates"], {"since": since})
@@ -307,10 +311,10 @@ def query_headroom(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Row
 
 
 def query_variance_rises(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
-    """Query where the reward's variance within RL's groups rose beyond its earlier band, in iterations after `since`.
+    """Query where the reward's variance within RL's groups rose above its earlier band, in iterations after `since`.
 
     connection: to the catalogue. Returns a row a rise: `iteration`, `stage`, `first` and `last` (steps), `limit` (of
-    the band), `reached` (the highest value), `scorers` (names, without versions). Raises what `run_query` does.
+    the band), `reached` (the highest value), `scorers` (names, without versions). Raises as `run_query`.
     """
     from flywheel.evaluation.reward_variance import find_variance_rises  # imports numpy
 
@@ -324,12 +328,11 @@ def query_variance_rises(connection: duckdb.DuckDBPyConnection, since: int = 0) 
 
 
 def query_reward_audit(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
-    """Query the RL runs, of iterations after `since`, whose audit proved that the reward pays what the verifier calls
-    failed (`rl.audit_fraction`).
+    """Query the RL runs after iteration `since` whose audit proved that failed episodes are paid (`rl.audit_fraction`).
 
     connection: to the catalogue. Returns a row a run: `iteration`, `stage`, `first` (step), `paid_early` and
     `paid_late` (share of failed episodes that were paid, in the first and last third of the steps), `gap_late` (share
-    paid less share done), `worst` (domain/world), `scorers` (names). Raises what `run_query` does.
+    paid less share done), `worst` (domain/world), `scorers` (names). Raises as `run_query`.
     """
     from flywheel.evaluation.reward_audit import ALARM  # imports numpy
 
@@ -340,20 +343,20 @@ _LISTS = ("worlds", "rises", "by_stage", "looked_at", "quarantine", "drawn_for")
 
 
 def query_report_lists(connection: duckdb.DuckDBPyConnection, since: int = 0) -> dict[str, list[Row]]:
-    """Query the rows of the report's tables, of iterations after `since`, by name: `worlds` (of the newest iteration),
-    `rises`, `by_stage`, `looked_at`, `quarantine` and `drawn_for`.
+    """Query the rows of the report's simple tables, by the table's name, of iterations later than `since`.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. The names are `worlds` (of the newest iteration), `rises`, `by_stage`, `looked_at`,
+    `quarantine` and `drawn_for`. Raises as `run_query`.
     """
     return {name: database.query_rows(connection, _QUERIES[name], {"since": since}) for name in _LISTS}
 
 
 def query_model_lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[list[list[Row]]]:
-    """Query the ancestors of the newest promoted model, by links of iterations after `since`.
+    """Query the ancestors of the newest promoted model, as far as iterations later than `since` made them.
 
-    Returns one list per iteration, oldest first, of ranks (checkpoints of equal depth), each a list of checkpoints with
-    `name`, `path`, `drew` (datasets) and `trained` (number of trajectories). connection: to the catalogue. Raises what
-    `run_query` does.
+    connection: to the catalogue. Returns one list per iteration, oldest first, of ranks (checkpoints of equal depth),
+    each a list of checkpoints with `name`, `path`, `turn` (label of the iteration), `drew` (datasets) and `trained`
+    (number of trajectories). Raises as `run_query`.
     """
     newest = database.query_rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
     if not newest:

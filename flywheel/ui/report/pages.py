@@ -1,4 +1,4 @@
-"""Write the report's pages: the index, one page per trajectory, and a PNG of a page."""
+"""Write the report's pages (the index, and one page per trajectory), and PNGs of pages."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _render_contents(text: str) -> str:
 
 
 def render_template(template: str, **values: Any) -> str:
-    """Render a template of this package with `values`, which are escaped."""
+    """Render the file `template` of this package's templates with `values`, which are escaped."""
     return _templates().get_template(template).render(palette=charts.tone_stylesheet(), **values)
 
 
@@ -132,9 +132,11 @@ _TIMEOUT_MS = 30_000
 
 
 def screenshot_page(page: Path, output: Path, *, width: int = 1280, height: int | None = None) -> Path:
-    """Save a screenshot of the HTML file `page` as the PNG `output`; return `output`. width, height: in CSS pixels; a
-    height of None takes the whole page. Raises BadInput where there is no Chromium, playwright's Error where it does
-    not show the page within 30 seconds."""
+    """Save a screenshot of the HTML file `page` as the PNG `output`; return `output`.
+
+    width, height: in CSS pixels; a height of None takes the whole page. Raises BadInput where there is no Chromium,
+    playwright's Error where it does not show the page within 30 seconds.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -28,9 +28,13 @@ _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 
 @dataclass(frozen=True)
 class ReplayFrame:
-    """Hold one step for display. screen: data URI or "". read: text of the observation; None without one. overlay: SVG
-    over the screen. action: in a few words; raw: as the model wrote it. said: transcribed utterances; unsure: those of
-    low confidence, with the confidence. by: as `describe_authors` says."""
+    """Hold one step for display.
+
+    screen: data URI or "". read: text of the observation; None without one. width, height: of the screen, in pixels.
+    overlay: SVG over the screen. kind: name of the action. action: in a few words; raw: as the model wrote it. said:
+    transcribed utterances; unsure: those of low confidence, with the confidence. error: the parse error, or "". by: who
+    chose the step (`describe_authors`); None: all steps are by one author.
+    """
 
     number: int
     screen: str
@@ -51,8 +55,11 @@ class ReplayFrame:
 
 @dataclass(frozen=True)
 class Replay:
-    """Hold one trajectory for display. facts: row of the macro `lineage_of`. more: number of further steps that are not
-    among `frames`. final: data URI of the screen after the last action; "" where it is not stored."""
+    """Hold one trajectory for display.
+
+    facts: row of the macro `lineage_of`. frames: its first steps. more: number of steps after them. final: data URI of
+    the screen after the last action; "" where it is not stored.
+    """
 
     trajectory_id: str
     facts: dict[str, Any]
@@ -62,9 +69,9 @@ class Replay:
 
 
 def load_replay(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit: int | None = None) -> Replay | None:
-    """Load the trajectory `trajectory_id` with its first `limit` steps (None: all); None where there is no such one.
+    """Load a trajectory with its first `limit` steps (None: all); None where there is no such trajectory.
 
-    connection: to the catalogue. Raises what `run_query` does.
+    connection: to the catalogue. Raises as `run_query`.
     """
     found = database.query_rows(connection, "FROM lineage_of($id)", {"id": trajectory_id})
     if not found:
@@ -89,8 +96,7 @@ def _data_uri(row: dict[str, Any]) -> str:
 
 
 def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = (), by: str | None = None) -> ReplayFrame:
-    """Build a frame from a row of the macro `replay`. said: rows of the step's utterances. by: of
-    `describe_authors`."""
+    """Build a frame from a row of the macro `replay`. said: rows of the step's utterances. by: who chose the step."""
     width, height = row.get("width") or 224, row.get("height") or 224
     return ReplayFrame(
         number=row["step"],
@@ -114,11 +120,11 @@ def build_frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = (), by: st
 def describe_authors(
     connection: duckdb.DuckDBPyConnection, facts: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
 ) -> dict[int, str]:
-    """Describe who chose each step of a trajectory, by its number, in a few words; {} where all are by one author.
+    """Describe who chose each step of a trajectory, by the step's number, in a few words; {} for a single author.
 
     connection: to the catalogue. facts: `trajectory_id` and `iteration`. steps: rows of the table `steps`. Of an
     annotated rollout a step is a person's own, one of the model's that a person accepted, or the model's alone. Raises
-    what `run_query` does.
+    as `run_query`.
     """
     asked = {"id": facts["trajectory_id"], "iteration": facts["iteration"]}
     accepted = {row["step"]: row["annotator"] for row in database.query_rows(connection, _ACCEPTED, asked)}
@@ -153,8 +159,11 @@ def describe_action(row: dict[str, Any]) -> str:
 
 
 def draw_action_overlay(row: dict[str, Any], width: int, height: int) -> str:
-    """Draw an action over its screen, as SVG: a marker for a click, an arrow for a drag or a scroll, a badge for text
-    or keys. row: of the table `steps`. width, height: of the screen, in pixels."""
+    """Draw an action over its screen, as SVG: a marker for a click, an arrow for a drag or scroll, a badge for text.
+
+    row: of the table `steps`. width, height: of the screen, in pixels. Keys, and a step without an action, have a badge
+    too.
+    """
     kind = row["action_type"]
     unit = width / 100
     drawn = ""

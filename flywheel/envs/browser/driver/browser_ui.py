@@ -1,4 +1,4 @@
-"""Show what a browser itself puts over a page: JavaScript dialogs, the find bar, and the file chooser."""
+"""Imitate the UI that a browser draws over its pages, which their screenshots lack: dialogs, find bar, file chooser."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _BACKGROUND_SCRIPT = read_script("background.js")
 
 
 class CoverPage:
-    """Show what the browser puts over the session's page, by another page that the session's cannot reach.
+    """Show an imitation of the browser's UI in a page of ours, the cover, over the last screenshot of the played page.
 
     A page whose script waits for an answer neither draws nor answers. So what a person would see over it is drawn by
-    another page, in its own browser context, made when it is first shown; its background is the last screenshot. Its
-    coroutines raise EnvError where what is shown does not load, a script of it fails, or page or browser is gone.
+    the cover: a page that the session's pages cannot reach, in a browser context of its own, made when it is first
+    shown. Its coroutines raise EnvError where what is shown does not load, a script of it fails, or page or browser is
+    gone.
     """
 
     def __init__(self, link: BrowserLink) -> None:
@@ -46,18 +47,18 @@ class CoverPage:
 
     @property
     def page(self) -> BrowserPage:
-        """Return the page that is shown. Raises EnvError where there is none."""
+        """Return the cover that is shown. Raises EnvError where there is none."""
         if self._page is None:
             raise EnvError("nothing is shown over the page", where="cover")
         return self._page
 
     @property
     def there(self) -> bool:
-        """Tell whether there is a page that has not crashed."""
+        """Tell whether the cover is open and has not crashed."""
         return self._page is not None and not self._page.gone
 
     async def open(self, size: tuple[int, int]) -> bool:
-        """Make the page where there is none of that size (in pixels); returns whether it is a new one."""
+        """Open the cover where there is none of that size (in pixels); returns whether it is a new one."""
         if self.there and self._size == size:
             return False
         self.close()
@@ -72,7 +73,7 @@ class CoverPage:
         return True
 
     async def show(self, html: str, screen: bytes, size: tuple[int, int], begin: str) -> None:
-        """Show HTML over a screen (PNG; empty: a white one) of a size in pixels. begin: JavaScript run in it first."""
+        """Show `html` over the screenshot `screen` (PNG; b"": white) of `size` pixels. begin: JavaScript run first."""
         await self.open(size)
         if failed := await self.page.navigate(f"data:text/html;charset=utf-8,{quote(html)}"):
             raise EnvError(f"what the browser shows over the page does not load: {failed}", where="cover")
@@ -81,7 +82,7 @@ class CoverPage:
         await self.page.observe(0)
 
     async def put_under(self, screen: bytes) -> None:
-        """Replace the screen (a PNG) below the HTML."""
+        """Replace the screenshot (PNG) below the HTML; b"": it stays."""
         if screen:
             source = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
             await self.page.evaluate(f"({_BACKGROUND_SCRIPT})({json.dumps(source)})")
@@ -96,7 +97,7 @@ class CoverPage:
         return note
 
     def close(self) -> None:
-        """Close the page; may be called twice."""
+        """Close the cover; may be called twice."""
         if self._page is not None:
             self._page.mark_gone("the cover is closed")
         context, self._context, self._page, self._made = self._context, "", None, None
@@ -127,7 +128,7 @@ _FIND_BAR_HTML = (Path(__file__).parent / "find_bar.html").read_text(encoding="u
 
 
 class FindBar:
-    """Show the bar that finds text in the page (ctrl-f), drawn by a page of its own over the page's screen.
+    """Imitate the browser's bar that finds text in a page (ctrl-f), on a cover of its own.
 
     It takes the keys while it has the focus, and the mouse on its area; all else goes to the page below. `window.find`
     selects what is found and scrolls to it. elements: names and boxes of the bar's parts. Its coroutines raise EnvError
@@ -143,13 +144,16 @@ class FindBar:
         self.elements: list[dict[str, Any]] = []
 
     def is_open_on(self, page: BrowserPage) -> bool:
-        """Tell whether the bar is over this page. It closes with the document that it was opened for."""
+        """Tell whether the bar is open over `page`; it closes with the document that it was opened for."""
         if self._page is not None and (self._page is not page or page.arrivals != self._arrivals):
             self._page = None
         return self._page is not None
 
     async def press(self, page: BrowserPage, go: int, size: tuple[int, int]) -> None:
-        """Do what ctrl-f does (go 0), or the keys for the next (1) and the previous match (-1). size: in pixels."""
+        """Open the bar over `page` as ctrl-f does (go: 0), or find the next (1) or previous match (-1).
+
+        size: of the screen, in pixels.
+        """
         if not self.is_open_on(page):
             await self._cover.show(_FIND_BAR_HTML, b"", size, f"begin({json.dumps(self._text)})")
             self._page, self._arrivals = page, page.arrivals
@@ -214,7 +218,10 @@ _inside_held_work: ContextVar[bool] = ContextVar("inside", default=False)  # in 
 
 @dataclass(eq=False)
 class Dialog:
-    """Describe a JavaScript dialog. page: whose script asks. answered: it is only shown, its script runs on already."""
+    """Hold an open JavaScript dialog. page: the page whose script asks. default: text that a prompt begins with.
+
+    answered: the browser was answered already, so the script runs on, and the dialog is only shown.
+    """
 
     page: BrowserPage
     kind: str  # alert, confirm, prompt, beforeunload
@@ -235,7 +242,7 @@ class Dialog:
 
 
 class Dialogs:
-    """Show and answer the dialogs of a tab's pages: alert, confirm, prompt, and the question before a page is left.
+    """Show and answer the JavaScript dialogs of a tab's pages: alert, confirm, prompt and beforeunload.
 
     The script that asks is blocked until it is answered, and its page can neither be drawn nor read meanwhile. So the
     work of the step is suspended (`run_unless_blocked`), the dialog is shown over the last screen, and the step that
@@ -289,9 +296,9 @@ class Dialogs:
 
     # -- suspended work -------------------------------------------------------------------------------------------
     async def run_unless_blocked(self, work: Coroutine[Any, Any, WorkResult]) -> WorkResult | None:
-        """Finish the suspended work, then `work`, and return its result; None where a dialog opens and suspends it.
+        """Finish the suspended work, then `work`, and return its result; None where a dialog opens and suspends both.
 
-        Raises what they raise.
+        Raises what the suspended work and `work` raise.
         """
         if _inside_held_work.get():
             return await work
@@ -312,7 +319,10 @@ class Dialogs:
 
     # -- the policy's view and actions ----------------------------------------------------------------------------
     async def look(self, screen: bytes, size: tuple[int, int]) -> dict[str, Any]:
-        """Observe the first dialog: `elements` and `dialog`. screen: PNG of `size` pixels, over which it is shown."""
+        """Show the first dialog over `screen` (PNG of `size` pixels) and observe it.
+
+        Returns `elements`, the dialog's fields and buttons, and `dialog`, with its `kind` and `message`.
+        """
         dialog = self.open[0]
         await self._show(screen, size)
         seen = await self._cover.page.observe(0)
@@ -402,9 +412,9 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 
 class FileChooser:
-    """Show a list of the session's files, its rows always at the same places. width, height: viewport in pixels.
+    """Imitate the browser's file chooser by a list of the session's files, its rows always at the same places.
 
-    Its coroutines raise EnvError where the page is gone.
+    width, height: of the viewport in pixels. Its coroutines raise EnvError where the page is gone.
     """
 
     def __init__(self, width: int, height: int) -> None:
@@ -430,9 +440,10 @@ class FileChooser:
         page.wake()
 
     async def appear(self, page: BrowserPage, folders: list[Path]) -> str:
-        """Open the chooser over a page that asked for a file, and return a note for the user.
+        """Open the chooser over a page that asked for a file, and return a note for the agent.
 
-        Returns "" where no click made the page ask: the browser then refuses the page, without an event.
+        folders: of the files to list. Returns "" where no click made the page ask: the browser then refuses it, without
+        an event.
         """
         with contextlib.suppress(TimeoutError):
             await page.wait_until(lambda: self._asked is not None, _ASKED_S)
@@ -455,7 +466,7 @@ class FileChooser:
         return f"the page asks for {what}: click one of the list ({names}), or type its name and a line end"
 
     def close(self) -> None:
-        """Close the list."""
+        """Close the chooser without a choice."""
         self._page, self._chosen, self._typed, self._first = None, [], "", 0
 
     async def do(self, action: Action) -> str:
@@ -549,7 +560,7 @@ class FileChooser:
 
 
 def list_session_files(folders: list[Path]) -> dict[str, Path]:
-    """List the files below some folders: name relative to its folder -> path. No link is followed; 200 at most."""
+    """List the files below `folders`, 200 at most: name relative to the folder -> path. No link is followed."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -562,7 +573,7 @@ def list_session_files(folders: list[Path]) -> dict[str, Path]:
 
 
 def accepts_file(accept: str, name: str) -> bool:
-    """Tell whether an input with this `accept` takes a file: by its suffix, or by the media type of that suffix."""
+    """Tell whether an input whose `accept` attribute is `accept` takes the file `name`, by suffix or media type."""
     kinds = [kind.strip().lower() for kind in accept.split(",") if kind.strip()]
     guessed = mimetypes.guess_type(name)[0] or ""
     return not kinds or any(

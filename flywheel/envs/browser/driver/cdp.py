@@ -29,11 +29,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 class CdpCommandError(EnvError):
-    """Report that the browser refused a command."""
+    """Report that the browser refused a command of the DevTools protocol."""
 
 
 class CdpConnection(asyncio.Protocol):
-    """Hold the pipes to one browser. `closed` is a future, done when the browser is gone."""
+    """Send commands to one browser through its pipes, and receive events. closed: a future, done when it is gone."""
 
     def __init__(self) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -57,7 +57,11 @@ class CdpConnection(asyncio.Protocol):
     def send(
         self, method: str, params: Mapping[str, Any] | None = None, session: str = ""
     ) -> asyncio.Future[dict[str, Any]]:
-        """Write a command. The future gives its result; raises CdpCommandError (refused), EnvError (browser gone)."""
+        """Write a command and return the future of its result, which raises CdpCommandError where it is refused.
+
+        session: of the page that it is for; "": the browser itself. The future raises EnvError where the browser is
+        gone.
+        """
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         if self.closed.done():
             answer.set_exception(_browser_gone(method))
@@ -71,7 +75,7 @@ class CdpConnection(asyncio.Protocol):
         return answer
 
     def post(self, method: str, params: Mapping[str, Any] | None = None, session: str = "") -> None:
-        """Write a command whose answer nobody waits for."""
+        """Write a command whose answer nobody waits for; a refusal is ignored."""
         self.send(method, params, session).add_done_callback(ignore_answer)
 
     async def call(
@@ -161,7 +165,7 @@ def ignore_answer(answer: asyncio.Future) -> None:
 
 
 class TargetListener(Protocol):
-    """Receive the targets (pages) of a browser context: implemented by a tab, and by what is shown over it."""
+    """Receive the targets (pages) of a browser context: a tab does, and the cover that is shown over its pages."""
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None: ...
 
@@ -169,7 +173,10 @@ class TargetListener(Protocol):
 
 
 class TargetRouter:
-    """Report to each browser context's owner its pages; close pages without one. owners: by the context's id."""
+    """Report new and ended pages to the owner of their browser context; close pages without an owner.
+
+    owners: by the context's id.
+    """
 
     def __init__(self, connection: CdpConnection) -> None:
         self._connection = connection
@@ -204,9 +211,10 @@ _LATER_MS = 0.009  # from try to try: a frame not later than the last is never d
 
 
 class BeginFrameCapture:
-    """Draw one frame at a time in the whole browser: two at once crash it ("overlapping IssueExternalBeginFrame").
+    """Capture pixels by HeadlessExperimental.beginFrame: frames on command, one at a time in the whole browser.
 
-    A page that hangs within its frame would block all others: after half of `timeout_s` its script is stopped; where
+    Two at once crash it ("overlapping IssueExternalBeginFrame"). kill: kills the browser. A page that hangs within its
+    frame would block all others: after half of `timeout_s` its script is stopped; where
     that does not help, the page is crashed, and where that does not help either, the browser is killed. The same
     happens to a page over which the browser opened a window of its own unknown to `pickers.py`: nobody draws that. Its
     coroutines raise EnvTimeout for such a page, EnvError where the browser draws nothing or is gone.
@@ -235,7 +243,10 @@ class BeginFrameCapture:
         raise EnvError("the browser draws nothing", where="HeadlessExperimental.beginFrame")
 
     async def draw(self, session: str, ticks: float) -> None:
-        """Draw a frame without a picture: it delivers input that waits for a frame, and continues scrolling."""
+        """Draw a frame without a picture, which delivers input that waits for a frame, and continues scrolling.
+
+        ticks: as in `screenshot`.
+        """
         await self._frame(session, ticks, {})
 
     async def _frame(self, session: str, ticks: float, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,7 +307,7 @@ class ScreenshotCapture:
         return base64.b64decode((await self._capture(session, _PNG))["data"])
 
     async def draw(self, session: str, ticks: float) -> None:
-        """Wait until the browser has drawn by itself, by a screenshot of one pixel."""
+        """Wait until the browser has drawn by itself, by a screenshot of one pixel. ticks: ignored."""
         await self._capture(session, {"format": "png", "clip": _CORNER})
 
     async def _capture(self, session: str, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,7 +323,7 @@ FrameCapture = BeginFrameCapture | ScreenshotCapture
 
 @dataclass(frozen=True)
 class BrowserLink:
-    """Hold what the driver of a page needs of its browser. profile: the browser's folder. touch: pages are phones'."""
+    """Hold the parts of a browser that its tabs and pages share. profile: its folder. touch: its pages are phones."""
 
     connection: CdpConnection
     frames: FrameCapture
@@ -322,9 +333,9 @@ class BrowserLink:
     touch: bool
 
     async def open_blank_page(self, context: str, size: tuple[int, int]) -> None:
-        """Open an empty page in a browser context, whose owner gets its target. size: width, height in pixels.
+        """Open an empty page in a browser context, whose owner (`TargetRouter.owners`) is told of it.
 
-        Raises EnvError where the browser is gone.
+        context: its id. size: width, height in pixels. Raises EnvError where the browser is gone.
         """
         target = {"url": "about:blank", "width": size[0], "height": size[1], "browserContextId": context}
         if self.frames.on_command:

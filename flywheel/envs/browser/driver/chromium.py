@@ -1,4 +1,4 @@
-"""Find the Chromium executable, check Playwright's driver; start, watch and end a Chromium with all its children.
+"""Find the Chromium executable, start it with or without its sandbox, watch it, and end it with all its children.
 
 The browser ends when this process dies, even by `kill -9`: it exits when its debugging pipe closes, and
 `child_processes.py` ends its children.
@@ -59,7 +59,7 @@ _DRIVER_TIMEOUT_S = 30.0
 
 
 def check_playwright_driver() -> str:
-    """Start the Node that Playwright brings along, and return its version (`v22.1.0`).
+    """Start the Node.js that Playwright brings along, to see whether it works, and return its version (`v22.1.0`).
 
     A minimal system lacks a library that it needs (libatomic1 in Debian), and Playwright then tells of a closed
     connection alone. Raises BadInput where it does not start within 30 seconds.
@@ -119,9 +119,10 @@ _executables_without_sandbox: set[Path] = set()  # which did not start with thei
 
 
 def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings) -> str:
-    """Explain why the browser `executable` starts without its sandbox; "": it starts with it, as far as is known.
+    """Explain, in a phrase, why a browser starts without Chromium's own sandbox; "" where it starts with it.
 
-    settings: the block `sandbox`. Raises EnvError where they require the sandbox and it cannot work.
+    "" too where its sandbox has not been tried yet in this process. executable: path of the browser, as it is started.
+    settings: the block `sandbox`. Raises EnvError where these require the sandbox and it cannot work.
     """
     if settings.chromium_sandbox == "off":
         return "sandbox.chromium_sandbox is off"
@@ -132,7 +133,7 @@ def explain_missing_chromium_sandbox(executable: Path, settings: SandboxSettings
 
 
 def suggest_chromium_sandbox_fix(why: str) -> str:
-    """Suggest what to type where the sandbox is missing. why: from `explain_missing_chromium_sandbox`."""
+    """Suggest how to get Chromium's sandbox where it is missing. why: from `explain_missing_chromium_sandbox`."""
     return _SANDBOX_FIXES.get(why, "set it to auto, or to required")
 
 
@@ -157,7 +158,7 @@ class _EndedAtStart(EnvError):
 
 
 class Chromium:
-    """Hold a running browser. `died` is set as soon as the browser is gone, for any reason."""
+    """Hold a running browser, made by `Chromium.start`. died: set as soon as the browser is gone, for any reason."""
 
     def __init__(
         self,

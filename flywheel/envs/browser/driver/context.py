@@ -1,4 +1,4 @@
-"""Open browser contexts, each for a session or for several first-party ones in a row, with their proxy and downloads.
+"""Open browser contexts, which keep sessions apart, with the proxy and downloads of each.
 
 Chromium sends all requests of a page through the proxy of its browser context: documents, workers, beacons, prefetches,
 and WebSockets by CONNECT. A filter inside the browser would have to know each kind of request, later ones too; for the
@@ -32,12 +32,13 @@ _PORTS = {"http": 80, "https": 443}
 def is_within_prefixes(url: str, allowed: tuple[str, ...]) -> bool:
     """Tell whether the address `url` lies under one of the prefixes `allowed`, such as `http://127.0.0.1:4100/`.
 
-    A prefix without a path stands for that origin, and not for a longer host name that begins like it.
+    A prefix without a path stands for that origin, and not for a longer host name that begins like it. One with a path
+    ends where a name ends: `http://host/app` allows `http://host/app/a` and not `http://host/apple`.
     """
     for prefix in allowed:
         scheme, _, rest = prefix.partition("://")
         whole = prefix if "/" in rest else f"{scheme}://{rest}/"
-        if url.startswith(whole) or url == prefix:
+        if url == prefix or (url.startswith(whole) and (whole.endswith("/") or url[len(whole) :][:1] in ("", *"/?#"))):
             return True
     return False
 
@@ -60,9 +61,10 @@ _FORBIDDEN_RESPONSE = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
 
 
 class SessionProxy:
-    """Let a session reach its own origins, between `start` and `close`.
+    """Run an HTTP proxy that lets a session reach its own origins and nothing else, between `start` and `close`.
 
-    origins: none at first. tell: called with a message for each request that was refused or whose host is not reached.
+    origins: which it may reach; none at first. tell: called with a message for each request that was refused or whose
+    host is not reached.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -73,7 +75,7 @@ class SessionProxy:
         self.callers: set[_ProxyCaller] = set()
 
     async def start(self) -> None:
-        """Start to listen at a free port of 127.0.0.1, which `address` then names."""
+        """Start to listen at a free port of 127.0.0.1; its URL is then in `address`."""
         listener = bind_free_port()
         self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._server = await asyncio.get_running_loop().create_server(lambda: _ProxyCaller(self), sock=listener)
@@ -263,8 +265,8 @@ _DOWNLOAD_S = 2.0  # and for it to end
 class Downloads:
     """Save files that pages download in the session's folder, under their own names.
 
-    folder: the session's. limit: bytes of one file. cancel: stops a download by its id. note: called with a note for
-    the user on each download.
+    folder: of the session. limit: bytes of one file. cancel: stops a download by its id. note: called with a note on
+    each download.
     """
 
     def __init__(self, folder: Path, limit: int, cancel: Callable[[str], None], note: Callable[[str], None]) -> None:
@@ -274,12 +276,14 @@ class Downloads:
         self._count = self._asked = 0  # downloads that began, and that are expected to
 
     def expect(self, files: int) -> None:
-        """Expect that so many downloads begin soon, or have just begun."""
+        """Make `settle` wait for so many more downloads, which begin soon or have just begun. files: their number."""
         self._asked += files
 
     async def settle(self) -> None:
-        """Wait 0.5 s at most for expected downloads to begin, then 2 s at most for those under way to end, except those
-        that an earlier call waited for."""
+        """Wait for downloads, so that their files are in the folder: 0.5 s at most to begin, then 2 s at most to end.
+
+        A download that an earlier call waited for is not waited for again.
+        """
         await _wait_until(lambda: self._asked <= self._count, _BEGIN_S)
         await _wait_until(lambda: self._waited.issuperset(self._names), _DOWNLOAD_S)
         self._asked, self._waited = self._count, set(self._names)  # later steps do not wait for these again
@@ -299,8 +303,10 @@ class Downloads:
             self._names[params["guid"]] = safe_file_name(params["suggestedFilename"])
 
     def goes_on(self, params: Mapping[str, Any]) -> None:
-        """Take the event that a download goes on or has ended: its file is kept, or it is noted why not. params: of
-        it."""
+        """Take the event that a download goes on or has ended: its file is kept, or it is noted why not.
+
+        params: of the event.
+        """
         guid, ended = params["guid"], params["state"] in ("completed", "canceled")
         long = not ended and max(params["receivedBytes"], params["totalBytes"]) > self._limit
         name = self._names.pop(guid, None) if ended or long else None
@@ -322,8 +328,10 @@ class Downloads:
 
 
 def safe_file_name(name: str) -> str:
-    """Make a safe file name, without a path, of the name that a server gave a file: its last 120 characters; "download"
-    where nothing is left."""
+    """Make a safe file name, without a path, of the name that a server gave a file; "download" where nothing is left.
+
+    Of a long name the last 120 characters are kept.
+    """
     name = re.sub(r"[\x00-\x1f/\\\x7f]", "_", name).strip(" .")
     return name[-_MAX_NAME:] or "download"
 
@@ -343,9 +351,9 @@ async def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
 
 
 class BrowserContext:
-    """Hold a browser context, with a proxy that lets its session, or one after the other, reach only what that may.
+    """Hold a browser context, which shares no cookies or storage with others, with its proxy and downloads.
 
-    id: of the protocol. folder: of the session's downloads; it is removed with the context.
+    id: of the protocol. note: called with notes on downloads. folder: of the downloads; it is removed with the context.
     """
 
     def __init__(self, link: BrowserLink, id: str, proxy: SessionProxy, note: Callable[[str], None]) -> None:
@@ -380,14 +388,13 @@ class BrowserContext:
         return (await self._connection.send("Storage.getCookies", {"browserContextId": self.id}))["cookies"]
 
     async def set_cookies(self, cookies: Sequence[Mapping[str, Any]]) -> None:
-        """Add cookies, as the protocol describes them. Raises EnvError for a wrong one, or where the browser is
-        gone."""
+        """Add cookies, as the protocol describes them. Raises EnvError for a wrong one, or if the browser is gone."""
         await self._connection.send("Storage.setCookies", {"cookies": list(cookies), "browserContextId": self.id})
 
     def clear(self, allowed: Sequence[str], page: str) -> list[asyncio.Future[dict[str, Any]]]:
         """Empty all stores that outlive a page, for the next session; returns the pending answers.
 
-        allowed: prefixes of the addresses that the last session was at. page: protocol session of a page of it.
+        allowed: prefixes of the addresses that the last session was at. page: protocol session of one of its pages.
         """
         send = self._connection.send
         origins = {f"{parts.scheme}://{parts.netloc}" for parts in map(urlsplit, allowed)}

@@ -1,4 +1,4 @@
-"""Carry out actions on a page by mouse and keyboard, or by fingers on a phone's screen."""
+"""Carry out an agent's actions on a page by mouse and keyboard, or by fingers on a phone's screen."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _DRAG_START_S = 1.0  # for the browser to report what is dragged, once the page 
 
 
 class MouseGrip:
-    """Hold a button of the mouse down on a page, and drag what it grabbed.
+    """Drag with a button of the mouse held down on a page: press, move, release.
 
     Where the browser starts an HTML drag (`draggable`, a link, selected text), moves of the mouse no longer reach the
-    page: the browser hands us the dragged data, and we send it as drag events, a drop at last. Its coroutines raise
-    EnvError as those of `BrowserPage`.
+    page: the browser hands us the dragged data, and we send it as drag events, a drop at last. mouse: sends the
+    protocol's mouse events. Its coroutines raise EnvError as those of `BrowserPage`.
     """
 
     def __init__(self, page: BrowserPage, mouse: SendMouseEvent) -> None:
@@ -72,7 +72,7 @@ class MouseGrip:
         self.page.dragged = None
 
     def let_go(self, at: PixelPoint) -> None:
-        """Release the button, at a point in pixels, once another page is shown, so that this one does not keep it."""
+        """Release the button of a page that is no longer shown, so that it does not stay pressed there. at: pixels."""
         if self.page.gone:
             return
         if self.page.dragged is None:
@@ -212,8 +212,7 @@ class InputDriver:
         return page.send("Input.dispatchMouseEvent", event)
 
     async def click(self, page: BrowserPage, at: PixelPoint, button: str = "left", clicks: int = 1) -> None:
-        """Click a point of the page. at: pixels of the viewport. clicks: 1, or 2 or 3 for a further click of
-        several."""
+        """Click a point of the page once. at: pixels of the viewport. clicks: 2, 3: as the end of a multiple click."""
         if clicks == 1:
             self.move(page, at)
         pressed = self._mouse(page, "mousePressed", at, button, clicks)
@@ -233,7 +232,7 @@ class InputDriver:
         self.at = end
 
     def grip(self, page: BrowserPage) -> MouseGrip:
-        """Return a grip that holds the left button down once it is pressed."""
+        """Return a grip for a drag on `page` with the left button."""
         pressed = False
 
         def mouse(kind: str, at: PixelPoint) -> asyncio.Future:
@@ -248,7 +247,7 @@ class InputDriver:
         await self.wheel(page, at, way[0] * self._width * _SCROLL_SHARE, way[1] * self._height * _SCROLL_SHARE)
 
     async def wheel(self, page: BrowserPage, at: PixelPoint, right: float, down: float) -> None:
-        """Scroll by the wheel, at a point. right, down: pixels."""
+        """Scroll by the wheel at a point, in pixels of the viewport. right, down: pixels to scroll."""
         self.move(page, at)
         await page.deliver(self._mouse(page, "mouseWheel", at, deltaX=right, deltaY=down))
         # The browser scrolls by events of its own, which it sends after the answer. A move of the mouse queues behind
@@ -339,7 +338,7 @@ class InputDriver:
         return f"the address did not load: {failed}" if failed and failed != "net::ERR_ABORTED" else ""
 
     def pixel(self, point: Point) -> PixelPoint:
-        """Return the place of a point of the viewport, in pixels."""
+        """Return the place, in pixels of the viewport, of a point whose coordinates are fractions."""
         return point.x * self._width, point.y * self._height
 
 
@@ -350,7 +349,7 @@ def is_outside_screen(action: Action) -> bool:
 
 
 def key_event_fields(key: Key) -> dict[str, Any]:
-    """Return the fields that describe a key in the protocol's key events."""
+    """Return the fields that describe a key in key events of the DevTools protocol."""
     location = 1 if key.modifier else 0
     return {"key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number, "location": location}
 
@@ -436,7 +435,7 @@ class TouchDriver(InputDriver):
         await self._swipe(page, start, end)
 
     def grip(self, page: BrowserPage) -> FingerGrip:
-        """Return a grip that puts a finger on the screen once it is pressed."""
+        """Return a grip for a drag on `page` with a finger."""
         return FingerGrip(page, self._touch, self._moment())
 
     async def _scroll(self, page: BrowserPage, at: PixelPoint, way: tuple[int, int]) -> None:
@@ -492,7 +491,7 @@ class TouchDriver(InputDriver):
 
 
 class FingerGrip:
-    """Hold a finger of a person on the screen, as `MouseGrip` holds a button. began: the gesture's timestamp in s.
+    """Drag with a finger on a phone's screen, as `MouseGrip` does with the mouse. began: the gesture's timestamp in s.
 
     Its coroutines raise EnvError as those of `BrowserPage`.
     """

@@ -1,4 +1,4 @@
-"""Drive one page by its DevTools protocol session: set-up, scripts, navigation, clock, and the popups over it."""
+"""Drive one page by its DevTools protocol session: set-up, scripts, navigation, clock; and stack popups over it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PICKER_PARTS = "style common list calendar times colour show"
 
 
 def read_script(path: str) -> str:
-    """Read a script that runs in pages. path: below the folder `scripts`."""
+    """Read a JavaScript file that runs in pages. path: below the folder `scripts`."""
     return (_HERE / path).read_text(encoding="utf-8")
 
 
@@ -54,7 +54,7 @@ _MAX_FAULTS = 50  # of one session
 
 
 class SessionNotes:
-    """Collect notes on a session for the user, besides what is seen.
+    """Collect notes on a session that a step's result tells, such as refused addresses, besides what is seen.
 
     faults: what failed in the session's pages since it began, such as uncaught errors and failed loads.
     """
@@ -64,7 +64,7 @@ class SessionNotes:
         self.faults: list[str] = []
 
     def add(self, text: str) -> None:
-        """Add a note for the user."""
+        """Add a note for the result of the step."""
         if len(self._notes) < _MAX_NOTES:
             self._notes.append(text)
 
@@ -187,24 +187,27 @@ class BrowserPage:
         self.connection.listen(session, self._event)
 
     def send(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
-        """Send a command of the page's session, as `CdpConnection.send` does; returns the pending answer."""
+        """Send a command to the page, as `CdpConnection.send` does; returns the pending answer."""
         return self.connection.send(method, params, self.session)
 
     def post(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a command of the page's session whose answer nobody waits for."""
+        """Send a command to the page whose answer nobody waits for."""
         self.connection.post(method, params, self.session)
 
     def set_up(self, size: tuple[int, int], touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
-        """Send a new target its set-up; returns the pending answers. size: width, height in pixels. touch: a phone."""
+        """Set up a new page: viewport, events, limits; returns the pending answers.
+
+        size: width, height in pixels. touch: it is a phone's.
+        """
         self._size = size
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": touch}
         told = _SETUP["page"] | {"Emulation.setDeviceMetricsOverride": metrics} | (_SETUP["phone"] if touch else {})
         return [self.send(method, params) for method, params in told.items()]
 
     def install_document_script(self, seed: int, time: float) -> list[asyncio.Future[dict[str, Any]]]:
-        """Give all later documents their clock and their random generator; returns the pending answers.
+        """Make the page run our script in all later documents, before their own; returns the pending answers.
 
-        time: page time of the session, in ms.
+        It gives them a clock and a seeded random generator. seed: of that. time: page time of the session, in ms.
         """
         self.time, self._seed = time, int(seed)
         for answer in self._installed:  # of the session before
@@ -217,7 +220,7 @@ class BrowserPage:
         return self._installed
 
     def for_next_session(self) -> BrowserPage:
-        """Return the driver of the same target for the next session: what came from this one's is not heard any more.
+        """Return a new driver of the same browser page for the next session; events of the last one reach it no more.
 
         The browser makes a new page of the target, and of the process another realm, at each load of a document.
         """
@@ -237,7 +240,7 @@ class BrowserPage:
         return self.send("Fetch.enable", {"patterns": [*documents, {"urlPattern": "*", "requestStage": "Request"}]})
 
     async def evaluate(self, expression: str) -> Any:
-        """Evaluate JavaScript, awaited where it is a promise. Raises EnvError for what it throws."""
+        """Evaluate JavaScript, awaited if it is a promise, and return its JSON value. Raises EnvError if it throws."""
         # This way the page's content security policy does not apply.
         call = {"expression": expression, "awaitPromise": True, "returnByValue": True}
         answer = await self.send("Runtime.evaluate", call)
@@ -249,7 +252,7 @@ class BrowserPage:
 
     # -- observation ----------------------------------------------------------------------------------------------
     async def observe(self, ms: float, read: str = "") -> dict[str, Any]:
-        """Let what was begun finish, pass `ms` of page time, and return the state of the page.
+        """Let loads and navigations finish, pass `ms` of page time, and return what the page then shows and tells.
 
         read: JavaScript whose value is `game`; "": `window.__env__.getState()`. Returns `url`, `elements`, `beyond`,
         `game`, `notes`, `copied` (text that went to the clipboard, or None), `files` (downloads that the page began),
@@ -285,12 +288,12 @@ class BrowserPage:
             await self._settled()
 
     async def left_key_unhandled(self) -> bool:
-        """Tell whether the page is still there and let the last key pass, so that the browser may act on the key."""
+        """Tell whether the page is still there and did not block the last key, so that the browser may act on it."""
         there, taken = await self._ask("window.__flywheel__&&__flywheel__.keyTaken()")
         return there and not taken
 
     async def hears_end(self) -> bool:
-        """Tell whether the page has frames, or listeners that the end of its document would call."""
+        """Tell whether the end of the page's document would run code: it has frames, or listeners for that."""
         call = {"expression": _HEARS_END, "includeCommandLineAPI": True, "returnByValue": True}
         return (await self.send("Runtime.evaluate", call))["result"].get("value") is not False
 
@@ -320,7 +323,10 @@ class BrowserPage:
         await self.frames.draw(self.session, self._ticks)
 
     async def deliver(self, sent: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
-        """Draw frames until an input is answered that a page gets with its next frame, such as a move of the mouse."""
+        """Draw frames until an input is answered that a page gets with its next frame, such as a move of the mouse.
+
+        sent: the pending answer of the input's command; its result is returned.
+        """
         sent.add_done_callback(ignore_answer)
         while not sent.done():
             await self.draw()
@@ -352,7 +358,7 @@ class BrowserPage:
 
     # -- navigation -----------------------------------------------------------------------------------------------
     async def navigate(self, url: str) -> str:
-        """Go to an address; returns "" once its document is there, else the browser's error."""
+        """Go to the address `url`; returns "" once its document is there, else the browser's error."""
         self._asked.discard(self.target)
         answer = await self.send("Page.navigate", {"url": url})
         await self._settled()
@@ -363,7 +369,7 @@ class BrowserPage:
         await self._arrive("Page.reload", {})
 
     async def close(self) -> None:
-        """Close the page, unless its script asks the user, who stays."""
+        """Close the page; it stays where its beforeunload dialog is answered by staying."""
         with contextlib.suppress(PageGone):
             await self._arrive("Page.close", {})
 
@@ -415,7 +421,7 @@ class BrowserPage:
         return True
 
     def hold(self, held: bool) -> None:
-        """Block the page while a dialog is open that its script waits for; `held`: whether one is."""
+        """Make pictures and waits of this page pause while a dialog blocks it. held: whether one does."""
         self._held = held
         self._changed.set()
 
@@ -430,7 +436,7 @@ class BrowserPage:
             raise PageGone(self.gone, where=self.url)
 
     def wake(self) -> None:
-        """Make calls of `wait_until` check their condition again."""
+        """Make pending calls of `wait_until` check their condition again."""
         self._changed.set()
 
     def _equip(self, worker: str) -> None:
@@ -504,11 +510,11 @@ _NEVER_OPENED_SCHEMES = ("data:", "filesystem:")  # browsers let no link or scri
 
 
 class PageStack:
-    """Hold the pages of one session, one over the other: each was opened by one below. The last page is seen.
+    """Hold the pages of one session, popups over the page that opened them. The last page is seen.
 
     zoom: of all pages, later ones included. allowed: prefixes of addresses that they may go to. hear: called with the
-    events that a page does not handle itself. note: called with notes for the user. ends: called with each page that is
-    gone.
+    events that a page does not handle itself. note: called with notes for the step's result. ends: called with each
+    page that is gone.
     """
 
     def __init__(
@@ -541,7 +547,7 @@ class PageStack:
         return idle and self._alone and self.zoom == 1 and not self._headers
 
     def continue_for_next_session(self) -> None:
-        """Drop the session, and keep its page's target for the next one; it must be `unchanged`."""
+        """End the session, and keep its page for the next one; the stack must be `unchanged`."""
         self.pages = [self.pages[0].for_next_session()]
 
     async def set_headers(self, headers: Mapping[str, str], home: str) -> None:
@@ -560,11 +566,14 @@ class PageStack:
 
     @property
     def top(self) -> BrowserPage | None:
-        """Return the page that is seen."""
+        """Return the page that is seen; None where there is none."""
         return self.pages[-1] if self.pages else None
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """Set up a new target of this context, which is paused; its opener may be too, so nothing is awaited here."""
+        """Set up a new page of the session, which the browser has paused; called at the protocol's event.
+
+        session: of the protocol. info: of its target. Its opener may be paused too, so nothing is awaited here.
+        """
         opener = next((page for page in self.pages if page.target == info.get("openerId")), None)
         if info.get("openerId") and (opener is None or len(self.pages) >= _MAX_PAGES):
             self._note("a popup was closed: there are too many")
@@ -591,7 +600,7 @@ class PageStack:
             self._opened.set_result(told)
 
     def handle_window_open(self, url: str) -> None:
-        """Take the address of a page that another opens; it may come before or after that page's target."""
+        """Take the event that a page opens another one at `url`, which may come before or after that page itself."""
         self._wanted = url
         self._expect()
 
@@ -623,7 +632,7 @@ class PageStack:
         self._ends(page)
 
     def handle_paused_request(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """Handle a paused request, or a document's paused response: documents elsewhere are refused, with a note."""
+        """Answer the event of a paused request or response: documents outside `allowed` are refused, with a note."""
         if "responseStatusCode" in params or "responseErrorReason" in params:
             _continue_response(page, params)
             return

@@ -1,4 +1,4 @@
-"""Draw the pickers of native form controls: selects, colours, dates, times, suggestions."""
+"""Draw the pickers of form controls (selects, colours, dates, suggestions), which a page's screenshot lacks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ _MUTE_EVENTS = "function (on) { this.ownerDocument.defaultView.__flywheel__.core
 
 
 class FormControl:
-    """Read and operate a native form control of a page, from an isolated world, out of reach of the page's scripts.
+    """Read and operate one form control of a page, by a script of ours that the page's own scripts cannot reach.
 
-    node: the protocol's backend node id, which stays the same. Its coroutines raise CdpCommandError where the control's
-    document is gone, EnvError where its script fails or page or browser is gone.
+    node: the protocol's backend node id, which stays the same. world, main: object ids of the control in the script's
+    own JavaScript context ("isolated world") and in the page's. description: the function of control.js for `describe`.
+    Its coroutines raise CdpCommandError where the control's document is gone, EnvError where its script fails or page
+    or browser is gone.
     """
 
     def __init__(self, page: BrowserPage, node: int, world: str, main: str, description: str) -> None:
@@ -44,7 +46,7 @@ class FormControl:
 
     @classmethod
     async def find(cls, page: BrowserPage, what: tuple[str, str]) -> FormControl | None:
-        """Find the control that shows `what` (PICKER, SUGGESTIONS or COMPLAINT); None where there is none."""
+        """Find the control of `page` that shows `what` (PICKER, SUGGESTIONS or COMPLAINT); None where there is none."""
         document = await page.send("DOM.getDocument", {"depth": -1, "pierce": True})
         try:
             for root, frame in _iterate_roots(document["root"], page.target):
@@ -69,15 +71,15 @@ class FormControl:
         return cls(page, number, own["object"]["objectId"], main["object"]["objectId"], description)
 
     async def ask(self, what: str, *args: Any) -> Any:
-        """Call a function of control.js. Raises CdpCommandError where the control's document is gone."""
+        """Call the function `what` of control.js on the control, and return its JSON value."""
         return await self._call(self._world, _CONTROL_SCRIPT, what, *args)
 
     async def describe(self) -> dict[str, Any] | None:
-        """Describe what a picker has to show of the control; None for nothing."""
+        """Return what a picker has to show of the control, as control.js describes it; None for nothing."""
         return await self.ask(self._description)
 
     async def place(self) -> dict[str, float] | None:
-        """Find the control's box in the viewport, in pixels, through frames and transforms; None: it is not drawn."""
+        """Return the control's box in the viewport, in pixels: `x`, `y`, `w`, `h`; None where it is not drawn."""
         try:
             quads = (await self._page.send("DOM.getContentQuads", {"backendNodeId": self.node}))["quads"]
         except CdpCommandError:
@@ -144,11 +146,12 @@ _SUGGESTING_KEYS = ("up", "down", "backspace")  # keys that open suggestions
 
 
 class FormPickers:
-    """Show the pickers of native form controls, the suggestions of data lists and complaints; at most one is open.
+    """Imitate what the browser opens at form controls: pickers, suggestions and complaints; one at a time.
 
     The browser would draw each in a window of its own, which no screenshot on command shows and our mouse cannot reach.
-    That window is closed as soon as it opens, and a picker of ours is shown over the page (`scripts/pickers`). Its
-    coroutines raise EnvError where a script fails, a browser's picker does not close, or page or browser is gone.
+    That window is closed as soon as it opens, and a picker of ours is shown over the page (`scripts/pickers`). overlay:
+    the cover that shows it. Its coroutines raise EnvError where a script fails, a browser's picker does not close, or
+    page or browser is gone.
     """
 
     def __init__(self, overlay: CoverPage) -> None:
@@ -162,12 +165,15 @@ class FormPickers:
 
     @property
     def open(self) -> bool:
-        """Tell whether one of them is open."""
+        """Tell whether a picker, a list of suggestions or a complaint is open."""
         return self._control is not None
 
     # -- actions ------------------------------------------------------------------------------------------------------
     async def take(self, action: Action, hands: InputDriver, page: BrowserPage, size: tuple[int, int]) -> str | None:
-        """Carry out an action that is meant for the open picker; returns its note, or None for the page's actions."""
+        """Carry out an action on the open picker and return its note; None where the action is meant for the page.
+
+        size: of the viewport, in pixels.
+        """
         self._left, self._asks = 0, False
         if self._control is None or page is not self._page or not await self._meant(action, size):
             self._asks = _asks_for_suggestions(action)
@@ -232,7 +238,10 @@ class FormPickers:
 
     # -- looking ------------------------------------------------------------------------------------------------------
     async def look(self, page: BrowserPage, seen: Mapping[str, Any], size: tuple[int, int]) -> None:
-        """Replace a browser's picker that has opened by one of ours, and update the open one from its control."""
+        """Replace a picker that the browser has opened by one of ours, and update the open one from its control.
+
+        seen: what `BrowserPage.observe` returned. size: of the viewport, in pixels.
+        """
         picking = seen.get("picking", 0)
         found = await FormControl.find(page, PICKER) if picking == _PICKER else None
         if self._control is not None and (page is not self._page or found is not None):
@@ -291,11 +300,11 @@ class FormPickers:
         return encode_png(under)
 
     async def call(self, function: str, *args: Any) -> Any:
-        """Call a function of the pickers' script."""
+        """Call the function named `function` of the pickers' script in the cover, and return its JSON value."""
         return await self.overlay.page.evaluate(f"{function}({', '.join(map(json.dumps, args))})")
 
     def forget(self) -> None:
-        """Forget the picker and its page: the session is over."""
+        """Forget the open picker and close its cover: the session is over."""
         self.overlay.close()
         self._page = self._control = None
         self._left, self._changed, self._asks = 0, False, False

@@ -1,4 +1,4 @@
-"""Drive one tab, which plays one session after the other, and send its picture to watchers."""
+"""Drive one tab, which plays one session after the other: pages, input, imitated browser UI, and watchers' pictures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_CORNER_WIDTH = 8  # pixels: a narrower frame comes from `ScreenshotCapture.
 
 
 class Screencast:
-    """Send a tab's picture to its watchers: the browser's own screencast, and what is drawn over the page.
+    """Send a tab's picture to people who watch it: the browser's own screencast, and the screenshot of each step.
 
     The screencast causes no frame itself, so the agent's pictures do not change. While something is open over the page,
     watchers get the picture with it in place of the browser's. While nobody watches, the browser has nothing to do.
@@ -50,7 +50,7 @@ class Screencast:
 
     @contextmanager
     def watch(self) -> Iterator[LatestPicture]:
-        """Add a watcher until the block ends."""
+        """Add a watcher until the block ends; yields the `LatestPicture` that the watcher takes pictures from."""
         watcher = LatestPicture()
         self._watchers.add(watcher)
         if self._tab.screen:
@@ -63,7 +63,10 @@ class Screencast:
             self._follow()
 
     def shown(self, picture: bytes, moving: bool = False) -> None:
-        """Send a full picture (PNG). moving: others follow soon, so the browser's smaller frames will do meanwhile."""
+        """Send watchers a full screenshot (PNG).
+
+        moving: others follow soon, so the browser's own frames, of less quality, will do meanwhile.
+        """
         if not self._watchers:
             return
         self._follow()
@@ -75,7 +78,7 @@ class Screencast:
             self._put(picture)
 
     def heard(self, page: BrowserPage, params: Mapping[str, Any]) -> None:
-        """Take a frame of the screencast, and send it on where nothing covers the page."""
+        """Take the event of a frame of the screencast, and send it to watchers where nothing covers the page."""
         page.post("Page.screencastFrameAck", {"sessionId": params["sessionId"]})
         whole = params["metadata"]["deviceWidth"] > _MAX_CORNER_WIDTH
         if whole and page is self._page and page is self._tab.stack.top and not self.covered:
@@ -104,7 +107,7 @@ _MAX_FOLLOW_UPS = 50  # sessions in a process after the first: its memory is giv
 
 
 class BrowserTab:
-    """Drive a tab, with a browser context of its own for each session, or for several first-party ones in a row.
+    """Play sessions in a tab, each in a browser context of its own; first-party ones may share one in a row.
 
     The context is made between two sessions, with an empty page in its own process, since that takes time. First-party
     sessions follow one another in one context and process, after all stores were emptied (`_continue`), since a new
@@ -153,7 +156,7 @@ class BrowserTab:
         entry: LoginSteps | None = None,
         first_party: bool = False,
     ) -> dict[str, Any]:
-        """Begin a fresh session at `url`, with a new clock and random generator; returns what `observe` does.
+        """Begin a fresh session at `url`, with a new clock and random generator; returns as `observe`.
 
         seed: of the page's random generator. allowed: prefixes of addresses that navigation may not leave. prepare:
         JavaScript run after the load; a promise that it returns is awaited while page time passes. read: JavaScript
@@ -286,10 +289,10 @@ class BrowserTab:
         return await self.dialogs.run_unless_blocked(self._perform(action, ms)) or ""
 
     async def observe(self, ms: float) -> dict[str, Any]:
-        """Let what was begun finish, pass `ms` of page time, and return what is seen: `url`, `elements`, `game`.
+        """Let loads and navigations finish, pass `ms` of page time, and return what is seen: `url`, `elements`, `game`.
 
-        While a dialog is open no time passes, and the result is `url`, the dialog's `elements`, `dialog`, and None as
-        `game`. Raises EnvError where the page is gone, or cannot be observed.
+        The rest is as of `BrowserPage.observe`. While a dialog is open no time passes, and the result is `url`, the
+        dialog's `elements`, `dialog`, and None as `game`. Raises EnvError where the page is gone or cannot be observed.
         """
         seen = None
         while seen is None or self.dialogs.open:
@@ -299,9 +302,10 @@ class BrowserTab:
         return seen | {"elements": [*seen["elements"], *self.bar.elements]} if self.bar.is_open_on(self.page) else seen
 
     async def look(self, ms: float) -> dict[str, Any]:
-        """Observe after `ms` of page time, where no dialog is open; brings back a page that left the allowed addresses.
+        """Observe the seen page after `ms` of page time; a page that left the allowed addresses is brought back.
 
-        Raises EnvError where that fails, or the tab is gone.
+        No dialog may be open: `observe` is for all cases. Raises EnvError where a page cannot be brought back, or the
+        tab is gone.
         """
         while True:
             page = self.page
@@ -335,14 +339,12 @@ class BrowserTab:
             ms = 0
 
     async def close_dialogs(self) -> dict[str, Any]:
-        """Close all open dialogs (`Dialogs.close`), and return what `observe` does. Raises EnvError as they do."""
+        """Close all open dialogs (`Dialogs.close`), and return as `observe`. Raises EnvError as these two."""
         await self.dialogs.close()
         return await self.observe(0)
 
     async def settle_downloads(self) -> None:
-        """Wait for downloads, so that their files are in the session's folder: 0.5 s at most for requested ones to
-        begin, then 2 s at most for those under way to end. One that an earlier call waited for is not waited for again.
-        Without a session nothing is done."""
+        """Wait for the session's downloads, as `Downloads.settle`; do nothing without a session."""
         if self._context is not None:
             await self._context.downloads.settle()
 
@@ -365,7 +367,7 @@ class BrowserTab:
         return await self.dialogs.run_unless_blocked(self.page.evaluate(expression))
 
     async def save_state(self) -> dict[str, Any]:
-        """Return the state of page, clock, random generator and storage: JSON values.
+        """Return the state of page, clock, random generator and storage, as JSON values for `load_state`.
 
         `restorable` in it tells whether `load_state` can use it; under a dialog or the find bar it is all there is.
         Raises EnvError where the page is gone.
@@ -380,9 +382,9 @@ class BrowserTab:
         return kept | {"cookies": cookies} | own
 
     async def load_state(self, kept: Mapping[str, Any]) -> bool:
-        """Restore a state in a session just opened at the same address; False where that is impossible.
+        """Restore a saved state in a session just opened at the same address; False where that is impossible.
 
-        kept: from `save_state`, one that is `restorable`. Raises EnvError where the page is gone.
+        kept: from `save_state`, with `restorable` true. Raises EnvError where the page is gone.
         """
         self.hands.clipboard = kept["clipboard"]
         await self.stack.set_zoom(kept["zoom"])
@@ -394,8 +396,10 @@ class BrowserTab:
 
     # -- closing a page -------------------------------------------------------------------------------------------
     async def close_page(self) -> str:
-        """Close the page that is seen, where it was opened over another one; returns "" or why not. Raises PageGone
-        where there is no page."""
+        """Close the page that is seen, where it was opened over another one; returns "" or why not.
+
+        Raises PageGone where there is no page.
+        """
         if len(self.stack.pages) == 1:
             return "not done: it is the only page"
         await self.page.close()
@@ -513,8 +517,10 @@ class BrowserTab:
 
     # -- between two sessions -------------------------------------------------------------------------------------
     def _may_continue(self, size: tuple[int, int]) -> bool:
-        """Tell whether a session of a viewport of `size` may begin in the page of the last one, of which nothing is
-        left then: our own code ran in it, and nothing but documents in its one page."""
+        """Tell whether a session of a viewport of `size` may begin in the page of the last one, without remains of it.
+
+        It may where our own code alone ran in that, and nothing but documents in its one page.
+        """
         idle = self._context is not None and self._context.downloads.untouched
         idle = idle and not (self.dialogs.open or self._link.touch)
         idle = idle and self.stack.unchanged and size == self.size and not self._blank
@@ -574,7 +580,7 @@ class BrowserTab:
 
     # -- targets --------------------------------------------------------------------------------------------------
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """Set up a new target of this context, which is paused. session, info: of the protocol."""
+        """Set up a new page of the session, which the browser has paused, as `PageStack.attached`."""
         self.stack.attached(session, info)
 
     def detached(self, session: str) -> None:

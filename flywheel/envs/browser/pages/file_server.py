@@ -1,4 +1,4 @@
-"""Serve folders of files on 127.0.0.1, each at the root of a port of its own.
+"""Serve the folders of third-party pages on 127.0.0.1, each at the root of a port of its own.
 
 Media types come from a table of our own: those of machines differ, and a browser refuses a module script, a stylesheet
 or WebAssembly of a wrong type. Nothing outside of the folder is served.
@@ -45,8 +45,10 @@ class ServedFolder:
     missed: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_MISSED))
 
     def find(self, path: str) -> Path | None:
-        """Find the file or folder of a requested `path` (of an address, decoded); None where there is none, or it lies
-        outside of `root`."""
+        """Find the file or folder that a request asks for; None where there is none, or it lies outside of `root`.
+
+        path: of the request's address, decoded.
+        """
         root = self.root.resolve()
         try:
             found = (root / self.alias.get(path, path).lstrip("/")).resolve()

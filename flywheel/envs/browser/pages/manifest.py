@@ -1,4 +1,4 @@
-"""Read and check manifests, which make a third-party web page a task."""
+"""Define, read and check manifests: YAML or JSON files that make third-party web pages tasks."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from pydantic import (
 from flywheel.envs.suites import catalogue
 from flywheel.utils.errors import BadInput
 from flywheel.utils.json_text import refuse_doubled_fields
+from flywheel.utils.yaml_text import load_yaml
 
 # Reading a manifest's file; each fault is described in one line.
 
@@ -37,13 +38,15 @@ _FAULT_HELP = yaml.safe_load(Path(__file__).with_name("manifest_faults.yaml").re
 
 def parse_manifest_file(path: Path) -> dict[str, Any]:
     """Parse a manifest's file, JSON where its name ends in .json, else YAML; returns its fields by name, unchecked.
-    Raises BadInput where it cannot be read, is no mapping, or has a field twice."""
+
+    Raises BadInput where it cannot be read, is no mapping, or has a field twice.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
             raw = json.loads(text, object_pairs_hook=refuse_doubled_fields)
         else:
-            raw = yaml.load(text, _UniqueKeyLoader)
+            raw = load_yaml(text, _UniqueKeyLoader)
     except FileNotFoundError:
         raise BadInput("no such manifest", where=path, fix="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -67,8 +70,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def describe_manifest_fault(fault: dict[str, Any], known: Sequence[str]) -> str:
-    """Describe one fault of a manifest in a line: the field, what is wrong, what to write. fault: one of the errors of
-    pydantic's ValidationError. known: the names of all fields, for the nearest one."""
+    """Describe one fault of a manifest in a line: the field, what is wrong, what to write.
+
+    fault: one of the errors of pydantic's ValidationError. known: the names of all fields, to suggest the nearest one.
+    """
     field, kind, given = str(fault["loc"][0]) if fault["loc"] else "", fault["type"], fault["input"]
     if field in ("state", "server", "login", "tasks") and len(fault["loc"]) > 1:
         field = ".".join(map(str, fault["loc"][: 3 if field == "tasks" else 2]))
@@ -108,7 +113,7 @@ Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(\[[A-Z
 
 
 class ManifestPart(BaseModel):
-    """Hold a part of a manifest: no unknown fields, not changed after it is read."""
+    """Hold a part of a manifest: it has no unknown fields, and is not changed after it is read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -117,19 +122,19 @@ _BESIDE_MANIFEST = re.compile(r"""\{manifest\}/([^\s{}'";&|]+)""")
 
 
 class SeedParameter(ManifestPart):
-    """Hand the seed to the page in its address: `?<parameter>=<seed>`."""
+    """Hold the name of the parameter by which a page's address hands it the seed: `?<parameter>=<seed>`."""
 
     parameter: str = Field(min_length=1, pattern=r"^[^&=#?\s]+$")
 
 
 class PageExpression(ManifestPart):
-    """Read a value by a JavaScript expression, evaluated in the page."""
+    """Hold the reading of a value by a JavaScript expression, which is evaluated in the page."""
 
     expression: Expression
 
 
 class CommandOutput(ManifestPart):
-    """Read a value from the output of a command, run in the session's folder.
+    """Hold the reading of a value from the output of a command, which is run in the session's folder.
 
     Where it prints nothing, its exit status counts: 0 means 1 or true, 1 means 0 or false.
     """
@@ -138,14 +143,21 @@ class CommandOutput(ManifestPart):
 
 
 class DatabaseValue(ManifestPart):
-    """Read the first value of the first row of a query to an SQLite database in the session's folder."""
+    """Hold the reading of a value from an SQLite database in the session's folder: the first of a query's first row.
+
+    sqlite: path of the database in that folder.
+    """
 
     sqlite: str = Field(min_length=1)
     query: Expression
 
 
 class ServerAnswer(ManifestPart):
-    """Read a value from the server's JSON response. value: its path there, such as `rows.0.total` or `rows.length`."""
+    """Hold the reading of a value from a JSON response of the page's server.
+
+    address: that is requested, path and query. value: path of the value in the response, such as `rows.0.total` or
+    `rows.length`; "": the whole.
+    """
 
     address: Local
     value: str = ""
@@ -170,7 +182,7 @@ Instruction = Annotated[_Told | _Tagged, Discriminator(_reading_form)]
 
 
 class ServerSpec(ManifestPart):
-    """Describe a program that serves the page: one process for each session, with its own port and folder.
+    """Hold how a page's server is run: one process for each session, with its own port and folder.
 
     `{port}`, `{seed}`, `{variant}` and `{folder}` (the session's) are filled in in command, setup, environment, ready
     and in readings by a command or an address; `{manifest}` (the manifest's folder) only in setup, in such commands and
@@ -192,7 +204,7 @@ class ServerSpec(ManifestPart):
 
 
 class LoginSpec(ManifestPart):
-    """Describe the login before the first page: cookies and headers that the browser sends, a form, or JavaScript."""
+    """Hold the login before the first page: cookies and headers that the browser sends, a form, or JavaScript."""
 
     cookies: dict[str, str] = {}
     headers: dict[str, str] = {}  # sent with every request to the page's own origin, and with readings by an address
@@ -222,6 +234,7 @@ Split = Literal["train", "eval"]
 
 SHIPPED_MANIFESTS = Path(__file__).parent / "third_party"  # the manifests that ship with the project
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+_SHOWN_CHARACTERS = 80  # of a name that cannot be one
 FUNNEL_FILE = "funnel.json"  # stands beside manifests that were made, and is none (`synthesis.funnel`)
 PAGE_VERIFIER = "page:reward"  # `session.score_page_reward`
 ANSWER_VERIFIER = "page:answer"  # `session.score_page_answer`
@@ -232,7 +245,7 @@ PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE_PATTERN)]
 
 
 class PageTask(ManifestPart):
-    """Describe one task of a manifest's `tasks`; a field that is left out is the manifest's own."""
+    """Hold one task of a manifest's `tasks`; a field that is left out is the manifest's own."""
 
     instruction: str = Field(min_length=1)
     split: Split | None = None  # its only split; None: the manifest's
@@ -260,7 +273,7 @@ _OF_TASKS_ALONE = {"split", "answer", "proof", "verification"}  # fields of Page
 
 
 class PageManifest(ManifestPart):
-    """Describe one page and its tasks; a comment is the field's description."""
+    """Hold a manifest: one page and its tasks; a comment is the field's description."""
 
     name: Name  # the tasks' `world`
     title: str = Field(min_length=1)
@@ -388,15 +401,14 @@ class PageManifest(ManifestPart):
         return not self.seeded
 
     def splits_of(self, variant: str) -> tuple[Split, ...]:
-        """Return the splits that the tasks of `variant` are drawn for: that of its own task, else those of the
-        manifest."""
+        """Return the splits that the tasks of `variant` are drawn for: its own task's split, else the manifest's."""
         task = self.tasks.get(variant)
         return (task.split,) if task and task.split else self.splits
 
     def for_variant(self, variant: str) -> PageManifest:
-        """Return the manifest of one variant alone: where `tasks` has it, with that task's fields; else itself.
+        """Return the manifest of one variant alone, with the fields of its task; itself where `tasks` has none for it.
 
-        Its `proof` and `verification` are left out: nothing that opens a page has them.
+        The task's `proof` and `verification` are left out: nothing that opens a page has them.
         """
         task = self.tasks.get(variant)
         if task is None:
@@ -409,8 +421,10 @@ class PageManifest(ManifestPart):
         return found
 
     def hash_files(self, name: str, compute: Callable[[], str]) -> str:
-        """Return the hash of files called `name`, which `compute` computes: once for all tasks of a manifest, else at
-        each call."""
+        """Return a hash of files that `compute` computes: once for all tasks of a manifest (`for_variant`), else anew.
+
+        name: of the files, as the hash is kept.
+        """
         if self._hashes is None:
             return compute()
         if name not in self._hashes:
@@ -439,7 +453,7 @@ class PageManifest(ManifestPart):
 
     @property
     def programs(self) -> list[tuple[str, str]]:
-        """List what the manifest runs on this machine and may read there: (field, words), in order."""
+        """List the commands that the manifest runs on this machine, and what it installs and reads: (field, words)."""
         if self.server is None:
             return []
         found = [("server.packages", " ".join(self.server.packages)), ("server.reads", " ".join(self.server.reads))]
@@ -478,7 +492,7 @@ class PageManifest(ManifestPart):
 
     @property
     def origin(self) -> str | None:
-        """Return the origin of `url`; None for a page that is served here."""
+        """Return the origin of `url`, `scheme://host:port`; None for a page that is served here."""
         return _parse_origin(self.url) if self.url else None
 
     @property
@@ -488,7 +502,7 @@ class PageManifest(ManifestPart):
 
     @property
     def source(self) -> str:
-        """Say where the page comes from, in words."""
+        """Return where the page comes from, in words: its url, packages, server's command or folder."""
         own = " ".join(self.server.packages or self.server.command) if self.server else ""
         return self.url or " ".join(self.package) or own or self.folder
 
@@ -503,8 +517,10 @@ class PageManifest(ManifestPart):
         return self.path.parent / self.server.folder if self.server and self.server.folder else None
 
     def instruct(self, variant: str) -> str:
-        """Return the instruction of `variant` where the manifest gives a text; "" where it is read after the reset. One
-        with `tasks` has no text of its own: ask `for_variant(variant)`."""
+        """Return the instruction of `variant` where the manifest gives a text; "" where it is read after the reset.
+
+        A manifest with `tasks` has no text of its own: ask `for_variant(variant)`.
+        """
         return self.instruction.replace("{variant}", variant) if isinstance(self.instruction, str) else ""
 
 
@@ -550,18 +566,26 @@ def load_page_manifest(path: Path) -> PageManifest:
 
 
 def find_page_manifest(name: str) -> Path:
-    """Find a manifest by its path, or by the name of one that ships with the project.
+    """Return the path of a manifest, which is given by its path or by the name of one that ships with the project.
 
-    name: a file of this path (relative to the current folder) goes before a shipped manifest of this name. Returns the
-    manifest's path. Raises BadInput, which lists the shipped ones, where there is neither.
+    name: a file of this path (relative to the current folder) goes before a shipped manifest of this name. Raises
+    BadInput, which lists the shipped ones, where there is neither, or the file system refuses the name.
     """
-    if Path(name).is_file():
-        return Path(name)
-    shipped = SHIPPED_MANIFESTS / f"{name}.yaml"
-    if shipped.is_file():
-        return shipped
+    try:
+        for path in (Path(name), SHIPPED_MANIFESTS / f"{name}.yaml"):
+            if path.is_file():
+                return path
+    except OSError as error:
+        raise _make_name_error(name, error) from None
     known = ", ".join(sorted(path.stem for path in SHIPPED_MANIFESTS.glob("*.yaml")))
     raise BadInput("no such manifest", where=name, fix=f"give its path, or one that ships with flywheel: {known}")
+
+
+def _make_name_error(name: str, error: OSError) -> BadInput:
+    """Return what to raise for a name that the file system refuses, such as one that is too long for any file."""
+    where = name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."
+    what = f"no manifest can be found by this name: {error.strerror}"
+    return BadInput(what, where=where, fix="give the path of a file")
 
 
 def load_page_manifests(entries: Sequence[str], root: Path) -> dict[str, PageManifest]:
@@ -606,19 +630,23 @@ def check_start_page(manifest: PageManifest, served: Path) -> None:
 
 
 def format_command_name(manifest: PageManifest) -> str:
-    """Return what names a manifest in a command: a shipped one's name, or the path."""
+    """Return the argument by which commands name a manifest: a shipped one's name, else its path."""
     return manifest.path.stem if manifest.path.parent == SHIPPED_MANIFESTS else str(manifest.path)
 
 
 def _list_manifest_files(entry: str, root: Path) -> Iterator[Path]:
     place = root / entry
-    if place.is_dir():
+    try:
+        is_folder, is_file = place.is_dir(), place.is_file()
+    except OSError as error:
+        raise _make_name_error(entry, error) from None
+    if is_folder:
         files = sorted(p for p in place.iterdir() if p.suffix in MANIFEST_SUFFIXES and p.name != FUNNEL_FILE)
         if not files:
             fix = f"their names end in {', '.join(MANIFEST_SUFFIXES)}"
             raise BadInput("the folder has no manifests", where=place, fix=fix)
         yield from files
-    elif place.is_file():
+    elif is_file:
         yield place
     else:
         yield find_page_manifest(entry)

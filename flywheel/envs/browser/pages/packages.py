@@ -1,4 +1,4 @@
-"""Fetch the packages of a manifest's page, from PyPI, npm and Debian, and install its server's programs."""
+"""Fetch the packages of a third-party page from PyPI, npm and Debian, and install the programs of its server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _not_fetched(manifest: PageManifest, what: str) -> BadInput:
 
 
 def has_page_files(manifest: PageManifest) -> bool:
-    """Tell whether the files of the page of `manifest` are here; True where it has a `url` or a `server`.
+    """Tell whether the files of a manifest's page are on this machine; True where it has a `url` or a `server`.
 
     False also where they have another checksum than the manifest gives, or cannot be read.
     """
@@ -65,7 +65,7 @@ def has_page_files(manifest: PageManifest) -> bool:
 
 
 def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
-    """Fetch a manifest's packages into the cache; returns the folder that is served, and its checksum.
+    """Fetch a manifest's packages into the cache; returns (the folder that is served, its checksum).
 
     The checksum is a sha256 in hexadecimal digits. A copy in the cache is replaced once the new one is complete. Raises
     BadInput for a manifest without packages, with another checksum, or with a folder that the packages do not have;
@@ -94,9 +94,9 @@ def fetch_page_packages(manifest: PageManifest) -> tuple[Path, str]:
 
 
 def hash_served_folder(folder: Path) -> str:
-    """Hash the files below `folder`, by name and content; of a link, its target's name. Returns sha256 in hex.
+    """Return the sha256, in hex, of the files below `folder`: their names and contents; of a link, its target's name.
 
-    Those in `__pycache__` are left out; a folder that is missing counts as empty. Raises OSError for a file that cannot
+    Files in `__pycache__` are left out; a folder that is missing counts as empty. Raises OSError for a file that cannot
     be read.
     """
     digest = hashlib.sha256()
@@ -292,7 +292,7 @@ class ServerPrograms:
 
 
 def has_server_programs(manifest: PageManifest) -> bool:
-    """Tell whether the programs of the server of `manifest` are here; True where it has no server.
+    """Tell whether the programs of a manifest's server are on this machine; True where it has no server.
 
     False where its packages are not installed completely, or one of its commands is not found.
     """
@@ -303,7 +303,7 @@ def has_server_programs(manifest: PageManifest) -> bool:
 
 
 def server_venv(manifest: PageManifest) -> Path | None:
-    """Return the folder of the virtual environment of a manifest's server; None where it needs none."""
+    """Return the folder for the virtual environment of a manifest's server, made or not; None where it needs none."""
     if manifest.server is None or not manifest.server.packages:
         return None
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -311,12 +311,12 @@ def server_venv(manifest: PageManifest) -> Path | None:
 
 
 def install_server_packages(manifest: PageManifest) -> Path:
-    """Install the Python packages of a manifest's server into a virtual environment of its own; returns its folder.
+    """Install the PyPI packages of a manifest's server into a virtual environment of its own; returns its folder.
 
     It lies in the cache (`server_venv`) and is made of wheels only, so that no set-up script runs. A complete one is
-    left unchanged. Raises BadInput where the manifest names no packages of a server, EnvError where PyPI does not
-    deliver them, the environment cannot be made, or either takes more than 900 s; OSError where the cache cannot be
-    written.
+    left unchanged, another is deleted and made anew. Raises BadInput where the manifest names no packages of a server,
+    EnvError where PyPI does not deliver them, the environment cannot be made, or either takes more than 900 s; OSError
+    where the cache cannot be written.
     """
     own = server_venv(manifest)
     if own is None:

@@ -1,4 +1,4 @@
-"""Run a page's server for one session; read reward, success and other values from it (by command, SQL, HTTP)."""
+"""Run the server of a third-party page for one session, and read values from it: by a command, SQL or HTTP."""
 
 from __future__ import annotations
 
@@ -149,12 +149,12 @@ _MAX_SOCKET_PATH = 100  # characters that the name of a socket file may have
 
 
 class PageServer:
-    """Run one server of a page, for one session. `port` and `origin` are known before `start`, which returns once the
-    server answers.
+    """Run the server of a page for one session, between `start` and `stop`.
 
-    manifest: has a `server`. variant, seed: fill the placeholders of its commands. programs: find its commands. `stop`
-    ends it and returns at once; `wait_gone` waits until everything is freed. Raises OSError where no port or folder can
-    be had.
+    manifest: has a `server`. variant, seed: fill the placeholders of its commands. programs: find its commands. port,
+    origin: where it answers, known before `start`. limit_s: deadline of the start, clean-up included. folder: the
+    session's own files. `stop` returns at once; `wait_gone` waits until everything is freed. Raises OSError where no
+    port or folder can be had.
     """
 
     def __init__(self, manifest: PageManifest, variant: str, seed: int, programs: ServerPrograms) -> None:
@@ -182,12 +182,11 @@ class PageServer:
 
     # -- start and end --------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Start the server: fill its folder, run `server.setup`, start `server.command`, and wait until `server.ready`
-        answers.
+        """Start the server in a filled folder, and wait until it answers.
 
-        Call it once; `stop` follows after an error too. Raises EnvError, with its last output, where it does not start
-        or a command of `server.setup` fails, EnvTimeout where it does not answer within `server.start_s`, BadInput
-        where a program is missing.
+        That is `prepare_folder`, `server.command`, and requests to `server.ready`. Call it once; `stop` follows after
+        an error too. Raises EnvError, with its last output, where it does not start or a command of `server.setup`
+        fails, EnvTimeout where it does not answer within `server.start_s`, BadInput where a program is missing.
         """
         try:
             async with asyncio.timeout(self._said.start_s):
@@ -202,8 +201,7 @@ class PageServer:
         self._watch = asyncio.create_task(self._watch_limits())
 
     def stop(self) -> None:
-        """Kill the server; may be called twice. Its files and processes are removed soon: `wait_gone` waits for
-        that."""
+        """Kill the server, and remove its files and processes in the background (`wait_gone`); may be called twice."""
         if self._leaving is None:
             self._end()
             self._leaving = asyncio.create_task(self._leave())
@@ -215,12 +213,12 @@ class PageServer:
 
     @property
     def over(self) -> bool:
-        """Tell whether it was stopped, and everything is freed."""
+        """Tell whether the server was stopped, and its files and processes are gone."""
         return self._leaving is not None and self._leaving.done()
 
     # -- reading values -------------------------------------------------------------------------------------------
     async def read(self) -> dict[str, Any]:
-        """Read all fields that the manifest reads outside of the page; returns JSON values by field.
+        """Read all values that the manifest reads from the server, outside of the page; returns JSON values by field.
 
         Raises EnvError, naming the field at fault, where the server has ended, or where a value is not read within
         `server.read_s` or is of another type; BadInput where a program is missing.
@@ -240,10 +238,10 @@ class PageServer:
         return f"the page's server is gone: {why}: {self._words}"
 
     async def execute_command(self, command: Sequence[str]) -> tuple[int, str]:
-        """Run a command that sees the session's folder and, where bubblewrap works, cannot change it; returns exit
-        status (minus the signal's number where one ended it) and output.
+        """Run a command that reads the session's folder; returns (exit status, output).
 
-        command: program and arguments, with placeholders. It has no deadline of its own; cancelled, it kills the
+        Where bubblewrap works, the command cannot change the folder. command: program and arguments, with placeholders.
+        The status is minus the signal's number where one ended it. There is no deadline; cancelled, the call kills the
         program. Raises BadInput where the program is missing, OSError where the session's folder is.
         """
         # The command must not load code that the policy may have put into the folder, or into the server's home.
@@ -251,7 +249,7 @@ class PageServer:
         return await self._run(command, {**self._environment, **safe}, {})
 
     async def request(self, address: str) -> tuple[int, bytes]:
-        """Request an address of the server, with the login's headers and cookies; returns status and body.
+        """GET an address of the server, with the login's headers and cookies; returns (status, body).
 
         address: path and query, with placeholders. Raises EnvError for a body of more than 10 MB, httpx.HTTPError
         without an answer, or where it pauses for more than `server.read_s`.
@@ -273,8 +271,7 @@ class PageServer:
             return answer.status_code, body
 
     def fill(self, text: str, more: Mapping[str, str] | None = None) -> str:
-        """Fill in a text's placeholders `{port}`, `{seed}`, `{variant}` and `{folder}`. more: further ones, text by
-        name; None: none."""
+        """Fill in the placeholders `{port}`, `{seed}`, `{variant}` and `{folder}` of a text. more: others, by name."""
         return fill_placeholders(text, {**self._names, **(more or {})})
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -286,8 +283,11 @@ class PageServer:
         return {"PATH": self._programs.path, "PYTHONUNBUFFERED": "1", **own, **given, name: value}
 
     async def prepare_folder(self) -> None:
-        """Make the session's folder, with what the server begins with; once only. Raises EnvError where a command of
-        `server.setup` fails, BadInput where a program is missing, OSError where a folder cannot be made."""
+        """Make the session's folder: a copy of `server.folder`, in which `server.setup` is run. Call it once.
+
+        Raises EnvError where a command of `server.setup` fails, BadInput where a program is missing, OSError where a
+        folder cannot be made.
+        """
         root, template = self._profile.path, self._manifest.template
         if template is None:
             self.folder.mkdir()

@@ -1,4 +1,4 @@
-"""Open sessions of third-party pages: log in, reset with a seed, and read the state for the verifier."""
+"""Open sessions of third-party pages: serve them, log in, reset with a seed, and read and score their state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _LOGIN_SCRIPT = (Path(__file__).parent / "login.js").read_text(encoding="utf-8")
 
 
 def make_login_steps(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> LoginSteps | None:
-    """Build a manifest's login steps; None for no login. names: values of `{seed}` and `{variant}` in its texts."""
+    """Build the steps of a manifest's login; None where it has none.
+
+    origin: of the page, such as "http://127.0.0.1:4100". names: values of `{seed}` and `{variant}` in the texts.
+    """
     login, fill = manifest.login, partial(fill_placeholders, values=names)
     if login is None:
         return None
@@ -59,7 +62,10 @@ _MAX_ENCODINGS = 5  # times that an address is percent-decoded
 
 
 class TaskIdentity:
-    """Detect documents that show another task than the session's. address: URL of its first page, as requested."""
+    """Detect documents that show another task than the session's, on which nothing may count.
+
+    address: URL of the session's first page, as requested. variant, seed: of the session's task.
+    """
 
     def __init__(self, manifest: PageManifest, address: str, variant: str, seed: int) -> None:
         template = manifest.url or manifest.first
@@ -80,7 +86,7 @@ class TaskIdentity:
         self._drew = False
 
     def begins(self, drawn: int) -> None:
-        """Record that the page was reset. drawn: how many numbers its document took from its seeded generator."""
+        """Record that the page was reset. drawn: random numbers that its document took from its seeded generator."""
         self._drew = drawn > 0
 
     def explain_mismatch(self, url: str, *, reset: bool, posted: bool = False, drawn: int = 0) -> str:
@@ -144,11 +150,11 @@ def _script_call(function: str, manifest: PageManifest, seed: int, variant: str,
 
 
 class PageStateReader:
-    """Build the verifier's state of one session: reward, success, floor, terminated, recorded values, the page, and the
-    instruction if the manifest does not hold its text.
+    """Build the state that a verifier reads from the values that a page of one session gave.
 
-    The page that was reset must give every value. If a later page lacks a value or shows another task, the values read
-    last stay in force, and `unread` gives the reason.
+    Its keys: `page`, `reward`, `success`, `floor`, `terminated`, `values` (those recorded for `state.*`), and
+    `instruction` where the manifest does not hold its text. The page that was reset must give every value. If a later
+    page lacks a value or shows another task, the values read last stay in force, and `unread` has the reason by field.
     """
 
     def __init__(self, manifest: PageManifest, identity: TaskIdentity) -> None:
@@ -157,14 +163,17 @@ class PageStateReader:
         self._moved = False  # the last look found another instruction in the document that was reset
 
     def last_state(self, page: str) -> dict[str, Any]:
-        """Return the state read last (before the first: `floor` as reward), for a page that a dialog blocks."""
+        """Return the state read last, for a page that a dialog blocks; before the first reading its reward is `floor`.
+
+        page: its address, as shown.
+        """
         last = self._last or {}
         floor, success = self._manifest.floor, self._manifest.success
         numeric = success if isinstance(success, int | float) else floor + 1
         return self._told({"reward": floor, "success": numeric} | last, page)
 
     def state(self, seen: Mapping[str, Any], page: str) -> dict[str, Any]:
-        """Build the state that a verifier reads.
+        """Build the state from what was just observed.
 
         seen: `game`, the value of `state_expression`; `served`, values read outside the page; `url`, `drawn` and
         `posted` of the document. page: its address, as shown. Raises EnvError naming the field at fault.
@@ -223,7 +232,7 @@ class PageStateReader:
 
 
 def score_page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Score a manifest's task: the share of the way from `floor` to `success` that the reward went, in [0, 1].
+    """Score a page's task: the share of the way from `floor` to `success` that the reward went, in [0, 1].
 
     params: ignored. state: with `reward`, `floor` and `success`.
     """
@@ -232,9 +241,9 @@ def score_page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> fl
 
 
 def score_page_answer(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Score a manifest's task that asks for an answer: 0 without a right one, else as `score_page_reward`.
+    """Score a page's task that asks for an answer: 0 without a right one, else as `score_page_reward`.
 
-    params: `answer`, texts of which one is to be given. state: `answer`, what the agent said, beside the reward's.
+    params: `answer`, texts of which one is to be given. state: `answer`, what the agent said, beside what that reads.
     """
     right = is_one_answer(str(state.get("answer", "")), params["answer"])
     return score_page_reward(params, state) if right else 0.0
@@ -269,7 +278,10 @@ def _reading_error(manifest: PageManifest, told: Mapping[str, Any], page: str) -
 
 @dataclass(frozen=True)
 class ManifestSession:
-    """Implement `PageSession` for a manifest's task. A checkpoint is restored by replaying the session's actions."""
+    """Hold a session of a third-party page (a `PageSession`); its checkpoints are restored by replaying the actions.
+
+    answer: texts of which the agent must give one. backend: the session's own server. entry: its login.
+    """
 
     reader: PageStateReader
     url: str
@@ -285,7 +297,7 @@ class ManifestSession:
     files: Path | None = None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the verifier's state. Raises EnvError naming the manifest's field that could not be read."""
+        """Build the state that the verifier reads. Raises EnvError naming the manifest's field that was not read."""
         page = str(seen.get("url", self.url))
         for prefix in self.allowed:
             page = page.removeprefix(prefix)
@@ -309,7 +321,7 @@ class ManifestSession:
 
 
 class ManifestPages:
-    """Serve the pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
+    """Serve third-party pages and open sessions (a `PageSource`): `async with ManifestPages(manifests) as pages:`.
 
     manifests: by name. others: opens tasks that are of no manifest; None: they are refused. Raises BadInput where a
     package is not fetched, or a first page or a server's program is missing; EnvError where files cannot be served.
@@ -343,8 +355,7 @@ class ManifestPages:
 
     @property
     def start_s(self) -> float:
-        """Return the seconds that the start of a session's server may take, at most, its cleaning up included; 0
-        without servers."""
+        """Return the most seconds that a start of a session's server may take, clean-up included; 0 without servers."""
         servers = [manifest.server for manifest in self._manifests.values() if manifest.server]
         return max((1.5 * server.start_s for server in servers), default=0.0)
 
@@ -353,8 +364,10 @@ class ManifestPages:
         return task.world in self._manifests
 
     def missed(self, name: str) -> list[str]:
-        """List the newest paths, oldest first, that the page of the manifest `name` requested from us and that do not
-        exist; none for a page that is served elsewhere."""
+        """List the paths of missing files that the page of the manifest `name` requested from us, oldest first.
+
+        They are the newest 50; none for a page that is served elsewhere or by its own server.
+        """
         return list(self._served[name].missed) if name in self._served else []
 
     def open(self, task: Task, seed: int) -> PageSession:

@@ -1,4 +1,4 @@
-"""Set up the applications of OSWorld's tasks in a machine's home: their settings, and stand-ins for programs."""
+"""Set up the applications of OSWorld's tasks in a machine's home: settings, and scripts that stand for programs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LEFT_OUT_OPTIONS = ("--user-data-dir", "--disable-extensions")
 
 
 def stand_in_path(name: str) -> str:
-    """Return the path, in a machine, of the script that stands for a program of OSWorld's machine."""
+    """Return the path, in a machine, of the script that is run in place of the program `name` of OSWorld's machine."""
     return f"{MACHINE_HOME}/{_SCRIPTS_FOLDER}/{name}"
 
 
 async def prepare_applications(machine: Machine) -> None:
-    """Write the applications' settings and the stand-ins into the home of a fresh machine.
+    """Write the applications' settings, and the scripts that stand for programs, into the home of a fresh machine.
 
     Raises as `Machine.request`.
     """

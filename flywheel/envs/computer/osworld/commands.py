@@ -1,4 +1,4 @@
-"""Find out what the commands of OSWorld's tasks need: programs, rights, places, a screen, the internet."""
+"""Check whether a machine has what the commands of OSWorld's tasks need: programs, rights, a screen, the internet."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ NEEDS_WHOLE_FILE = "a whole task file"
 
 
 class MalformedTask(Exception):
-    """Signal that a task file is wrong; the message names the field and its fault."""
+    """Signal that OSWorld's task file is wrong; the message names the field and its fault."""
 
 
 class UnsupportedTask(Exception):
-    """Signal that a task needs something that is missing here. reason: one of the texts above. detail: what it is."""
+    """Signal that an OSWorld task cannot be played here. reason: what it needs, one of `NEEDS_*`. detail: which one."""
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason, self.detail = reason, " ".join(detail.split())[:120]
@@ -60,9 +60,10 @@ WRITABLE_FOLDERS = (MACHINE_HOME, *list_written_folders())  # that can be writte
 
 
 def check_command(command: OsworldCommand, shell: bool, screen: bool, judges: bool = False) -> None:
-    """Check that a machine has what a command, and each command that it starts, needs. Raises UnsupportedTask.
+    """Check that a machine has what a command, and each command that it starts, needs. Raises UnsupportedTask if not.
 
-    shell: a shell interprets it. screen: the machine has one. judges: its output judges the task.
+    shell: whether a shell interprets it. screen: whether the machine has one. judges: whether its output judges the
+    task.
     """
     text = command if isinstance(command, str) else shlex.join(command)
     for words in _list_commands(text if shell or isinstance(command, str) else command, shell):
@@ -77,7 +78,7 @@ def check_command(command: OsworldCommand, shell: bool, screen: bool, judges: bo
 
 
 def check_program(program: str) -> None:
-    """Check that a machine has a program, and that its user may run it. Raises UnsupportedTask."""
+    """Check that a machine has a program, and that its user may run it. Raises UnsupportedTask if not."""
     program = str(STAND_INS.get(PurePosixPath(program).name, program))
     if program in _ROOT_PROGRAMS:
         raise UnsupportedTask(NEEDS_ROOT, program)

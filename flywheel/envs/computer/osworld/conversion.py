@@ -1,4 +1,4 @@
-"""Convert OSWorld's task files to tasks that are played here: set-up, getters, metrics."""
+"""Convert OSWorld's task files to tasks that can be played here: set-up steps, getters and metrics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DEFAULT_FILES_MB = 8  # MiB that one task's files may have
 
 
 class DownloadCopies:
-    """Find copies of the files that a task downloads, since no machine has the internet.
+    """Find local copies of the files that a task downloads, since no machine has the internet.
 
     folder: has a subfolder for each task's id, as OSWorld's `cache`; files of several tasks may lie in it directly.
     None: there are no copies. task: its id. most_mb: MiB that the task's files may have.
@@ -58,7 +58,7 @@ class DownloadCopies:
         self._left = most_mb * 2**20
 
     def find_copy(self, url: str, name: str) -> str:
-        """Return the copy of a file as base64.
+        """Return the copy of a file that a task downloads, as base64.
 
         url: of a download, or the path of an upload. name: the file's name in the machine. Raises UnsupportedTask where
         there is no copy, or the task's files are too large.
@@ -81,7 +81,7 @@ class DownloadCopies:
 
 
 class AssumedCopies(DownloadCopies):
-    """Stand for copies of all files that a task downloads: tells what else the task needs."""
+    """Stand for copies of all files that a task downloads, so that a conversion tells what else the task needs."""
 
     def __init__(self) -> None:
         super().__init__(None, "")
@@ -95,7 +95,7 @@ OsworldGetter = dict[str, Any]
 
 
 class OsworldStep(BaseModel):
-    """Declare a step of set-up. parameters: as its type needs them."""
+    """Hold a set-up step of OSWorld's task file. parameters: as its type needs them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     type: str
@@ -103,7 +103,10 @@ class OsworldStep(BaseModel):
 
 
 class OsworldEvaluator(BaseModel):
-    """Declare an evaluator. func: one metric, or a list; the other fields then have an entry for each metric."""
+    """Hold the evaluator of OSWorld's task file. func: one metric, or a list; other fields then have an entry for each.
+
+    postconfig: steps that are run before the judging.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     func: str | list[str]
@@ -138,7 +141,7 @@ class OsworldEvaluator(BaseModel):
 
 
 class OsworldExample(BaseModel):
-    """Declare a task, as OSWorld's file of it does; other fields of the file are left out."""
+    """Hold the fields of OSWorld's task file that are read here; its other fields are left out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     id: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
@@ -150,7 +153,7 @@ class OsworldExample(BaseModel):
 
 
 def read_example(path: Path) -> OsworldExample:
-    """Read a task file. Raises MalformedTask that names the field."""
+    """Read OSWorld's task file at `path`. Raises MalformedTask that names the wrong field."""
     try:
         return OsworldExample.model_validate(parse_foreign_json(path.read_bytes()))
     except (OSError, ValueError) as error:
@@ -164,9 +167,9 @@ INFEASIBLE_METRIC = "infeasible"  # the metric of tasks that cannot be done
 def convert_example(
     example: OsworldExample, copies: DownloadCopies, screen: bool, seconds: float, metrics: MetricsChoice = "own"
 ) -> OsworldTask:
-    """Convert a task file to a task that can be played here.
+    """Convert OSWorld's task file to a task that can be played here.
 
-    copies: of the files that it downloads. screen: the machine has one. seconds: for set-up and judging
+    copies: of the files that it downloads. screen: whether the machine has one. seconds: for set-up and judging
     (`OsworldTask`). metrics: own: those of `judge.METRICS`, the others by desktop-env's function; official: all by
     desktop-env's. Raises UnsupportedTask where a machine lacks what it needs, MalformedTask where the file is wrong,
     BadInput where `metrics` is official and desktop-env is not installed.

@@ -1,4 +1,4 @@
-"""Find the values that metrics of OSWorld's tasks compare, inside a checker's sandbox."""
+"""Read what an OSWorld metric compares (files, folder trees, browser settings) from a copy of the machine's home."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_FILE_BYTES = 2**25  # bytes of a file that is read: a sparse file may claim 
 
 
 def resolve_input(got: dict[str, Any], home: str, cache: Path | None = None) -> Any:
-    """Return the value that an entry stands for; None where it is not there.
+    """Return the value that one side of a metric (its result or expected) describes; None where its file is missing.
 
-    got: an entry as of `OsworldMetric`, with paths of this sandbox. home: path of the home's copy. cache: folder into
-    which files are copied under their names of OSWorld's cache; None: the files' own paths are returned.
+    got: the side, as of `OsworldMetric`, with paths of the checker's sandbox. home: path of the home's copy. cache:
+    folder into which files are copied under their names of OSWorld's cache; None: the files' own paths are returned.
     """
     if "file" in got:
         return _file(got["file"], got.get("name", ""), cache)

@@ -1,4 +1,4 @@
-"""Judge an OSWorld task by its metrics. This file runs as a program of its own, in a checker's sandbox."""
+"""Judge an OSWorld task by its metrics: a program of its own, in a checker's sandbox, and flywheel's own metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MetricOptions = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MetricFunction:
-    """Declare one metric.
+    """Hold one of flywheel's metrics.
 
     score: returns 0 to 1, from the result (a text, a file's path, a folder's tree), what is expected and the options;
     an exception counts as 0 where the result alone can be at fault. expected: what kind of value is expected
@@ -60,7 +60,10 @@ _REGEX_METHOD = re.compile(r"re(\.[A-Z]+)*")
 
 
 def matches_rule(value: Any, rule: Mapping[str, Any]) -> bool:
-    """Return whether a value satisfies a rule. Raises TypeError, ValueError or the like for one of a wrong type."""
+    """Tell whether a value satisfies a rule of OSWorld, such as `{"method": "ge", "ref": 3}`.
+
+    Raises TypeError, ValueError or the like for a value of a wrong type.
+    """
     method, ref = rule["method"], rule["ref"]
     if method in _COMPARISONS:
         return bool(_COMPARISONS[method](value, ref))
@@ -272,7 +275,7 @@ def score_same_csv(result: str, expected: str | list[str], options: MetricOption
 
 
 def score_sql_query(result: str, rules: Any, _: MetricOptions) -> float:
-    """Return the number in the first field of a query's first row."""
+    """Score a database by the query `sql` of the rules: the number in the first field of its first row."""
     with sqlite3.connect(f"file:{result}?mode=ro&immutable=1", uri=True) as connection:
         (value,) = connection.execute(rules["sql"]).fetchone()[:1]
     return float(value or 0)
@@ -404,6 +407,7 @@ _MAX_REASON_CHARACTERS = 200  # of an exception in a reason
 
 
 def main() -> None:
+    """Judge the metrics that standard input holds as JSON, and print the verdict as the checker's contract asks."""
     question = json.load(sys.stdin)
     output, scores, reasons = os.dup(1), [], []
     os.dup2(2, 1)  # what metrics print is no verdict
@@ -425,9 +429,9 @@ def combine_scores(scores: list[float], conj: str) -> float:
 
 
 def judge_metric(metric: dict[str, Any], home: str) -> tuple[float, str]:
-    """Judge by one metric; returns its score from 0 to 1, and why it could not read the result, "" where it could.
+    """Judge by one metric; returns (score from 0 to 1, why it could not read the result, "" where it could).
 
-    metric: its func, module, options, result and expected value, with paths of this sandbox. home: path of the home's
+    metric: `func`, `module`, `options`, `result` and `expected`, with paths of the sandbox. home: path of the home's
     copy.
     """
     if not metric.get("module"):
@@ -442,7 +446,10 @@ def judge_metric(metric: dict[str, Any], home: str) -> tuple[float, str]:
 
 
 def judge_values(func: str, result: Any, expected: Any, options: dict[str, Any]) -> tuple[float, str]:
-    """Return a metric's score from 0 to 1, and why it could not read the result; "" where it could."""
+    """Judge two values by flywheel's metric `func`; returns as `judge_metric`.
+
+    Raises what the metric raises where it cannot read the expected file either, since it then cannot judge.
+    """
     if result is None:
         return 0.0, "nothing is there that can be looked at"
     judged = METRICS[func].score

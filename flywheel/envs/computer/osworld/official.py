@@ -1,4 +1,4 @@
-"""Call the metric functions of desktop-env, OSWorld's own package, which lies in an environment of its own.
+"""Find and load the metric functions of desktop-env, OSWorld's own package, in a virtual environment of its own.
 
 `make osworld` makes that environment. Its functions run inside a checker's sandbox (docs/computer.md#tasks-of-osworld).
 """
@@ -29,14 +29,14 @@ NEED_WEIGHTS = frozenset({"compare_image_text"})  # of easyocr
 
 
 def find_environment() -> Path | None:
-    """Return the folder of the environment with desktop-env; None where `make osworld` has not made it."""
+    """Return the folder of the virtual environment with desktop-env; None where `make osworld` has not made it."""
     folder = _OWN_ROOT / ENVIRONMENT_NAME
     return folder if _find_metrics(folder) is not None else None
 
 
 @functools.cache
 def list_functions() -> dict[str, str]:
-    """Return desktop-env's metrics: function -> its module. {} where it is not installed."""
+    """Return the names of desktop-env's metric functions, each with its module; {} where it is not installed."""
     folder = find_environment()
     metrics = folder and _find_metrics(folder)
     if not metrics:
@@ -51,7 +51,7 @@ def _find_metrics(folder: Path) -> Path | None:
 
 
 def load_function(module: str, name: str) -> Callable[..., Any]:
-    """Load a metric function of desktop-env; to be called by that environment's Python.
+    """Load the metric function `name` of a `module` of desktop-env; only the Python of that environment may call this.
 
     Its packages import all that OSWorld has, models of languages and pictures too: only `module` is imported here.
     """

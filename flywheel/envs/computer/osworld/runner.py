@@ -1,4 +1,4 @@
-"""Set up a task of OSWorld in a machine, and evaluate it after the episode."""
+"""Set up a task of OSWorld in a machine, and judge it after the episode."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _PASSWORD = "password"  # of OSWorld's user; nothing in a machine asks for it
 async def run_osworld_steps(
     computer: Computer, steps: list[dict[str, Any]], *, after: bool = False
 ) -> dict[str, bytes]:
-    """Run steps of an OSWorld task, in order: those of its set-up, or those that precede its judging.
+    """Run steps of an OSWorld task, in order: those of its set-up, or those before its judging (`after`).
 
     steps: as in `OsworldTask`. after: the agent has ended, and may have made a step impossible, which is then skipped,
-    as in OSWorld. Before, an impossible step raises EnvError. Returns what commands printed, by the file name that
+    as in OSWorld. In a set-up, an impossible step raises EnvError. Returns what commands printed, by the file name that
     their step chose. Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
     """
     runner = _StepRunner(computer, after)
@@ -185,7 +185,7 @@ _JUDGE_LIMITS = {"memory_mb": 2048, "processes": 128}  # of desktop-env's metric
 
 
 async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: bool) -> CheckerVerdict:
-    """Judge an OSWorld task after the episode, by its metrics. gave_up: the agent has said that it is infeasible.
+    """Judge an OSWorld task after the episode, by its metrics. gave_up: whether the agent said that it is infeasible.
 
     Raises CheckerFailed where the judge gives no verdict, EnvError where the machine is gone or desktop-env, which is
     to judge, is not installed, EnvTimeout where the machine does not answer.
@@ -209,9 +209,9 @@ async def evaluate_osworld_task(computer: Computer, task: OsworldTask, gave_up: 
 async def judge_osworld_metrics(
     metrics: list[dict[str, Any]], conj: str, seconds: float, home: MachineHome, most: int, files: Mapping[str, bytes]
 ) -> CheckerVerdict:
-    """Judge a copy of a home by metrics, in a checker's sandbox.
+    """Judge a copy of a machine's home by OSWorld's metrics, in a checker's sandbox, and return the verdict.
 
-    metrics: each one's func, module, options, and its result and expected value with paths of the sandbox. conj: how
+    metrics: `func`, `module`, `options`, `result` and `expected` of each, with paths of the sandbox. conj: how
     their scores are combined. seconds: deadline. home, most: as of `run_checker`. files: content by name, in
     CHECKER_FOLDER. Raises CheckerFailed where the judge gives no verdict, EnvError where desktop-env, which is to
     judge, is not installed.
@@ -237,7 +237,10 @@ async def judge_osworld_metrics(
 
 
 def place_in_checker(one: Mapping[str, Any], printed: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return a metric's entry with paths of the judge's sandbox. printed: names of files with what steps printed."""
+    """Return one side of a metric (its result or expected) with paths of the checker's sandbox.
+
+    one: the side, as of `OsworldMetric`. printed: what steps printed, by names of files in the sandbox.
+    """
     given = {name: one[name] for name in ("name", "names", "given") if name in one}
     if "printed" in one:
         name = f"printed-{one['printed']}"

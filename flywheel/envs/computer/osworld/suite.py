@@ -42,7 +42,7 @@ _LEVEL = 1  # of every task
 
 
 class OsworldFiles(BaseModel):
-    """Declare the block `osworld` of a manifest.
+    """Hold the block `osworld` of a manifest: which of OSWorld's task files it plays, and how.
 
     tasks: task files, folders, and lists of ids (`list_task_files`). files: folder with copies of the files that tasks
     download (`DownloadCopies`); "": none. files_mb: MiB that one task's files may have. metrics: own: flywheel's where
@@ -89,10 +89,10 @@ class OsworldSuite(TaskSuite):
 
 
 def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFiles, kind: str) -> OsworldSuite:
-    """Load the OSWorld task files that a manifest names as a suite.
+    """Load the suite of the OSWorld task files that a manifest names.
 
-    manifest: its file. name, domain: of the suite. said: its block `osworld`. kind: terminal or computer. Raises
-    BadInput where a path is missing, two files give one template, or no task can be played.
+    manifest: its file. name, domain: of the suite. said: the manifest's block `osworld`. kind: terminal or computer.
+    Raises BadInput where a path is missing, two files give one template, or no task can be played.
     """
     folder = _path_beside(manifest, said.files) if said.files else None
     paths = [path for entry in said.tasks for path in list_task_files(_path_beside(manifest, entry))]
@@ -119,12 +119,14 @@ def load_osworld_suite(manifest: Path, name: str, domain: str, said: OsworldFile
 def read_task_files(
     paths: list[Path], copies: Path | None, screen: bool, said: OsworldFiles
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], dict[str, int]]:
-    """Read OSWorld task files; returns params by template, reasons of those left out by template, and counts by reason.
+    """Read OSWorld task files; returns params by template, why others are left out by template, and counts by reason.
 
     A template is named `<name of the file's folder>_<stem of the file>`; counts are by `UnsupportedTask.reason`, the
-    largest first. paths: the files; a repeated one is read once. copies: folder with what they download, or None.
-    screen: the machine has one. said: the manifest's block `osworld`. A file that is unreadable or wrong is left out
-    like a task that cannot be played. Raises BadInput where two files give one template.
+    largest first. Params are `instruction`, `allowed` (of the manifest) and `osworld` (an `OsworldTask` as a dict).
+    paths: the files; a repeated one is read once. copies: folder with what they download, as of `DownloadCopies`; None:
+    tasks that download are left out. screen: the machine has one. said: the manifest's block `osworld`. A file that is
+    unreadable or wrong is left out like a task that cannot be played. Raises BadInput where two files give one
+    template.
     """
     tasks: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
@@ -163,11 +165,11 @@ def _convert(example: OsworldExample, copies: Path | None, screen: bool, said: O
 
 
 def list_task_files(path: Path) -> list[Path]:
-    """List the task files that a path stands for.
+    """List the OSWorld task files that a path of a manifest stands for.
 
     path: a folder (all JSON files below it, sorted, except lists of ids); a list of ids by folder, such as OSWorld's
-    `test_all.json`, whose tasks lie in the folder `examples` beside it, or else beside it; or a task file, which need
-    not exist.
+    `test_all.json`, whose tasks lie in the folder `examples` beside it, or else beside it; or a task file. Whether
+    the listed files exist is not checked.
     """
     if path.is_dir():
         return [one for one in sorted(path.rglob("*.json")) if not _read_id_list(one)]
@@ -189,7 +191,7 @@ _LIST = TypeAdapter(Annotated[dict[_ID, list[_ID]], Field(min_length=1)])
 
 
 def score_osworld_state(_: Mapping[str, Any], state: Mapping[str, Any]) -> float:
-    """Return the score of the verdict in `state`, which the end of an episode adds; 0 before."""
+    """Score a state by the verdict in it (`checked`), which the end of an episode adds; 0 before: a verifier."""
     return state["checked"]["score"] if "checked" in state else 0.0
 
 

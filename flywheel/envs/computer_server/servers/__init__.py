@@ -1,2 +1,4 @@
-"""Hold the MCP servers that ship, for the tasks that name them. They run inside a machine, each as a program of its own
-(`python3 flywheel/envs/computer_server/servers/sql.py`), with the standard library alone."""
+"""Hold the shipped MCP servers, whose tools tasks give to agents; each is a program that runs inside a machine.
+
+They need the standard library alone: `python3 flywheel/envs/computer_server/servers/sql.py`.
+"""

@@ -1,4 +1,4 @@
-"""Serve MCP over standard input and output: JSON-RPC, one message a line, answered one after the other."""
+"""Serve MCP tools over standard input and output: JSON-RPC, one message a line, answered one after the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _RpcFault(Exception):
 
 @dataclass(frozen=True)
 class ServedTool:
-    """Declare a tool.
+    """Hold a tool of an MCP server.
 
     about: its description. takes: JSON Schema of each argument, by name. needs: arguments that must be given. call:
     takes the arguments by name, returns a text, raises ToolRefused.
@@ -46,7 +46,7 @@ class ServedTool:
 
 
 def serve_tools(name: str, tools: Sequence[ServedTool]) -> None:
-    """Serve tools over standard input and output until the input ends."""
+    """Serve tools over standard input and output until the input ends. name: of the server, as MCP tells it."""
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     for line in sys.stdin:
         if line.strip() and (answer := _answer_line(line, name, {tool.name: tool for tool in tools})) is not None:

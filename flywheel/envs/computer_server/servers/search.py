@@ -1,4 +1,4 @@
-"""Serve MCP tools that search an encyclopaedia: `search.py FOLDER`, the folder with the module `facts`."""
+"""Serve MCP tools that search and read an encyclopaedia: `search.py FOLDER`, the folder with the module `facts`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _TITLE = 4  # weight of a word in the title against one in the text; twice that 
 
 
 def main(folder: str) -> None:
+    """Serve the tools `find` and `read` until standard input ends. folder: with the module `facts`."""
     sys.path.insert(0, folder)
     import facts
 

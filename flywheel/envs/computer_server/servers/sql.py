@@ -1,4 +1,4 @@
-"""Serve an MCP tool that asks SQLite databases of the home: `sql.py [--write]`."""
+"""Serve MCP tools that query, and with --write change, SQLite databases in the home: `sql.py [--write]`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _LOOK = 10_000  # instructions of SQLite between two looks at the clock
 
 
 def main() -> None:
+    """Serve the tools `tables`, `query` and, with --write, `execute` until standard input ends."""
     parser = argparse.ArgumentParser(prog="sql", description=__doc__)
     parser.add_argument("--write", action="store_true", help="offer a tool that changes databases")
     writes = parser.parse_args().write

@@ -1,4 +1,4 @@
-"""Run GRPO: PPO's loss on advantages relative to a task's other trajectories, without V (DeepSeekMath 4.1.2)."""
+"""Define GRPO: PPO's loss on advantages relative to a task's other trajectories, without V (DeepSeekMath 4.1.2)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _EPSILON = 1e-6  # as in verl; TRL adds 1e-4
 def group_relative_advantages(
     rewards: Sequence[float], groups: Sequence[Hashable], normalization: str = "std"
 ) -> np.ndarray:
-    """Compute A_i = (R_i - mean of its group) / (deviation of its group + 1e-6), for all tokens of trajectory i; with
-    `normalization` "none" A_i = R_i - mean of the group's others (leave-one-out, RLOO: Ahmadian et al. 2024).
+    """Compute the advantage of each trajectory over its group: A_i = (R_i - mean) / (deviation + 1e-6).
+
+    It counts for all tokens of trajectory i. With `normalization` "none" A_i = R_i - mean of the group's others
+    (leave-one-out, RLOO: Ahmadian et al. 2024).
 
     The deviation is the sample's (n - 1), as in torch's `std` and so in TRL and verl, to be comparable with them; the
     paper does not specify it. For a group of four it is 1.155 times the population's.
@@ -50,14 +52,17 @@ def group_relative_advantages(
 
 
 class Grpo:
-    """Implement GRPO (`Algorithm`): advantages relative to the group, without a value model."""
+    """Run GRPO (an `Algorithm`): advantages are relative to the group, without a value model."""
 
     whole_groups = True
     needs_value = False
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
-        """Give all tokens of a trajectory its `group_relative_advantages`, by total reward within a task and start, as
-        rl.advantage_normalization says. Arguments, result and errors as of `Algorithm.advantages`."""
+        """Give all tokens of a trajectory its advantage over its group (`group_relative_advantages`).
+
+        A group has the trajectories of one task and start. The rewards are summed, and normalised as
+        rl.advantage_normalization says. Arguments, result and errors as of `Algorithm.advantages`.
+        """
         groups = [(one.task_id, one.start) for one in batch]
         rewards = [sum(one.rewards) for one in batch]
         relative = group_relative_advantages(rewards, groups, rl.advantage_normalization)

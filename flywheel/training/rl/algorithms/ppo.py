@@ -1,4 +1,4 @@
-"""Run PPO with a value model: decoupled, length-adaptive GAE over whole trajectories (section 2.5.4; VC-PPO, VAPO).
+"""Define PPO with a value model: decoupled, length-adaptive GAE over whole trajectories (section 2.5.4; VC-PPO, VAPO).
 
 Sources of the advantages: GAE (Schulman et al. 2016); decoupled lambdas (VC-PPO 2025); length-adaptive lambda (VAPO
 2025), as used in section 2.5.4 of the UI-TARS-2 report. They are first estimated over the trainable tokens of a whole
@@ -21,8 +21,10 @@ from flywheel.utils.errors import TrainingError
 
 @dataclass(frozen=True)
 class LengthAdaptive:
-    """Hold lam, the lambda of the policy's advantages, and horizon, 1 / (1 - gamma lam): how many trainable tokens a
-    reward reaches back."""
+    """Hold the lambda of a trajectory's advantages, and how far a reward reaches back with it.
+
+    lam: the lambda of the policy's advantages. horizon: 1 / (1 - gamma lam), in trainable tokens.
+    """
 
     lam: float
     horizon: float
@@ -30,8 +32,10 @@ class LengthAdaptive:
 
 @dataclass(frozen=True)
 class AdvantageEstimate:
-    """Hold advantages and returns (the value model's targets) of one trajectory, [tokens] each, 0 at observation
-    tokens. horizon: as in `LengthAdaptive`."""
+    """Hold the advantages and the value model's targets of one trajectory.
+
+    advantages, returns (the targets): [tokens], 0 at observation tokens. horizon: as in `LengthAdaptive`.
+    """
 
     advantages: np.ndarray
     returns: np.ndarray
@@ -123,14 +127,16 @@ def estimate_turns(rewards: Sequence[float], values: Sequence[np.ndarray], **rat
 
 
 class Ppo:
-    """Implement PPO (`Algorithm`) with a value model and decoupled, length-adaptive GAE (section 2.5.4)."""
+    """Run PPO (an `Algorithm`) with a value model and decoupled, length-adaptive GAE (section 2.5.4)."""
 
     whole_groups = False
     needs_value = True
 
     def advantages(self, batch: Sequence[ScoredTrajectory], rl: RlSettings) -> list[TurnEstimates]:
-        """Estimate each trajectory by `estimate_turns`, then with rl.normalise normalise over the batch. Arguments,
-        result and errors as of `Algorithm.advantages`."""
+        """Estimate each trajectory by `estimate_turns`, then normalise over the batch if rl.normalise is set.
+
+        Arguments, result and errors as of `Algorithm.advantages`.
+        """
         found = [
             estimate_turns(
                 one.rewards,
@@ -152,8 +158,10 @@ class Ppo:
 
 
 def normalise_advantages(estimates: Sequence[TurnEstimates]) -> list[TurnEstimates]:
-    """Normalise the advantages of `estimates` to mean 0 and standard deviation 1 over all tokens of all of them; where
-    all are equal they stay unchanged."""
+    """Normalise advantages to mean 0 and standard deviation 1 over all tokens of all `estimates`.
+
+    Where all are equal they stay unchanged.
+    """
     every = np.concatenate([turn for estimate in estimates for turn in estimate.advantages])
     mean, deviation = every.mean(), every.std()
     if deviation < 1e-8:

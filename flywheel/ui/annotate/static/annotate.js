@@ -4,7 +4,12 @@ import { fit, Hands, make } from "/watch/static/page.js";
 import { Speech } from "./speech.js";
 
 const AGAIN_MS = 1000;
+const SLOW_MS = 3000; // after which a decision that is not answered is spoken of
 const LONGEST_S = 59; // of a spoken thought
+const THINKS = "The model thinks…";
+const NO_MORE = "There are no words to complete with: write on, or Tab again goes to the button.";
+const SLOW = "There is no answer yet. It is waited for; nothing need be pressed again.";
+const PRESSED = new Set(["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "PageUp", "PageDown", "Home", "End", "Backspace", "Delete"]);
 const at = (id) => document.getElementById(id);
 const element = (name, text = "", cls = "") => Object.assign(document.createElement(name), { textContent: text, className: cls });
 const parts = make(at("place"));
@@ -19,6 +24,10 @@ let candidates = [];
 let own = null; // what the person is about to do: { say, considered }
 let grabbed = null;
 let busy = false; // a decision is under way
+let slow = 0; // the timer that tells so
+let rejoined = null; // the step that was shown when the connection was lost
+let asked = 0; // proposals there were when more of them were asked for
+let skipping = null; // the step at which Skip was pressed once
 let wants = false; // a task was asked for, and there is neither one nor an error yet
 let name = localStorage.getItem("annotator") || at("annotator").value;
 
@@ -35,7 +44,7 @@ function connect() {
     if (session) send({ do: "resume", session: session.name });
   });
   socket.addEventListener("close", async () => {
-    warn("The server does not answer. What you decided is kept; it is asked again every second.");
+    warn("The server does not answer. What you decided is kept; it is asked again every second, and you can go on once it answers.");
     const answer = await fetch("work").catch(() => null);
     if (answer?.status === 401) location.assign(document.body.dataset.login); // it was begun anew
     else setTimeout(connect, AGAIN_MS);
@@ -47,7 +56,7 @@ function connect() {
 }
 
 function send(said) {
-  if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(said));
+  if (reached()) socket.send(JSON.stringify(said));
 }
 
 const hear = {
@@ -62,6 +71,7 @@ const hear = {
   },
   session(begun) {
     wants = false;
+    rejoined = begun.name === session?.name ? (state?.step ?? null) : null;
     session = begun;
     state = null;
     warn("");
@@ -75,14 +85,19 @@ const hear = {
     at("about").textContent = `${begun.domain} / ${begun.world} / ${begun.template}, level ${begun.level}` +
       (begun.drawn_for ? `, drawn as ${begun.drawn_for}` : "");
     parts.field.hidden = false;
-    parts.field.focus({ preventScroll: true });
+    if (!own) parts.field.focus({ preventScroll: true });
   },
   state(now) {
     busy = now.playing;
-    if (now.step !== state?.step || !now.playing) cancelOwn();
+    answered();
+    const stays = own && rejoined === now.step && !now.over; // what is being worded outlives a lost connection
+    rejoined = skipping = null;
+    if (!stays && (now.step !== state?.step || !now.playing)) cancelOwn();
     state = now;
     candidates = [];
-    at("thinking").textContent = now.playing ? "The model plays; Esc stops it." : now.over || !session.proposes ? "" : "The model thinks…";
+    asked = 0;
+    if (stays && own.say) weigh();
+    at("thinking").textContent = now.playing ? "The model plays; Esc stops it." : now.over || !session.proposes ? "" : THINKS;
     at("count").textContent = `step ${now.step} of ${session.max_steps}`;
     at("model").textContent = (session.model ? `model ${session.model}, ` : "") +
       (session.weights ? `weights ${session.weights.slice(0, 12)}` : "") +
@@ -94,6 +109,9 @@ const hear = {
     at("over").hidden = !now.over;
     at("acts").hidden = at("tools").hidden = now.over;
     at("proposals").hidden = now.over || !session.proposes;
+    at("speak").parentElement.hidden = now.over;
+    at("over").querySelector("[data-key=f]").classList.toggle("main", now.solved !== false);
+    at("over").querySelector("[data-key=u]").classList.toggle("main", now.solved === false);
     for (const button of document.querySelectorAll("[data-key=m], [data-key=p]")) button.hidden = !session.proposes;
     at("plays").parentElement.hidden = !session.proposes;
     at("verdict").textContent = verdict(now.solved, now.score, now.verifier) +
@@ -111,7 +129,8 @@ const hear = {
   candidates(told) {
     if (told.step !== state?.step || state.over) return;
     candidates = told.list;
-    at("thinking").textContent = told.why || (told.list.length > 1 ? "" : "It has no other action.");
+    at("thinking").textContent = told.why || (told.list.length > Math.max(1, asked) ? "" : "It has no other action.");
+    asked = 0;
     draw();
   },
   considered(what) {
@@ -122,7 +141,6 @@ const hear = {
     complete();
     draw();
     if (own.waits) commit();
-    if (document.activeElement !== at("own-text")) at("thought").focus();
   },
   done(end) {
     leaveWork();
@@ -133,19 +151,21 @@ const hear = {
   },
   closed(why) {
     leaveWork();
-    warn(`This session is closed: ${why}.`);
+    warn(`This session is closed here: ${why}.`);
     send({ do: "hello", annotator: name });
   },
   note: (text) => warn(text),
   error(text) {
     busy = wants = false;
+    answered();
+    if (at("thinking").textContent === THINKS && candidates.length) at("thinking").textContent = "";
     warn(text);
     if (!own) return;
     at("own").hidden = false;
     if (!own.asked || own.considered) return;
     const typed = at("own-text").value; // what was refused stays, to be corrected
     own = { ...own, make: own.asked.make, say: null, waits: false };
-    open(own.asked.title, own.asked.help, own.asked.label);
+    open(own.asked.title, own.asked.help, own.asked.label, own.asked.verb);
     at("own-text").value = typed;
   },
 };
@@ -160,9 +180,17 @@ function warn(text) {
   at("alert").hidden = !text;
 }
 
+const reached = () => socket.readyState === WebSocket.OPEN;
+
+/** A decision was answered: no longer say that it is waited for. */
+function answered() {
+  clearTimeout(slow);
+  if (at("alert").textContent === SLOW) calm();
+}
+
 /** Take the last word away, once the person goes on; that the server does not answer stays. */
 function calm() {
-  if (socket.readyState === WebSocket.OPEN) warn("");
+  if (reached()) warn("");
 }
 
 function leftSession(one) {
@@ -177,9 +205,10 @@ function leftSession(one) {
 function leaveWork() {
   watchDesktop(null);
   quiet();
-  session = state = null;
+  session = state = rejoined = null;
   candidates = [];
   busy = false;
+  answered();
   cancelOwn();
   at("work").hidden = true;
   at("start").hidden = false;
@@ -260,7 +289,8 @@ function proposal(one, place) {
     element("span", `${one.votes} of ${one.samples}`, "votes"),
     element("code", one.action),
   );
-  button.title = one.undone ? "You took this one back" : `Accept with ${key}`;
+  const votes = `${one.votes} of the model's ${count(one.samples, "answer")} ${one.votes === 1 ? "does" : "do"} this`;
+  button.title = `${one.undone ? "You took this one back" : `Accept with ${key}`}; ${votes}`;
   button.addEventListener("click", () => accept(place));
   for (const [event, on] of [["mouseenter", true], ["mouseleave", false], ["focus", true], ["blur", false]]) {
     button.addEventListener(event, () => {
@@ -365,9 +395,10 @@ function quiet() {
 
 // -- what the person does
 function decide(said) {
-  if (!state || busy) return;
+  if (!state || busy || !reached()) return; // the alert says that the server is not reached
   busy = true;
   warn("");
+  slow = setTimeout(() => busy && reached() && warn(SLOW), SLOW_MS);
   send({ ...said, step: state.step });
 }
 
@@ -383,6 +414,14 @@ function consider(said) {
   open("You do", "");
   at("own-thought").hidden = false;
   at("thought").value ||= spoken;
+  complete();
+  at("thought").focus({ preventScroll: matchMedia("(min-width: 901px)").matches });
+  weigh();
+}
+
+/** Ask the server what it is that the person is about to do. */
+function weigh() {
+  own = { ...own, considered: null, waits: false };
   send({ do: "consider", step: state.step, ...own.say });
 }
 
@@ -394,25 +433,26 @@ function gesture(said) {
   if (said.do === "drop") grabbed = null;
 }
 
-function open(title, help, text = null) {
+function open(title, help, text = null, verb = "Do it") {
   at("own").hidden = false;
   at("own-title").textContent = title;
   at("own-field").hidden = text === null;
   at("own-field").firstChild.textContent = `${text ?? ""} `;
   at("own-action").hidden = true;
   at("own-thought").hidden = text !== null;
-  at("own-help").textContent = help || "Enter takes the grey words, Tab completes them.";
+  at("own-do").firstChild.textContent = `${verb} `;
+  at("own-help").textContent = help;
   if (text === null) return;
   at("own-text").value = "";
   at("own-text").focus();
 }
 
 /** Ask for a text: `make` gives what is done with it. */
-function ask(title, label, help, make) {
+function ask(title, label, help, make, verb = "Go on") {
   if (!state || state.over || busy) return;
   calm();
-  own = { make, asked: { title, label, help, make } };
-  open(title, help, label);
+  own = { make, asked: { title, label, help, make, verb } };
+  open(title, help, label, verb);
 }
 
 function cancelOwn() {
@@ -433,15 +473,23 @@ const completion = () => {
 
 function complete() {
   const typed = at("thought").value;
-  at("ghost").textContent = typed + completion().slice(typed.length);
+  const grey = completion().slice(typed.length);
+  at("ghost").textContent = typed + grey;
+  at("own-help").textContent = typed ? `Enter does it with your words${grey ? "; Tab completes them" : ""}.`
+    : grey ? "Enter does it with the grey words; Tab takes them, to go on writing." : "Say why; Enter does it.";
 }
 
 at("thought").addEventListener("input", complete);
 at("thought").addEventListener("keydown", (event) => {
-  if (event.key !== "Tab" || event.shiftKey || completion().length <= at("thought").value.length) return;
+  if (event.key !== "Tab" || event.shiftKey) return;
+  const typed = at("thought").value;
+  if (completion().length > typed.length) {
+    at("thought").value = completion();
+    complete();
+  } else if (typed && at("own-help").textContent !== NO_MORE) {
+    at("own-help").textContent = NO_MORE; // who waits for words goes on writing: the first letters must not be shortcuts
+  } else return;
   event.preventDefault();
-  at("thought").value = completion();
-  complete();
 });
 at("own-text").addEventListener("keydown", (event) => {
   if (own?.keys) {
@@ -451,11 +499,9 @@ at("own-text").addEventListener("keydown", (event) => {
     const held = [["Control", event.ctrlKey], ["Alt", event.altKey], ["Meta", event.metaKey], ["Shift", event.shiftKey && event.key.length > 1]];
     const keys = [...held.filter(([, on]) => on).map(([key]) => key), event.key];
     consider({ gestures: keys.map((key) => ({ do: "press", key })) });
-    at("thought").focus();
   } else if (event.key === "Enter" && event.shiftKey && own?.submit) {
     event.preventDefault();
     consider({ gestures: [{ do: "text", text: `${at("own-text").value}\n` }] });
-    at("thought").focus();
   }
 });
 /** Do what is shown; Enter may come before the server has said what it is. */
@@ -477,30 +523,26 @@ at("own-cancel").addEventListener("click", cancelOwn);
 
 const acts = {
   t() {
-    ask("You type", "Text", "Enter types it; Shift+Enter types it and submits.", (text) => {
-      consider({ gestures: [{ do: "text", text }] });
-      at("thought").focus();
-    });
+    ask("You type", "Text", "Enter goes on to why; Shift+Enter also submits the text.", (text) =>
+      consider({ gestures: [{ do: "text", text }] }));
     if (own) own.submit = true;
   },
   k() {
     ask("You press", "Keys", "Press the keys, such as Ctrl+A.", () => {});
     if (own) own.keys = true;
   },
-  a: () => ask("You do", "Action", "As the model writes it, such as wait() or click(point='<point>50 50</point>').", (text) => {
-    consider({ action: text });
-    at("thought").focus();
-  }),
-  c: () => session?.functions && ask("You run", "Command", "Enter runs it in the shell.", (command) => {
-    consider({ command });
-    at("thought").focus();
-  }),
+  a: () => ask("You do", "Action", "As the model writes it, such as wait() or click(point='<point>50 50</point>').", (text) =>
+    consider({ action: text })),
+  c: () => session?.functions && ask("You run", "Command", "Enter goes on to why; then it runs in the shell.", (command) =>
+    consider({ command })),
   w: () => consider({ action: "wait()" }),
   b: () => consider({ gestures: [{ do: "back" }] }),
   h: () => session.touch && consider({ gestures: [{ do: "home" }] }),
   m: () => {
     if (!state || state.over || busy) return;
-    at("thinking").textContent = "The model thinks…";
+    if (!reached()) return;
+    at("thinking").textContent = THINKS;
+    asked = candidates.length;
     send({ do: "more", step: state.step });
   },
   u: () => state?.step && decide({ do: "undo" }),
@@ -508,14 +550,31 @@ const acts = {
   f() {
     if (!state) return;
     if (state.over) decide({ do: "finish" });
-    else ask("It is done", "Answer, where one is asked for", "Enter ends the task; the verifier then says whether it is solved.", (answer) => decide({ do: "finish", answer }));
+    else ask("It is done", "Answer, where one is asked for", "Enter ends the task; the verifier then says whether it is solved.", (answer) => decide({ do: "finish", answer }), "End the task");
   },
 };
 
 for (const button of document.querySelectorAll("[data-key]")) button.addEventListener("click", () => acts[button.dataset.key]());
 at("speak").addEventListener("click", speak);
-at("skip").addEventListener("click", () => send({ do: "skip" }) || leaveWork());
-at("leave").addEventListener("click", () => send({ do: "leave" }) || leaveWork());
+at("skip").addEventListener("click", () => {
+  if (state?.step && skipping !== state.step) {
+    skipping = state.step;
+    warn(`Skip drops the ${count(state.step, "step")} that you decided: press it again to do so. With Leave you can go on later.`);
+  } else giveBack("skip", "Skipped: you are not offered it again.");
+});
+at("leave").addEventListener("click", () => giveBack("leave", state?.step ? "Left: you can go on with it below." : "Left."));
+
+function giveBack(how, told) {
+  if (!reached()) return; // the alert says so
+  warn("");
+  send({ do: how });
+  leaveWork();
+  at("done").hidden = false;
+  at("done").textContent = told;
+  at("done").className = "";
+  document.querySelector("#who button").focus();
+}
+
 at("who").addEventListener("submit", (event) => {
   event.preventDefault();
   name = at("annotator").value;
@@ -530,6 +589,7 @@ addEventListener("keydown", (event) => {
     event.stopImmediatePropagation();
   }
   const writes = event.target !== parts.field && event.target.closest?.("input, textarea");
+  const worded = own && at(own.make ? "own-text" : "thought");
   if (event.key === "Escape") {
     if (busy) send({ do: "stop" });
     else {
@@ -540,7 +600,13 @@ addEventListener("keydown", (event) => {
     event.preventDefault();
     speak();
   } else if (!writes && !event.ctrlKey && !event.altKey && !event.metaKey && !at("work").hidden) {
-    if (/^[1-9]$/.test(event.key)) accept(Number(event.key) - 1);
+    if (worded && event.key.length === 1 && (event.key !== " " || event.target === parts.field)) {
+      event.preventDefault(); // while something is worded, a letter belongs to it wherever the focus is, and is no shortcut
+      worded.focus();
+      if (!own.keys) worded.setRangeText(event.key, worded.selectionStart, worded.selectionEnd, "end");
+      worded.dispatchEvent(new Event("input"));
+    } else if (event.target === parts.field && !own && PRESSED.has(event.key)) consider({ gestures: [{ do: "press", key: event.key }] });
+    else if (/^[1-9]$/.test(event.key)) accept(Number(event.key) - 1);
     else if (Object.hasOwn(acts, event.key)) {
       event.preventDefault(); // the key opens a field, and is not written into it
       acts[event.key]();
@@ -552,4 +618,5 @@ const hands = new Hands(parts, gesture);
 parts.buttons.remove();
 if (name && at("annotator").value === at("annotator").defaultValue) at("annotator").value = name;
 document.querySelector("#who button").disabled = false; // before, the browser would send the form by itself
+(at("annotator").value ? document.querySelector("#who button") : at("annotator")).focus();
 connect();

@@ -34,17 +34,41 @@ function List() {
       {loading && !data && <Loading what="the tasks" />}
       {data && data.length === 0 && <Empty>{q || offset ? "No task is like that." : "No task was played yet."}</Empty>}
       {data && data.length > 0 && (
-        <ul class="card others all-tasks">
-          {data.map((row) => (
-            <li>
-              <a href={`/tasks/${encodeURIComponent(row.task_id)}`}>{row.instruction || row.task_id}</a>{" "}
-              <span class="soft small">
-                {row.domain} / {row.world} · {row.template ?? "no template"} · {several(row.runs, "run")}, V = 1 in {row.solved} of {row.judged} · iteration{row.iterations.length > 1 ? "s" : ""} {row.iterations.map(label).join(", ")}
-                {row.branches > 0 && <> · {several(row.branches, "branch", "branches")}</>}
-              </span>
-            </li>
-          ))}
-        </ul>
+        <div class="card wide all-tasks">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">Instruction</th>
+                <th scope="col" class="left">World</th>
+                <th scope="col" class="left">Template</th>
+                <th scope="col">Runs</th>
+                <th scope="col">V = 1</th>
+                <th scope="col">Iterations</th>
+              </tr>
+            </thead>
+            <tbody>
+              {data.map((row) => (
+                <tr>
+                  <td>
+                    <a href={`/tasks/${encodeURIComponent(row.task_id)}`}>{row.instruction || row.task_id}</a>
+                  </td>
+                  <td class="left">
+                    {row.domain} / {row.world}
+                  </td>
+                  <td class="left">{row.template ?? ""}</td>
+                  <td>
+                    {row.runs}
+                    {row.branches > 0 && <span class="soft">, {several(row.branches, "branch", "branches")}</span>}
+                  </td>
+                  <td>
+                    {row.solved} of {row.judged}
+                  </td>
+                  <td>{row.iterations.map(label).join(", ")}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
       )}
       <Turn offset={offset} n={data?.length ?? 0} most={PAGE} />
     </>
