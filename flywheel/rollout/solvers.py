@@ -120,10 +120,11 @@ class BrowsingSolver:
         if tab is None:
             raise DataError("the page is not in a browser of this process")
         here = await tab.evaluate(_PATH)
-        if self._at + 1 < len(self._way) and here == _path_of(self._way[self._at + 1]):
-            self._at, self._clicked, self._waited = self._at + 1, False, 0
-        elif here != _path_of(self._way[self._at]):
+        at = next((n for n in range(self._at, len(self._way)) if _path_of(self._way[n]) == here), None)
+        if at is None:
             raise DataError(f"the page {here} is not on the way of the proof")
+        if at > self._at:  # also where the model went some pages before it was asked
+            self._at, self._clicked, self._waited = at, False, 0
         last = self._at + 1 == len(self._way)
         if self._clicked and self._waited < _WAITS:
             self._waited += 1

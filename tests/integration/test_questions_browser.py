@@ -15,7 +15,7 @@ from flywheel.envs.tasks.page_tasks import make_page_task
 from flywheel.policy.protocol import Completion
 from flywheel.rollout import corrections
 from flywheel.rollout.episode import run_episode
-from flywheel.rollout.solvers import load_solvers
+from flywheel.rollout.solvers import BrowsingSolver, load_solvers
 from flywheel.synthesis.questions.build import find_questions, write_questions
 from flywheel.synthesis.questions.crawl import CrawlBudget
 from flywheel.synthesis.questions.oracle import play_proof
@@ -42,6 +42,11 @@ async def test_the_proof_is_played_and_only_its_answer_scores(tmp_path):
                 await env.reset(task, 0)
                 wrong = await env.step(Finished(f"{one.answers[0]}1"))
                 assert wrong.info["score"] == 0.0
+                way, (*_, last) = one.proof["way"], actions
+                await env.reset(task, 0)
+                for action in actions[:-1]:  # a model went the whole way: asked only now, the solver knows where it is
+                    await env.step(action)
+                assert (await BrowsingSolver(way, one.answers[0]).next_step(env, 9, {}))[1] == last
                 await env.reset(task, 0)
                 with pytest.raises(EnvError, match="no link leads there"):
                     await play_proof(env, ["index.html", "nowhere.html"], one.answers[0])
