@@ -143,7 +143,7 @@ base.execute('create table if not exists notes (id integer primary key, text tex
 base.commit()
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        drawn = os.urandom(4).hex() if self.path == '/drawn' else ''
+        drawn = ''.join(map(chr, (97 + byte % 26 for byte in os.urandom(12)))) if self.path == '/drawn' else ''
         rows = ''.join(f'<li>{text}' for (text,) in base.execute('select text from notes'))
         text = f'''<!doctype html><meta charset=utf-8><title>Notes {self.path}</title><ul>{rows}</ul>{drawn}
           <a href=/new>New note</a> <a href=/drawn>Drawn</a>'''
